@@ -26,8 +26,8 @@ use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
 use transport::command::Cdb;
-use transport::initiator::Request;
-use transport::target::{Finish, SessionId};
+use transport::initiator::{InitiatorTransport as _, Request};
+use transport::target::{Finish, SessionId, TargetTransport as _};
 use transport::task_management::TmfResult;
 
 const PORT: EtherPort = EtherPort(0);

@@ -20,7 +20,7 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use libfuzzer_sys::fuzz_target;
-use transport::target::{Command, Finish, SessionId, TmfIndication};
+use transport::target::{Command, Finish, SessionId, TargetTransport as _, TmfIndication};
 use transport::task_management::TmfResult;
 
 const PORT: EtherPort = EtherPort(0);

@@ -24,7 +24,7 @@ use iscsi::pdu::{BHS_LEN, Bhs, PduHeader, TargetSn};
 use iscsi::serial::{CmdSn, StatSn};
 use libfuzzer_sys::fuzz_target;
 use transport::command::Cdb;
-use transport::initiator::{Request, TaskId, TmfParameters};
+use transport::initiator::{InitiatorTransport as _, Request, TaskId, TmfParameters};
 use transport::task_management::TmfFunction;
 
 struct World {

@@ -19,7 +19,7 @@ use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::contract::Event;
 use iscsi::target::engine::{Engine, Limits};
 use libfuzzer_sys::fuzz_target;
-use transport::target::{Command, Finish, TmfIndication};
+use transport::target::{Command, Finish, TargetTransport, TmfIndication};
 use transport::task_management::TmfResult;
 
 const CONN: ConnId = ConnId(0);

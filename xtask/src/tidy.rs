@@ -4,6 +4,7 @@
 //! strings.
 
 mod abuse;
+mod circles;
 pub(crate) mod citations;
 mod dependencies;
 mod doc_claims;
@@ -13,6 +14,7 @@ mod planted;
 mod published;
 mod root_entries;
 mod sizes;
+mod t10;
 pub(crate) mod tree;
 mod words;
 
@@ -26,9 +28,11 @@ type Rule = (&'static str, fn(&Tree) -> Vec<Finding>);
 const RULES: &[Rule] = &[
     ("layers", layers::check),
     ("sizes", sizes::check),
+    ("circles", circles::check),
     ("markers", markers::check),
     ("root_entries", root_entries::check),
     ("citations", citations::check),
+    ("t10", t10::check),
     ("doc_claims", doc_claims::check),
     ("clauses", crate::clauses::check),
     ("abuse", abuse::check),

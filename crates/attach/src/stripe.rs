@@ -11,8 +11,8 @@ use store::api::{Capabilities, Extent, Failure, Fault, OpAction, OpOutput};
 use store::shared::{OnComplete, SharedStore};
 use thiserror::Error;
 
-use crate::int_cast::{to_u64, to_usize};
 use crate::join::{data, finish, join_all, joined};
+use base::int_cast::{to_u64, to_usize};
 
 /// The chunk length, in bytes, when the user gives none.
 pub const CHUNK_DEFAULT: u64 = 128 << 10;

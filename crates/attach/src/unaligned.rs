@@ -10,9 +10,9 @@ use base::buffer::{Bytes, DataList};
 use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
 use store::shared::{OnComplete, SharedStore};
 
-use crate::int_cast::{to_u64, to_usize};
 use crate::join::{data, finish, join_all, joined};
 use crate::range_lock::{RangeGuard, RangeLock};
+use base::int_cast::{to_u64, to_usize};
 
 /// A medium that is addressed in single bytes. Clones share the medium.
 #[derive(Clone)]

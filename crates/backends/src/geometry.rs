@@ -76,7 +76,8 @@ pub(crate) fn space(file: &File) -> Result<(u64, u64), Errno> {
 
 /// Checks that the file system has space for the storage that a file of `len` bytes still lacks.
 ///
-/// # Errors ENOSPC, or the error of the system.
+/// # Errors
+/// ENOSPC, or the error of the system.
 pub(crate) fn expect_room(file: &File, len: u64) -> Result<(), Errno> {
     let (used, _) = space(file)?;
     let system = fstatvfs(file)?;

@@ -56,7 +56,8 @@ pub struct BlockSpec {
 
 /// Checks that the file system has space for the storage that a file of `len` bytes still lacks.
 ///
-/// # Errors `ENOSPC` if it has not enough, or the error of the system.
+/// # Errors
+/// `ENOSPC` if it has not enough, or the error of the system.
 pub fn expect_room(file: &File, len: u64) -> io::Result<()> {
     Ok(geometry::expect_room(file, len)?)
 }

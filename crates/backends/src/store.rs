@@ -100,7 +100,8 @@ impl FileStore {
 
     /// Queries the size again, after another process may have changed it. Returns whether it changed.
     ///
-    /// # Errors The error of the system; the size stays.
+    /// # Errors
+    /// The error of the system; the size stays.
     pub fn refresh_len(&mut self) -> Result<bool, Errno> {
         let size = self.measure()?;
         let len = size - size % u64::from(self.profile.logical_block_len);
@@ -118,7 +119,8 @@ impl FileStore {
 
     /// Returns how many bytes the file or device has now, whatever part of it is served.
     ///
-    /// # Errors The error of the system.
+    /// # Errors
+    /// The error of the system.
     pub fn measure(&self) -> Result<u64, Errno> {
         geometry::size(self.file.file())
     }

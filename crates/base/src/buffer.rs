@@ -166,7 +166,8 @@ impl Bytes {
     /// Turns this range back into a writable buffer with the same bytes, if it is the only holder of its
     /// block and begins where the block begins.
     ///
-    /// # Errors The range itself, if others hold the block or it begins later in the block.
+    /// # Errors
+    /// The range itself, if others hold the block or it begins later in the block.
     pub fn try_into_buf(mut self) -> Result<Buf, Self> {
         if self.start == 0 && Arc::get_mut(&mut self.block).is_some() {
             Ok(Buf { filled: self.end, block: self.block })

@@ -1,11 +1,17 @@
-//! Conversions between integer types that lose nothing on the platforms of targe, and saturate elsewhere.
+//! Conversions between unsigned integers. A number that does not fit becomes the largest one of its type,
+//! which every range check refuses.
 
-/// Returns a length or an index as `usize`.
-pub fn to_usize(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
+/// Returns a length or an index in memory.
+pub fn to_usize<T: TryInto<usize>>(number: T) -> usize {
+    number.try_into().unwrap_or(usize::MAX)
 }
 
-/// Returns a length of less than 4 GiB as `u32`.
-pub fn to_u32(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
+/// Returns a number for a 32-bit field.
+pub fn to_u32<T: TryInto<u32>>(number: T) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
+}
+
+/// Returns a number for a 64-bit field.
+pub fn to_u64<T: TryInto<u64>>(number: T) -> u64 {
+    number.try_into().unwrap_or(u64::MAX)
 }

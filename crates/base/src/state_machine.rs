@@ -107,7 +107,7 @@ pub trait StreamMachine {
     fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer>;
 
     /// Takes back a receive buffer, with the received data appended to its `buf` and its `len_max` unchanged.
-    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer);
+    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, rx_buffer: RxBuffer);
 
     /// Appends the data that the connection has to send, until `out` is full or nothing is left.
     fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit);

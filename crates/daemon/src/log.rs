@@ -77,11 +77,11 @@ pub fn write(level: Level, line: Arguments<'_>) {
 
 /// Formats a line of the log.
 fn formatted(now: Duration, level: Level, line: Arguments<'_>) -> String {
-    format!("{} {:5} {line}\n", stamp(now), level.name())
+    format!("{} {:5} {line}\n", timestamp(now), level.name())
 }
 
 /// Formats a moment in UTC: `2026-11-20T20:26:52.123Z`.
-fn stamp(since_epoch: Duration) -> String {
+fn timestamp(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
@@ -144,7 +144,7 @@ mod tests {
             (1_795_206_412, "2026-11-20T20:26:52.000Z"),
             (4_107_542_400, "2100-03-01T00:00:00.000Z"),
         ] {
-            assert_eq!(stamp(Duration::from_secs(seconds)), text);
+            assert_eq!(timestamp(Duration::from_secs(seconds)), text);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Asymmetric logical unit access (SPC-5 §5.16): every target port group is always active and optimized.
+//! Asymmetric logical unit access (SPC-4 §5.16.2): every target port group is always active and optimized.
 //!
 //! TPGS reports that only the target changes access states; SET TARGET PORT GROUPS is not supported.
 

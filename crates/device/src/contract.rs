@@ -25,7 +25,7 @@ pub struct TaskKey(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TmfKey(pub u64);
 
-/// The relative port identifier of a target port (SPC-5 §6.8.3): 1 and up.
+/// The relative port identifier of a target port (SAM-5 §4.6.5.2): 1 and up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelativePort(pub u16);
 
@@ -62,7 +62,7 @@ pub enum Access {
     ReadOnly,
 }
 
-/// A command to execute (SAM-5 §5.1, Send SCSI Command).
+/// A command to execute (SAM-5 §5.4).
 #[derive(Clone, Debug)]
 pub struct Command {
     /// The nexus that sent the command.
@@ -71,7 +71,9 @@ pub struct Command {
     pub key: TaskKey,
     /// The task attribute: when the task may run relative to others in the task set.
     pub attribute: TaskAttribute,
-    /// The command priority, 1 (highest) to 15; 0 for none (SAM-5 §8.7).
+    /// The command priority, 1 (highest) to 15; 0 for none (SAM-5 §8). It is a hint for the order in which a
+    /// device server works on SIMPLE tasks. A logical unit starts these in the order of arrival, and the
+    /// medium may complete them in any order.
     pub priority: u8,
     /// The command descriptor block.
     pub cdb: Cdb,
@@ -158,7 +160,7 @@ pub enum UnitEvent {
         key: TaskKey,
     },
     /// Store `state` so that it survives a crash and a loss of power, then call `state_saved(ticket, …)`. The
-    /// unit answers the command that changed the state only then (APTPL, SPC-5 §5.14.6).
+    /// unit answers the command that changed the state only then (APTPL, SPC-5 §5.14.5).
     SaveState {
         /// Names the request.
         ticket: u64,
@@ -276,7 +278,7 @@ pub struct ThirdPartyCall {
 pub enum ThirdPartyUnit {
     /// By a designation descriptor of VPD page 83h: (code set, designator type, designator).
     Designator {
-        /// Code set (SPC-5 table 555).
+        /// Code set (SPC-5 §4.3.3).
         code_set: u8,
         /// Designator type.
         kind: u8,
@@ -364,7 +366,7 @@ pub struct UnitConfig {
     pub identity: Identity,
     /// Logical block size.
     pub block_size: BlockSize,
-    /// log2 of logical blocks per physical block (READ CAPACITY(16), SBC-4 §5.16).
+    /// log2 of logical blocks per physical block (READ CAPACITY(16), SBC-4 §5.21).
     pub physical_exponent: u8,
     /// Whether the unit is write-protected for every initiator.
     pub read_only: bool,
@@ -476,7 +478,7 @@ pub struct TargetPort {
     pub port_name: String,
     /// The SCSI name string of the target device: `iqn…`.
     pub device_name: String,
-    /// PROTOCOL IDENTIFIER (SPC-5 §7.6.1): 5h for iSCSI.
+    /// PROTOCOL IDENTIFIER (SPC-5 §7.6): 5h for iSCSI.
     pub protocol: u8,
 }
 

@@ -9,16 +9,12 @@
 pub(crate) mod copy_limits;
 mod executor;
 mod extended;
-pub(crate) mod operations;
 mod results;
 mod rod;
 mod table;
-pub(crate) mod token_secret;
-pub(crate) mod tokens;
 pub(crate) mod transfer;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 
 use base::units::Blocks;
@@ -28,40 +24,13 @@ use scsi::copy::rod::BlockRange;
 use scsi::sense::{Asc, Sense};
 use scsi::status::Status;
 
-use crate::contract::{NexusId, ThirdPartyUnit, UnitConfig};
+use crate::contract::{ThirdPartyUnit, UnitConfig};
+use crate::copy_manager::operations::{BeginError, OperationHandle};
 use crate::device_server::DeviceServer;
-use crate::outcome::{Job, Outcome};
+use crate::device_server::outcome::{Job, Outcome};
 use crate::task::TaskInfo;
-use operations::{BeginError, OperationHandle, Operations};
-use token_secret::Secrets;
-use tokens::Tokens;
 
 pub(crate) use table::ROWS;
-
-/// The state of the copy manager of a unit.
-#[derive(Default)]
-pub(crate) struct CopyManager {
-    /// The copy operations that run or have ended.
-    pub(crate) operations: Operations,
-    /// The ROD tokens that were created.
-    pub(crate) tokens: Tokens,
-    /// The source of token secrets. Without it the unit creates no tokens.
-    secrets: Option<Secrets>,
-    /// Jobs that continue after their command was answered.
-    spawned: VecDeque<(NexusId, Box<dyn Job>)>,
-}
-
-impl CopyManager {
-    /// Seeds the secrets of tokens.
-    pub(crate) fn seed(&mut self, entropy: &[u8; 32]) {
-        self.secrets = Some(Secrets::from_seed(entropy));
-    }
-
-    /// Removes and returns the next job that runs without a command.
-    pub(crate) fn take_spawned(&mut self) -> Option<(NexusId, Box<dyn Job>)> {
-        self.spawned.pop_front()
-    }
-}
 
 /// How the command identifies its copy.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +62,7 @@ fn register(
 /// Runs a copy in the task of its command, or in the background.
 fn start(server: &mut DeviceServer, task: &TaskInfo, named: CopyIdentifier, job: Box<dyn Job>) -> Outcome {
     if named.immediate {
-        server.copy_manager.spawned.push_back((task.nexus, job));
+        server.spawn(task.nexus, job);
         Outcome::Good
     } else {
         Outcome::Run(job)

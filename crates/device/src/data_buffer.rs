@@ -1,4 +1,4 @@
-//! The buffers of READ BUFFER and WRITE BUFFER (SPC-5 §6.20, §6.49): a data buffer and an echo buffer.
+//! The buffers of READ BUFFER and WRITE BUFFER (SPC-5 §6.20): a data buffer and an echo buffer.
 //!
 //! They exist so that an initiator can test its path. Neither accepts microcode: those modes are not
 //! supported. A buffer holds zeros until an initiator writes it, so that no earlier contents of memory can be

@@ -1,5 +1,8 @@
 //! The working state of the device server: everything that handlers and jobs use besides their own task.
 
+pub(crate) mod outcome;
+pub(crate) mod table;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -15,21 +18,22 @@ use crate::contract::{
     Access, NexusId, TaskRules, ThirdPartyCall, ThirdPartyCaller, ThirdPartyRequest, ThirdPartyResult,
     ThirdPartyUnit, UnitConfig, UnitEvent,
 };
-use crate::copy::CopyManager;
+use crate::copy_manager::CopyManager;
 use crate::fault_injection::{self, Bug};
 use crate::log::ErrorCounts;
 use crate::medium::{self, EndedOp, MediumAccess};
 use crate::medium_error::{self, IoKind};
 use crate::nexus::Nexuses;
+use crate::orw_generation::OrwGenerations;
 use crate::range_lock::ByteRange;
+use crate::sanitizer::Sanitizer;
 use crate::save_queue::SaveQueue;
-use crate::sbc::orw_generation::OrwGenerations;
-use crate::sbc::sanitize::Sanitizer;
 use crate::settings::Settings;
-use crate::spc;
-use crate::table::Table;
+use crate::spc_state::SpcState;
+use crate::stats::UnitStats;
 use crate::task::{Origin, TaskId, TaskInfo};
-use crate::unit::UnitStats;
+use outcome::Job;
+use table::Table;
 
 /// The properties of a unit that are fixed between two reconfigurations.
 pub(crate) struct UnitInfo {
@@ -94,7 +98,7 @@ pub(crate) struct DeviceServer {
     /// The settings that application clients can change.
     pub(crate) settings: Settings,
     /// The state of the commands that every device type has.
-    pub(crate) spc: spc::State,
+    pub(crate) spc: SpcState,
     /// The SANITIZE or FORMAT UNIT operation, which outlives its command.
     pub(crate) sanitizer: Sanitizer,
     pub(crate) orw_generations: OrwGenerations,
@@ -109,6 +113,8 @@ pub(crate) struct DeviceServer {
     pub(crate) medium: MediumAccess,
     /// The copy manager.
     pub(crate) copy_manager: CopyManager,
+    /// Jobs that continue after their command was answered.
+    spawned: VecDeque<(NexusId, Box<dyn Job>)>,
     events: VecDeque<UnitEvent>,
     /// Data-Out requests of third-party tasks: their data was received together with the request.
     peer_fetches: VecDeque<(TaskId, u32, u32)>,
@@ -155,7 +161,13 @@ enum Retiring {
 }
 
 impl DeviceServer {
-    pub(crate) fn new(config: UnitConfig, store: Box<dyn Store>, spc: spc::State, pool: Pool) -> Self {
+    pub(crate) fn new(
+        config: UnitConfig,
+        store: Box<dyn Store>,
+        spc: SpcState,
+        pool: Pool,
+        table: Table,
+    ) -> Self {
         let medium = MediumAccess::new(store, pool.clone());
         let profile = medium.capabilities();
         Self {
@@ -171,11 +183,12 @@ impl DeviceServer {
             sanitizer: Sanitizer::default(),
             orw_generations: OrwGenerations::default(),
             nexuses: Nexuses::default(),
-            table: Table::new(),
+            table,
             pool,
             stats: UnitStats::default(),
             medium,
             copy_manager: CopyManager::default(),
+            spawned: VecDeque::new(),
             events: VecDeque::new(),
             peer_fetches: VecDeque::new(),
             woken: VecDeque::new(),
@@ -281,7 +294,7 @@ impl DeviceServer {
             // The task began before SANITIZE or FORMAT UNIT, and would undo its work.
             return self.refused.push_back((task.id, tag));
         }
-        if medium::changes(&action) {
+        if action.is_change() {
             self.copy_manager
                 .tokens
                 .revoke_overlapping_bytes(self.info.block_size(), medium::range_of(&action));
@@ -422,6 +435,16 @@ impl DeviceServer {
         call
     }
 
+    /// Queues a job that runs without a command, on behalf of a nexus.
+    pub(crate) fn spawn(&mut self, nexus: NexusId, job: Box<dyn Job>) {
+        self.spawned.push_back((nexus, job));
+    }
+
+    /// Removes and returns the next job that runs without a command.
+    pub(crate) fn take_spawned(&mut self) -> Option<(NexusId, Box<dyn Job>)> {
+        self.spawned.pop_front()
+    }
+
     /// Queues an event for the transport or target.
     pub(crate) fn emit(&mut self, event: UnitEvent) {
         self.events.push_back(event);
@@ -472,9 +495,9 @@ impl DeviceServer {
         medium_error::sense_of(failure, doing, at, self.info.block_size())
     }
 
-    /// Reports to every nexus that the space has run out, not only to the one whose write failed (SBC-4
-    /// §4.7.3.6). Each nexus receives one unit attention, however many writes fail, until space has been
-    /// available again.
+    /// Reports to every nexus that the space has run out, not only to the one whose write failed
+    /// (SBC-4 §4.7.3.6). Each nexus receives one unit attention, however many writes fail, until space has
+    /// been available again.
     fn report_out_of_space(&mut self) {
         let used = self.medium.space().map_or(0, |space| space.used);
         let is_known = self.full_at.is_some_and(|full_at| used.abs_diff(full_at) < SPACE_AGAIN);

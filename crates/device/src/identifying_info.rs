@@ -1,4 +1,4 @@
-//! Identifying information (SPC-5 §5.6): data with which application clients label a logical unit.
+//! Identifying information (SPC-5 §6.31): data with which application clients label a logical unit.
 //!
 //! It survives power cycles and resets, so a change is answered only when it is saved.
 
@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use base::bytes::Reader;
 use scsi::sense::{Asc, Sense};
 
-use crate::persistent_state::StateDecodeError;
+use crate::state_decode_error::StateDecodeError;
 
 /// The identifying information of a logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,14 +16,14 @@ pub(crate) struct IdentifyingInformation {
     text: Vec<u8>,
 }
 
-/// INFORMATION TYPE (SPC-5 table 261).
+/// INFORMATION TYPE (SPC-5 §6.31).
 mod kind {
     pub(super) const PERIPHERAL: u8 = 0x00;
     pub(super) const TEXT: u8 = 0x02;
     pub(super) const SUPPORTED: u8 = 0x7f;
 }
 
-/// The maximum length of each type: 64 bytes of any kind, 256 of text with its null (SPC-5 table 62).
+/// The maximum length of each type: 64 bytes of any kind, 256 of text with its null (SPC-5 §6.31).
 const MAX_PERIPHERAL: usize = 64;
 const MAX_TEXT: usize = 256;
 

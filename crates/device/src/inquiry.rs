@@ -1,6 +1,6 @@
-//! INQUIRY (SPC-5 §6.7, §7.7): the identity and the capabilities that a logical unit reports. All of it is
-//! derived from the unit's configuration, from the limits that its commands obey, and from the table of its
-//! commands, so that no page reports a capability that the commands do not have.
+//! INQUIRY (SPC-5 §6.7, SPC-4 §7.8): the identity and the capabilities that a logical unit reports. All of it
+//! is derived from the unit's configuration, from the limits that its commands obey, and from the table of
+//! its commands, so that no page reports a capability that the commands do not have.
 
 use alloc::format;
 use alloc::string::String;

@@ -150,9 +150,9 @@ fn supported(pages: &[u8], with_subpages: bool) -> Vec<u8> {
     }
 }
 
-/// Returns the parameters of an error counter page (SPC-5 §7.3.5, §7.3.17, §7.3.20): errors corrected without
-/// and with delay, repetitions, errors corrected, runs of the correction algorithm, bytes processed, errors
-/// that were not corrected.
+/// Returns the parameters of an error counter page (SPC-5 §7.3): errors corrected without and with delay,
+/// repetitions, errors corrected, runs of the correction algorithm, bytes processed, errors that were not
+/// corrected.
 fn error_counters(bytes: u64, uncorrected: u64) -> Vec<Parameter> {
     let counts = [0, 0, 0, 0, 0, bytes, uncorrected];
     let parameter = |(code, count): (u16, u64)| Parameter {
@@ -183,7 +183,7 @@ impl Storage {
 }
 
 impl Statistics {
-    /// Returns the parameters of the general statistics page (SPC-5 §7.3.10): statistics, of which processing
+    /// Returns the parameters of the general statistics page (SPC-5 §7.3): statistics, of which processing
     /// intervals are not measured; idle time, counted in time intervals; and the length of these, 1 × 10⁻³ s.
     fn parameters(self) -> Vec<Parameter> {
         let counts = [

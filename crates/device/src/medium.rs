@@ -284,7 +284,7 @@ impl MediumAccess {
 
     /// Returns the ranges of the changes that wait for a range lock to be released.
     pub(crate) fn writes_held_back(&self) -> Vec<ByteRange> {
-        self.locks.waiting_plain().filter(|op| changes(&op.action)).map(|op| range_of(&op.action)).collect()
+        self.locks.waiting_plain().filter(|op| op.action.is_change()).map(|op| range_of(&op.action)).collect()
     }
 
     /// Requests an exclusive range. [`Self::grant`] reports when it is held.
@@ -460,17 +460,6 @@ fn slot_of(id: OpId) -> u32 {
     u32::try_from(id.0 & 0xffff_ffff).unwrap_or(u32::MAX)
 }
 
-/// Returns whether an operation changes bytes of the medium.
-pub(crate) const fn changes(action: &OpAction) -> bool {
-    match action {
-        OpAction::Write { .. }
-        | OpAction::Deallocate { .. }
-        | OpAction::WriteZeroes { .. }
-        | OpAction::CryptoErase => true,
-        OpAction::Read { .. } | OpAction::Flush | OpAction::MapStatus { .. } => false,
-    }
-}
-
 /// Returns whether an operation changes bytes and may be acknowledged before the change is durable.
 const fn is_cached(action: &OpAction) -> bool {
     match action {
@@ -491,13 +480,10 @@ const fn touch_of(action: &OpAction) -> AccessKind {
     }
 }
 
-/// Returns the bytes that an operation accesses.
+/// Returns the bytes that an operation reads or changes.
 pub(crate) fn range_of(action: &OpAction) -> ByteRange {
-    let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
-    match action {
-        OpAction::Read { at, len } => ByteRange::new(*at, wide(*len)),
-        OpAction::Write { at, data, .. } => ByteRange::new(*at, wide(data.len())),
-        OpAction::Deallocate { at, len } | OpAction::WriteZeroes { at, len, .. } => ByteRange::new(*at, *len),
-        OpAction::Flush | OpAction::MapStatus { .. } | OpAction::CryptoErase => ByteRange::NOTHING,
+    match (action, action.range()) {
+        (OpAction::MapStatus { .. }, _) => ByteRange::NOTHING,
+        (_, (at, len)) => ByteRange::new(at, len),
     }
 }

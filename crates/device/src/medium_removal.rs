@@ -1,5 +1,5 @@
 //! Whether the medium can be used: whether the unit is stopped, whether a removable medium is loaded, and
-//! which nexuses prevent its removal (SBC-4 §4.11, §4.20).
+//! which nexuses prevent its removal (SBC-4 §4.4, §4.20).
 
 use alloc::vec::Vec;
 

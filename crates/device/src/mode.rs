@@ -203,7 +203,7 @@ impl PageRow {
     /// Returns whether a request for this page code and subpage code includes the page.
     const fn is_asked(&self, code: u8, subpage: u8) -> bool {
         let by_code = code == page::ALL || code == self.code;
-        // Page code 3Fh is combined with the subpage codes 00h and FFh only (SPC-5 table 176).
+        // Page code 3Fh is combined with the subpage codes 00h and FFh only (SPC-5 §6.14).
         let by_subpage = subpage == page::ALL_SUBPAGES || subpage == self.subpage;
         by_code && by_subpage && (code != page::ALL || subpage == 0 || subpage == page::ALL_SUBPAGES)
     }

@@ -1,4 +1,4 @@
-//! The responses to commands for a LUN without a logical unit (SPC-5 §4.2.1, SAM-5 §4.7.2).
+//! The responses to commands for a LUN without a logical unit (SAM-5 §5.11).
 
 use alloc::vec::Vec;
 

@@ -86,7 +86,7 @@ pub(crate) struct PersistentReservations {
     generation: u32,
     /// APTPL of the last registration.
     persist: bool,
-    /// Whether the saved state could not be read (SPC-5 §5.14.5.4).
+    /// Whether the saved state could not be read (SPC-5 §5.14.5).
     lost: bool,
 }
 
@@ -123,7 +123,7 @@ impl PersistentReservations {
     }
 
     /// Starts with lost state: every command but a few is refused until an application client sends REPLACE
-    /// LOST RESERVATION (SPC-5 §5.14.5.4).
+    /// LOST RESERVATION (SPC-5 §5.14.5).
     pub(crate) fn lost() -> Self {
         Self { lost: true, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! REPORT LUNS (SPC-5 §6.33): the units that a nexus may see.
+//! REPORT LUNS (SPC-5 §6.32): the units that a nexus may see.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use scsi::supported;
 /// The shortest allocation length: a header and one LUN.
 const MIN_ALLOCATION: u32 = 16;
 
-/// SELECT REPORT (SPC-5 table 274).
+/// SELECT REPORT (SPC-5 §6.32).
 mod select {
     pub(super) const ALL_BUT_WELL_KNOWN: u8 = 0x00;
     pub(super) const WELL_KNOWN: u8 = 0x01;

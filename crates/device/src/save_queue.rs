@@ -2,8 +2,8 @@
 //!
 //! Each change is computed from the state in force, stored, and applied only when it is stored. A second
 //! change that was computed meanwhile would undo the first. So a command that may change this state queues
-//! for its turn ([`crate::outcome::Outcome::QueueStateChange`]). While another change is being stored it
-//! waits, in order of arrival, and every other command still uses the old state.
+//! for its turn ([`crate::device_server::outcome::Outcome::QueueStateChange`]). While another change is being
+//! stored it waits, in order of arrival, and every other command still uses the old state.
 
 use alloc::collections::VecDeque;
 

@@ -10,7 +10,6 @@ mod data_out_collector;
 mod defects;
 mod lba_status;
 pub(crate) mod limits;
-pub(crate) mod orw_generation;
 pub(crate) mod read;
 pub(crate) mod sanitize;
 mod table;
@@ -20,10 +19,9 @@ pub(crate) mod write;
 mod write_same;
 
 use scsi::cdb::Cdb;
-use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::sense::{Asc, Sense};
 
 use crate::device_server::DeviceServer;
-use crate::outcome::{JobStep, Outcome};
 
 pub(crate) use table::ROWS;
 
@@ -56,16 +54,6 @@ fn force_unit_access(cdb: &Cdb) -> bool {
 /// of a wrong length: less than a block, or not as much as the command needs.
 const fn wrong_data_out() -> Sense {
     Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
-}
-
-/// The outcome of a bug in this program.
-const fn bug() -> Outcome {
-    Outcome::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
-}
-
-/// The end of a job that received an input which it did not request: a bug in this program.
-const fn unexpected_input() -> JobStep {
-    JobStep::Done(bug())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Self-tests (SPC-5 §5.13): their codes, and the results of the last twenty.
+//! Self-tests (SPC-5): their codes, and the results of the last twenty.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use scsi::log::{Parameter, control};
 
-/// How many results the self-test results page has (SPC-5 §7.3.18).
+/// How many results the self-test results page has (SPC-5 §7.3).
 const MAX_RESULTS: usize = 20;
 
 /// SELF-TEST CODE of SEND DIAGNOSTIC.

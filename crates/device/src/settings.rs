@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     pub(crate) queue_error: QueueError,
 }
 
-/// QERR (SPC-5 §7.5.8): which other commands are aborted when a command ends with CHECK CONDITION.
+/// QERR (SPC-5 §7.5.11): which other commands are aborted when a command ends with CHECK CONDITION.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueError {
     /// The low bit: whether any are aborted.
@@ -39,7 +39,7 @@ impl QueueError {
     }
 }
 
-/// UA_INTLCK_CTRL (SPC-5 §7.5.8).
+/// UA_INTLCK_CTRL (SPC-5 §7.5.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AttentionInterlock {
     /// 00b: reporting a unit attention clears it.

@@ -1,5 +1,5 @@
-//! RESERVE and RELEASE (SPC-2 §7.16, §7.21), and their interaction with persistent reservations (SPC-5
-//! §5.14.3).
+//! RESERVE and RELEASE (SPC-2), and their interaction with persistent reservations
+//! (SPC-5 §5.14.3).
 
 use scsi::status::Status;
 
@@ -54,7 +54,7 @@ impl Spc2Reservation {
 
 /// Returns the status of a RESERVE or RELEASE while any nexus is registered. The command does nothing. It
 /// succeeds for a nexus that may execute every command under the persistent reservation (CRH), and conflicts
-/// for every other nexus (SPC-2 §5.5.1).
+/// for every other nexus (SPC-2).
 fn compatible(standing: PrRole, pr: &PersistentReservations) -> Option<Status> {
     if !pr.has_registrants() {
         return None;

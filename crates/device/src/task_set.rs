@@ -16,10 +16,9 @@ use scsi::status::TaskAttribute;
 
 use crate::contract::{NexusId, TaskKey};
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::one_operation::{Read, Write};
+use crate::device_server::outcome::{AfterSave, Job, Outcome};
 use crate::fault_injection::{self, Bug};
-use crate::outcome::{AfterSave, Job, Outcome};
-use crate::sbc::read::Read;
-use crate::sbc::write::Write;
 use crate::task::{Origin, TaskId, TaskInfo};
 use key_index::KeyIndex;
 
@@ -401,7 +400,7 @@ impl TaskSet {
         self.live().any(|task| task.info.nexus == nexus && task.info.key().is_some())
     }
 
-    /// Applies SAM-5 §8.6: a SIMPLE task waits for older ORDERED and HEAD OF QUEUE tasks, an ORDERED task for
+    /// Applies SAM-5 §8: a SIMPLE task waits for older ORDERED and HEAD OF QUEUE tasks, an ORDERED task for
     /// all older ones.
     fn can_enable(&mut self, id: TaskId) -> bool {
         let Some(task) = self.find_mut(id) else { return false };

@@ -1,4 +1,4 @@
-//! The device clock (SPC-5 §5.3): milliseconds since the unit was started, or since the time that SET
+//! The device clock (SPC-5): milliseconds since the unit was started, or since the time that SET
 //! TIMESTAMP set.
 //!
 //! The unit knows no calendar time. Until an application client sets the clock, it counts from zero and
@@ -15,7 +15,7 @@ pub(crate) struct Timestamp {
     origin: u8,
 }
 
-/// TIMESTAMP ORIGIN (SPC-5 table 64): set to zero at start-up; set by SET TIMESTAMP.
+/// TIMESTAMP ORIGIN (SPC-5): set to zero at start-up; set by SET TIMESTAMP.
 const ORIGIN_START: u8 = 0b000;
 const ORIGIN_SET: u8 = 0b010;
 

@@ -6,7 +6,7 @@ use scsi::sense::Asc;
 
 use crate::contract::{Access, NexusId, TaskKey, Tmf, TmfOutcome};
 use crate::device_server::DeviceServer;
-use crate::sbc::orw_generation::OrwGenerations;
+use crate::orw_generation::OrwGenerations;
 use crate::task::{TaskId, TaskInfo};
 use crate::task_set::AbortReport;
 use crate::unit::{LogicalUnit, Reset};
@@ -77,7 +77,7 @@ impl LogicalUnit {
         self.server.was_reset();
         if why == Reset::Target {
             // A hard reset clears the ORWRITE generations and starts a stopped unit; a LOGICAL UNIT RESET
-            // leaves both (SBC-4 §4.27.3, §4.20.1).
+            // leaves both (SBC-4 §4.27.3).
             self.server.orw_generations = OrwGenerations::default();
             self.server.spc.removal.stop(false);
         }
@@ -118,8 +118,9 @@ impl LogicalUnit {
         self.tasks.select_all(|_| true)
     }
 
-    /// Applies QERR of the control mode page (SPC-5 §7.5.8): a command that ended with CHECK CONDITION aborts
-    /// other commands. The tasks of copy managers are not aborted: the unit that runs the copy handles them.
+    /// Applies QERR of the control mode page (SPC-5 §7.5.11): a command that ended with CHECK CONDITION
+    /// aborts other commands. The tasks of copy managers are not aborted: the unit that runs the copy handles
+    /// them.
     pub(crate) fn abort_after_error(&mut self, failed: &TaskInfo) {
         let only_own = self.server.settings.queue_error.only_own || self.tasks.is_per_nexus();
         let nexus = failed.nexus;

@@ -5,6 +5,7 @@
 //! After any call that takes `&mut self`, drain [`LogicalUnit::poll`] until it returns `None`. When the
 //! medium reports completions, call [`LogicalUnit::store_ready`].
 
+mod checks;
 mod task_execution;
 
 use alloc::boxed::Box;
@@ -21,12 +22,18 @@ use crate::contract::{
     Access, Command, DataOutFault, Nexus, NexusId, TaskKey, ThirdPartyCaller, ThirdPartyRequest,
     ThirdPartyResult, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent,
 };
+use crate::copy;
 use crate::device_server::DeviceServer;
+use crate::device_server::table::Table;
 use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
-use crate::persistent_state::{self, PersistentState, StateDecodeError};
+use crate::persistent_state::{self, PersistentState};
 use crate::pr::PersistentReservations;
+use crate::sbc;
 use crate::spc;
+use crate::spc_state::SpcState;
+use crate::state_decode_error::StateDecodeError;
+use crate::stats::UnitStats;
 use crate::task::{Origin, TaskId, TaskInfo};
 use crate::task_set::{AbortReport, AbortWait, TaskSet};
 
@@ -84,35 +91,6 @@ pub enum Reset {
     Target,
 }
 
-/// Counters of a unit since its creation, and its present number of tasks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UnitStats {
-    /// Commands received.
-    pub commands: u64,
-    /// Commands that read blocks.
-    pub reads: u64,
-    /// Commands that wrote blocks.
-    pub writes: u64,
-    /// Bytes delivered by commands that read blocks.
-    pub read_bytes: u64,
-    /// Bytes received by commands that wrote blocks.
-    pub write_bytes: u64,
-    /// Commands that ended with CHECK CONDITION.
-    pub check_conditions: u64,
-    /// Commands that ended with RESERVATION CONFLICT.
-    pub reservation_conflicts: u64,
-    /// Commands that ended with TASK SET FULL.
-    pub task_set_full: u64,
-    /// Tasks aborted.
-    pub aborts: u64,
-    /// Failed operations of the medium.
-    pub medium_failures: u64,
-    /// Operations of the medium, and waits for a range of it, that took longer than the time limit.
-    pub io_timeouts: u64,
-    /// Tasks in the task set now.
-    pub tasks: u64,
-}
-
 impl LogicalUnit {
     /// Creates a unit from a medium and from the state that the last [`UnitEvent::SaveState`] had stored, if
     /// any. The unit serves no initiator until a nexus is established.
@@ -128,12 +106,12 @@ impl LogicalUnit {
         pool: Pool,
     ) -> Result<Self, UnitError> {
         let saved = persistent_state::decode(saved.unwrap_or_default()).map_err(UnitError::SavedState)?;
-        Self::with_state(config, store, spc::State::new(saved), pool)
+        Self::with_state(config, store, SpcState::new(saved), pool)
     }
 
     /// Creates a unit whose saved state is lost. The unit refuses nearly every command with PERSISTENT
-    /// RESERVATION INFORMATION LOST until an application client sends REPLACE LOST RESERVATION (SPC-5
-    /// §5.14.5.4): to serve without knowing which initiators were fenced would be worse.
+    /// RESERVATION INFORMATION LOST until an application client sends REPLACE LOST RESERVATION
+    /// (SPC-5 §5.14.5): to serve without knowing which initiators were fenced would be worse.
     ///
     /// # Errors
     /// [`UnitError`] when configuration and medium do not fit.
@@ -144,13 +122,13 @@ impl LogicalUnit {
     ) -> Result<Self, UnitError> {
         let saved =
             PersistentState { reservations: PersistentReservations::lost(), ..PersistentState::nothing() };
-        Self::with_state(config, store, spc::State::new(saved), pool)
+        Self::with_state(config, store, SpcState::new(saved), pool)
     }
 
     fn with_state(
         config: UnitConfig,
         store: Box<dyn Store>,
-        state: spc::State,
+        state: SpcState,
         pool: Pool,
     ) -> Result<Self, UnitError> {
         let profile = store.capabilities();
@@ -161,7 +139,7 @@ impl LogicalUnit {
             return Err(UnitError::BlockTooSmall);
         }
         let tasks = TaskSet::new(config.task_set_max, config.tasks.nexus_task_sets);
-        let mut server = DeviceServer::new(config, store, state, pool);
+        let mut server = DeviceServer::new(config, store, state, pool, every_command());
         server.settings = server.power_on_settings();
         server.resume_sanitizing();
         Ok(Self {
@@ -431,6 +409,11 @@ impl LogicalUnit {
     pub const fn block_size(&self) -> BlockSize {
         self.server.info.block_size()
     }
+}
+
+/// Returns the table of every command.
+pub(crate) fn every_command() -> Table {
+    Table::new(&[spc::ROWS, sbc::ROWS, copy::ROWS])
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) struct UnitAttentions {
 
 impl UnitAttentions {
     /// Establishes a condition. A condition that is already pending keeps its position; a reset replaces the
-    /// conditions that it outranks (SAM-5 §5.14.2).
+    /// conditions that it outranks (SAM-5 §5.14).
     pub(crate) fn establish(&mut self, asc: Asc) {
         self.establish_with(Sense::new(SenseKey::UNIT_ATTENTION, asc));
     }
@@ -63,12 +63,12 @@ impl UnitAttentions {
     }
 }
 
-/// Returns whether a unit attention is reported even instead of RESERVATION CONFLICT (SAM-5 §5.3.3).
+/// Returns whether a unit attention is reported even instead of RESERVATION CONFLICT (SAM-5 §5.3).
 pub(crate) fn outranks_conflict(asc: Asc) -> bool {
     reset_rank(asc).is_some()
 }
 
-/// Returns the rank of a reset condition, zero the highest (SAM-5 table 40).
+/// Returns the rank of a reset condition, zero the highest (SAM-5 §5.14).
 fn reset_rank(asc: Asc) -> Option<u8> {
     match asc {
         Asc::POWER_ON_OCCURRED => Some(0),

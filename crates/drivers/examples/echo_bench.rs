@@ -391,10 +391,10 @@ impl StreamMachine for Echo {
         Some(RxBuffer { buf: talk.payload.take()?, len_max: want })
     }
 
-    fn return_rx_buffer(&mut self, _: Instant, conn: ConnId, loan: RxBuffer) {
+    fn return_rx_buffer(&mut self, _: Instant, conn: ConnId, rx_buffer: RxBuffer) {
         let talk = self.conns.get_mut(&conn).unwrap();
         let before = talk.answers;
-        talk.payload = Some(loan.buf);
+        talk.payload = Some(rx_buffer.buf);
         talk.finish(self.shape.request, &self.pool);
         self.ask(conn, before);
     }

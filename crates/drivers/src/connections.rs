@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId, RxBuffer, StreamMachine};
-use base::time::Instant;
+use base::time::{Instant, soonest};
 use base::transmit::Transmit;
 use rustix::net::{Shutdown, shutdown, sockopt};
 
@@ -165,8 +165,7 @@ impl Connections {
 
     /// Returns the time at which [`Self::pass_deadlines`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let closing = self.deadlines.first().map(|(at, _)| *at);
-        [closing, self.look_at, self.trim_at].into_iter().flatten().min()
+        soonest([self.deadlines.first().map(|(at, _)| *at), self.look_at, self.trim_at])
     }
 
     /// Returns whether a connection waits for the next turn to send.
@@ -212,10 +211,10 @@ impl Connections {
         got: (Option<RxBuffer>, &[u8], ReceiveEnd),
     ) {
         let Some(conn) = self.table.get_mut(number) else { return };
-        let (loan, bytes, receipt) = got;
+        let (rx_buffer, bytes, receipt) = got;
         conn.receiving = false;
-        if let Some(loan) = loan {
-            machine.return_rx_buffer(now, ConnId(number), loan);
+        if let Some(rx_buffer) = rx_buffer {
+            machine.return_rx_buffer(now, ConnId(number), rx_buffer);
         }
         if conn.state == State::Open && !bytes.is_empty() {
             machine.received(now, ConnId(number), bytes);
@@ -353,8 +352,9 @@ impl Connections {
                 continue;
             }
             conn.receiving = true;
-            let loan = if conn.state == State::Open { machine.take_rx_buffer(ConnId(number)) } else { None };
-            engine.receive(number, loan);
+            let buffer =
+                if conn.state == State::Open { machine.take_rx_buffer(ConnId(number)) } else { None };
+            engine.receive(number, buffer);
         }
         self.receive_due = due;
         any

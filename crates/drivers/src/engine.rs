@@ -97,7 +97,7 @@ pub(crate) trait StreamEngine: Poller {
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
 
     /// Starts a receive. Data goes into the receive buffer first.
-    fn receive(&mut self, conn: u32, loan: Option<RxBuffer>);
+    fn receive(&mut self, conn: u32, rx_buffer: Option<RxBuffer>);
 
     /// Starts to send all of `batch`. A `last` batch has no other one waiting behind it; its event may be as
     /// late as the next other event.
@@ -167,7 +167,7 @@ pub(crate) enum Event<'a> {
     FrameSent { watch: u32, batch: FrameBatch, result: Result<(), Errno> },
     /// A receive ended. The receive buffer holds the data that was received into it; `bytes` followed in the
     /// stream.
-    Received { conn: u32, loan: Option<RxBuffer>, bytes: &'a [u8], receipt: ReceiveEnd },
+    Received { conn: u32, rx_buffer: Option<RxBuffer>, bytes: &'a [u8], receipt: ReceiveEnd },
     /// A send ended. The batch is empty if the send succeeded.
     Sent { conn: u32, batch: Transmit, result: Result<(), Errno> },
 }

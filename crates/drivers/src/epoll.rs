@@ -67,7 +67,7 @@ struct Conn {
     socket: Rc<OwnedFd>,
     /// A receive was requested.
     armed: bool,
-    loan: Option<RxBuffer>,
+    rx_buffer: Option<RxBuffer>,
     sending: Option<Transmit>,
     /// The kernel may have data to receive, or free space to send.
     readable: bool,
@@ -151,21 +151,21 @@ impl EpollEngine {
         if !conn.armed {
             return Event::Nothing;
         }
-        let mut loan = conn.loan.take();
+        let mut rx_buffer = conn.rx_buffer.take();
         let result = if conn.cancelled {
             Err(Errno::CANCELED)
         } else {
-            receive(&conn.socket, loan.as_mut(), &mut self.scratch)
+            receive(&conn.socket, rx_buffer.as_mut(), &mut self.scratch)
         };
         if let Err(errno @ (Errno::AGAIN | Errno::INTR)) = result {
-            conn.loan = loan;
+            conn.rx_buffer = rx_buffer;
             conn.readable = errno == Errno::INTR;
             conn.list(number, &mut self.ready);
             return Event::Nothing;
         }
         conn.armed = false;
         let Ok(received) = result else {
-            return Event::Received { conn: number, loan, bytes: &[], receipt: ReceiveEnd::Failed };
+            return Event::Received { conn: number, rx_buffer, bytes: &[], receipt: ReceiveEnd::Failed };
         };
         conn.readable = received.filled_all || conn.ended;
         let count = received.into_loan + received.behind;
@@ -173,7 +173,7 @@ impl EpollEngine {
         Stats::bump(&mut self.stats.bytes_in, count);
         let bytes = self.scratch.get(..received.behind).unwrap_or_default();
         let receipt = if count == 0 { ReceiveEnd::End } else { ReceiveEnd::More };
-        Event::Received { conn: number, loan, bytes, receipt }
+        Event::Received { conn: number, rx_buffer, bytes, receipt }
     }
 
     fn send_now(&mut self, number: u32) -> Event<'static> {
@@ -321,7 +321,7 @@ impl StreamEngine for EpollEngine {
         let conn_state = Conn {
             socket,
             armed: false,
-            loan: None,
+            rx_buffer: None,
             sending: None,
             readable: true,
             writable: true,
@@ -334,10 +334,10 @@ impl StreamEngine for EpollEngine {
         Ok(())
     }
 
-    fn receive(&mut self, number: u32, loan: Option<RxBuffer>) {
+    fn receive(&mut self, number: u32, rx_buffer: Option<RxBuffer>) {
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {
             conn.armed = true;
-            conn.loan = loan;
+            conn.rx_buffer = rx_buffer;
             conn.list(number, &mut self.ready);
         }
     }
@@ -407,19 +407,23 @@ struct Received {
     filled_all: bool,
 }
 
-fn receive(socket: &OwnedFd, loan: Option<&mut RxBuffer>, scratch: &mut [u8]) -> Result<Received, Errno> {
-    if let Some(loan) = loan {
-        return receive_into(socket, loan, scratch);
+fn receive(
+    socket: &OwnedFd,
+    rx_buffer: Option<&mut RxBuffer>,
+    scratch: &mut [u8],
+) -> Result<Received, Errno> {
+    if let Some(rx_buffer) = rx_buffer {
+        return receive_into(socket, rx_buffer, scratch);
     }
     let offered = scratch.len();
     let (count, _) = recv(socket, scratch, RecvFlags::DONTWAIT)?;
     Ok(Received { into_loan: 0, behind: count, filled_all: count == offered })
 }
 
-fn receive_into(socket: &OwnedFd, loan: &mut RxBuffer, scratch: &mut [u8]) -> Result<Received, Errno> {
+fn receive_into(socket: &OwnedFd, rx_buffer: &mut RxBuffer, scratch: &mut [u8]) -> Result<Received, Errno> {
     let (room, offered, result) = {
-        let spare = loan.buf.spare_mut();
-        let room = spare.len().min(loan.len_max);
+        let spare = rx_buffer.buf.spare_mut();
+        let room = spare.len().min(rx_buffer.len_max);
         let behind = scratch.len().min(RX_TAIL_BYTES);
         let mut slices = [
             IoSliceMut::new(spare.get_mut(..room).unwrap_or_default()),
@@ -430,7 +434,7 @@ fn receive_into(socket: &OwnedFd, loan: &mut RxBuffer, scratch: &mut [u8]) -> Re
     };
     let count = result?.bytes;
     let into_loan = count.min(room);
-    loan.buf.advance(into_loan);
+    rx_buffer.buf.advance(into_loan);
     Ok(Received { into_loan, behind: count - into_loan, filled_all: count == offered })
 }
 

@@ -20,6 +20,7 @@ pub mod listener;
 pub mod message_queue;
 pub mod reactor;
 pub mod stats;
+pub mod waker;
 
 mod clock;
 mod connecting;
@@ -32,4 +33,3 @@ mod spin_policy;
 mod tcp_acked;
 mod threads;
 mod uring;
-mod waker;

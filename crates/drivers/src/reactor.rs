@@ -357,8 +357,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                     self.engine.pause_accepts(listener);
                     self.accepts_rest_until = Some(now.after(ACCEPT_REST));
                 }
-                Event::Received { conn, loan, bytes, receipt } => {
-                    self.connections.received(machine, now, conn, (loan, bytes, receipt));
+                Event::Received { conn, rx_buffer, bytes, receipt } => {
+                    self.connections.received(machine, now, conn, (rx_buffer, bytes, receipt));
                 }
                 Event::Sent { conn, batch, result } => self.connections.sent(conn, batch, result),
             }

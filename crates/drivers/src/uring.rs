@@ -110,7 +110,7 @@ enum Receiving {
     Provided,
     /// Into a receive buffer, and the small buffer for the bytes after it.
     Lent {
-        loan: RxBuffer,
+        rx_buffer: RxBuffer,
         behind: Buf,
         message: Box<MsgHdr>,
     },
@@ -122,7 +122,8 @@ struct Outgoing {
 }
 
 impl UringEngine {
-    /// # Errors Why this kernel, or its policy, does not allow io_uring.
+    /// # Errors
+    /// Why this kernel, or its policy, does not allow io_uring.
     pub(crate) fn new(waker: Arc<Waker>, pool: Pool, files: Files) -> Result<Self, String> {
         let ring = Ring::new()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -163,8 +164,8 @@ impl UringEngine {
         let entry = match &mut conn.receiving {
             Receiving::Nothing => return,
             Receiving::Provided => sqe::receive_entry(socket, conn.emptied),
-            Receiving::Lent { loan, behind, message } => {
-                message.receive_into_entry(socket, loan, behind, conn.emptied)
+            Receiving::Lent { rx_buffer, behind, message } => {
+                message.receive_into_entry(socket, rx_buffer, behind, conn.emptied)
             }
         };
         // SAFETY: receive buffer, small buffer and message are in `receiving` until `received` takes the
@@ -206,16 +207,16 @@ impl UringEngine {
                     (Some(buffer), Some(buffers)) => buffers.filled(buffer, count),
                     _ => &[],
                 };
-                Event::Received { conn: number, loan: None, bytes, receipt }
+                Event::Received { conn: number, rx_buffer: None, bytes, receipt }
             }
-            Receiving::Lent { mut loan, mut behind, message } => {
-                let room = (loan.buf.capacity() - loan.buf.len()).min(loan.len_max);
+            Receiving::Lent { mut rx_buffer, mut behind, message } => {
+                let room = (rx_buffer.buf.capacity() - rx_buffer.buf.len()).min(rx_buffer.len_max);
                 let into_loan = count.min(room);
-                loan.buf.advance(into_loan);
+                rx_buffer.buf.advance(into_loan);
                 behind.advance(count - into_loan);
                 self.keep(message);
                 let bytes = self.shown_behind.insert(behind).filled();
-                Event::Received { conn: number, loan: Some(loan), bytes, receipt }
+                Event::Received { conn: number, rx_buffer: Some(rx_buffer), bytes, receipt }
             }
         }
     }
@@ -491,12 +492,12 @@ impl StreamEngine for UringEngine {
         Ok(())
     }
 
-    fn receive(&mut self, number: u32, loan: Option<RxBuffer>) {
-        let receiving = match loan {
+    fn receive(&mut self, number: u32, rx_buffer: Option<RxBuffer>) {
+        let receiving = match rx_buffer {
             None => Receiving::Provided,
-            Some(loan) => {
+            Some(rx_buffer) => {
                 let behind = self.pool.take(RX_TAIL_BYTES);
-                Receiving::Lent { loan, behind, message: self.messages.pop().unwrap_or_default() }
+                Receiving::Lent { rx_buffer, behind, message: self.messages.pop().unwrap_or_default() }
             }
         };
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {

@@ -1,4 +1,4 @@
-//! Wakes a sleeping reactor from another thread.
+//! Wakes a thread that sleeps until a descriptor is readable: a reactor, or a thread in `poll`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -8,21 +8,25 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// An eventfd with a flag in front of it, so that many wake-ups cost one system call.
 #[derive(Debug)]
-pub(crate) struct Waker {
+pub struct Waker {
     signalled: AtomicBool,
     event: OwnedFd,
 }
 
 impl Waker {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Creates the descriptor.
+    ///
+    /// # Errors
+    /// The process or the system has too many open descriptors.
+    pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { signalled: AtomicBool::new(false), event })
     }
 
-    /// Makes the reactor check its queues. It sees everything that was queued before this call.
-    pub(crate) fn wake(&self) {
+    /// Wakes the thread. It sees everything that was queued before this call.
+    pub fn wake(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
-            // It fails only when the counter is full, and then the reactor is awake already.
+            // It fails only when the counter is full, and then the thread is awake already.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
@@ -31,6 +35,15 @@ impl Waker {
     pub(crate) fn reset(&self) {
         // It fails when there is nothing to read, which is the desired state.
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8][..]);
+    }
+
+    /// Makes the descriptor unreadable until the next wake-up. The woken thread calls this first, and only
+    /// then checks what the wake-ups were for.
+    pub fn clear(&self) {
+        // The read comes first: a thread that calls `wake` between the two has queued its work before the
+        // woken thread checks for it, and at worst wakes it once more.
+        self.reset();
+        self.take();
     }
 
     /// Returns whether another thread called [`Self::wake`] since the last call.

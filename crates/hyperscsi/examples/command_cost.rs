@@ -23,8 +23,8 @@ use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::contract::{Event, SessionDirectory};
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use transport::command::Cdb;
-use transport::initiator::Request;
-use transport::target::{Finish, SessionId};
+use transport::initiator::{InitiatorTransport as _, Request};
+use transport::target::{Finish, SessionId, TargetTransport as _};
 
 const LEN: u32 = 4096;
 const PORT: EtherPort = EtherPort(0);

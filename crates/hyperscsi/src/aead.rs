@@ -109,10 +109,10 @@ impl Default for KeyLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncryptError {
     /// The session has no keys.
-    #[error("there are no keys to protect a frame with")]
+    #[error("the session has no keys to protect a frame")]
     NoKeys,
     /// The present keys have reached twice their limits.
-    #[error("the keys are used up")]
+    #[error("the session used up its keys")]
     Exhausted,
     /// The packet number is not larger than the last one of its path.
     #[error("a packet number would be used twice")]
@@ -126,16 +126,16 @@ pub enum EncryptError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecryptError {
     /// The frame is shorter than its header says.
-    #[error("the frame is cut short")]
+    #[error("the frame is truncated")]
     Short,
     /// The CRC does not match.
-    #[error("the CRC does not fit")]
+    #[error("the CRC does not match")]
     Crc,
     /// The tag does not match, or the frame's keys were discarded.
-    #[error("the authentication tag does not fit")]
+    #[error("the authentication tag does not match")]
     Tag,
     /// The frame is protected, and the session has no keys.
-    #[error("the frame is protected and there are no keys")]
+    #[error("the frame is protected, but the session has no keys")]
     NoKeys,
 }
 

@@ -174,13 +174,13 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
     /// The frame ends within the header, or before its payload and trailer end.
-    #[error("the frame is cut short")]
+    #[error("the frame is truncated")]
     Short,
     /// The version is not [`VERSION`].
-    #[error("the frame is of another version")]
+    #[error("the frame has another protocol version")]
     Version,
     /// The command is unknown.
-    #[error("the frame's command is unknown")]
+    #[error("the frame has an unknown command")]
     Command,
     /// A reserved bit is set.
     #[error("a reserved bit is set")]

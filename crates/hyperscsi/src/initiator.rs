@@ -3,9 +3,10 @@
 //! * [`session`] is the value that the owner holds; [`contract`] holds the types of its interface.
 //! * `connect` discovers the target and performs the handshake, and does both again after a loss, within
 //!   [`transport::initiator::Retry`].
+//! * `services` is the interface to the layer above, [`transport::initiator::InitiatorTransport`]: it accepts
+//!   commands and task management requests, logouts and identity checks.
 //! * `issue` numbers and sends requests, `reply` processes the target's replies, `task_management` is task
 //!   management.
-//! * `identity_check` holds back requests for a logical unit that may be another one in a new session.
 //! * `nexus_loss` decides which requests are repeated after an I_T nexus loss; `closing` exchanges the
 //!   Disconnect messages at the end of a session.
 //!
@@ -19,10 +20,8 @@
 mod closing;
 mod connect;
 pub mod contract;
-mod identity_check;
 mod issue;
 mod nexus_loss;
-mod progress;
 mod reply;
 mod services;
 pub mod session;

@@ -36,19 +36,19 @@ use base::bytes::{Reader, UnexpectedEof};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The payload ends within a field, or its block ends within the fixed fields.
-    #[error("the payload is cut short")]
+    #[error("the payload is truncated")]
     Short,
     /// This command has no block of this KIND.
     #[error("the payload is of an unknown kind")]
     Kind,
     /// A field has a value that it must not have.
-    #[error("a field has a value that it must not have")]
+    #[error("a field has an illegal value")]
     Value,
     /// An item is unknown but must be understood, or occurs twice, or is missing.
     #[error("an item is unknown, repeated or missing")]
     Item,
     /// A name is not legal.
-    #[error("a name is empty, too long or of forbidden characters")]
+    #[error("a name is empty, too long or contains forbidden characters")]
     Name,
 }
 

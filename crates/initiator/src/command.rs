@@ -134,14 +134,15 @@ impl Command {
     }
 
     /// Returns the request for the iSCSI session; `None` if no CDB has this length.
-    pub(crate) fn request(&self) -> Option<Request> {
-        let mut request = Request::new(self.lun.0, transport::command::Cdb::new(self.cdb.bytes())?);
-        request.attribute = self.attribute;
-        request.priority = self.priority;
-        request.data_out = self.data_out.clone();
-        request.data_in_len = self.data_in_len;
-        request.replay = self.repeatable;
-        Some(request)
+    pub(crate) fn request(&self, cdb: transport::command::Cdb) -> Request {
+        Request {
+            attribute: self.attribute,
+            priority: self.priority,
+            data_out: self.data_out.clone(),
+            data_in_len: self.data_in_len,
+            replay: self.repeatable,
+            ..Request::new(self.lun.0, cdb)
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub enum PlanError {
     #[error("this host's name cannot be used in an iSCSI name ({0}); set one with initiator=")]
     Name(#[from] BadName),
     /// The endpoint is not one of iSCSI.
-    #[error("this needs an iSCSI portal")]
+    #[error("the URL must name an iSCSI portal")]
     NotIscsi,
     /// The endpoint is not one of HyperSCSI, or has no group.
     #[error("the URL must name a group and an interface")]

@@ -7,6 +7,7 @@ use hyperscsi::initiator::contract as ether;
 use hyperscsi::initiator::session::Session as EtherSession;
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{Event, SessionStats};
+use transport::command::Cdb;
 use transport::initiator::{InitiatorTransport, SubmitError, TaskId, TmfId, TmfParameters};
 use transport::task_management::TmfFunction;
 
@@ -50,7 +51,9 @@ impl ProtocolSession {
 
     /// Submits a command.
     pub(crate) fn submit(&mut self, now: Instant, pending: &PendingCommand) -> Result<TaskId, SubmitError> {
-        let mut request = pending.command.request().ok_or(SubmitError::TooLong)?;
+        // The CDB alone is checked: a whole request in an `Option` would be copied once more.
+        let cdb = Cdb::new(pending.command.cdb.bytes()).ok_or(SubmitError::TooLong)?;
+        let mut request = pending.command.request(cdb);
         request.is_identity_check = !pending.is_callers();
         // Unanswered commands may have used up the command window.
         request.immediate = pending.is_attention_check;

@@ -1,6 +1,6 @@
 //! Decides about a command that did not end with GOOD: it is retried at once, retried later, or reported.
 //!
-//! A unit attention means that its command was not executed (SPC-5 §5.14), so a retry is always safe. The
+//! A unit attention means that its command was not executed (SAM-5 §5.14), so a retry is always safe. The
 //! unit attention itself is reported to the caller as an event. The same holds for BUSY and TASK SET FULL. A
 //! command that was or may have been started is retried only if it is repeatable.
 //!

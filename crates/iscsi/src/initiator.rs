@@ -13,7 +13,7 @@
 //! use iscsi::login::directory::TargetAddress;
 //! use iscsi::name::Isid;
 //! use transport::command::Cdb;
-//! use transport::initiator::Request;
+//! use transport::initiator::{InitiatorTransport as _, Request};
 //!
 //! let target = Purpose::Target("iqn.2026-01.com.example:disk".parse()?);
 //! let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()), group: None };
@@ -39,10 +39,11 @@
 //!
 //! # Modules
 //!
-//! * `issue` takes requests, observes the command window, and spreads the requests over the connections: each
-//!   request is sent on the connection with the least load (the bytes that its tasks transfer, and 4096 per
-//!   task). `send` builds a PDU at the moment it is sent, so that CmdSNs rise in the order in which commands
-//!   are sent.
+//! * `services` is the interface to the layer above, [`transport::initiator::InitiatorTransport`]: it accepts
+//!   requests, logouts and identity checks.
+//! * `issue` observes the command window and spreads the requests over the connections: each request is sent
+//!   on the connection with the least load (the bytes that its tasks transfer, and 4096 per task). `send`
+//!   builds a PDU at the moment it is sent, so that CmdSNs rise in the order in which commands are sent.
 //! * `dispatch` reads PDUs; `data` handles Data-In, R2T and SCSI Response; `tmf`, `text`, `logout`,
 //!   `reject` and `control` handle the rest.
 //! * `login` establishes connections; `session_recovery` decides what happens to a lost connection;
@@ -88,8 +89,9 @@
 //! statuses for an idle session.
 //!
 //! Another device may be behind a LUN than in the session before. A unit that its owner guards
-//! ([`Session::require_identity_check`]) gets nothing in a new session but the question which device it is
-//! ([`transport::initiator::Request::is_identity_check`]), until the owner vouches for it or ends what waits.
+//! ([`transport::identity_check`]) gets nothing in a new session but the commands of the check
+//! ([`transport::initiator::Request::is_identity_check`]), until the owner confirms that it is the same
+//! device, or ends the commands that wait.
 //!
 //! # Bounds
 //!
@@ -102,12 +104,10 @@ pub mod contract;
 mod control;
 mod data;
 mod dispatch;
-mod identity_check;
 mod issue;
 mod login;
 mod logout;
 mod open_tmf;
-mod progress;
 pub mod protocol_error;
 mod reject;
 mod resegmentation;

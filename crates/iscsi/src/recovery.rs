@@ -25,6 +25,8 @@ pub mod erl0;
 pub mod erl1;
 pub mod erl2;
 
+use transport::status;
+
 use crate::initiator::protocol_error::ProtocolError as TargetFault;
 use crate::pdu::reject::RejectReason;
 use crate::target::protocol_error::ProtocolError as InitiatorFault;
@@ -158,7 +160,7 @@ pub enum InitiatorAction {
 }
 
 /// The sense data of a task that fails because of the transport: ABORTED COMMAND with one of these additional
-/// sense codes (RFC 7143 §11.4.7.2, SPC-5 §4.5).
+/// sense codes (RFC 7143 §11.4.7.2, SPC-5 §4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportSense {
     /// Unexpected unsolicited data.
@@ -178,23 +180,18 @@ pub enum TransportSense {
 }
 
 impl TransportSense {
-    /// Returns ASC and ASCQ.
-    pub const fn code(self) -> (u8, u8) {
-        match self {
-            Self::UnexpectedUnsolicitedData => (0x0c, 0x0c),
-            Self::IncorrectAmountOfData => (0x0c, 0x0d),
-            Self::CrcError => (0x47, 0x05),
-            Self::SnackRejected => (0x11, 0x13),
-            Self::DataOffsetError => (0x4b, 0x05),
-            Self::InvalidTransferTag => (0x4b, 0x01),
-            Self::InitiatorResponseTimeout => (0x4b, 0x06),
-        }
-    }
-
     /// Returns the sense data, in fixed format.
     pub const fn sense(self) -> [u8; 18] {
-        let (asc, ascq) = self.code();
-        [0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]
+        let code = match self {
+            Self::UnexpectedUnsolicitedData => [0x0c, 0x0c],
+            Self::IncorrectAmountOfData => [0x0c, 0x0d],
+            Self::CrcError => [0x47, 0x05],
+            Self::SnackRejected => [0x11, 0x13],
+            Self::DataOffsetError => [0x4b, 0x05],
+            Self::InvalidTransferTag => [0x4b, 0x01],
+            Self::InitiatorResponseTimeout => [0x4b, 0x06],
+        };
+        status::sense(status::ABORTED_COMMAND, code)
     }
 }
 

@@ -9,10 +9,10 @@
 //!   login; `ping` keeps connections alive.
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data, which
 //!   `data_out_transfer` keeps for each task; `send` builds the PDUs to send.
-//! * `allegiance` keeps tasks whose connection is lost and reassigns them to another one; `response_fence`
-//!   and `fenced_send` order responses across connections.
-//! * `status_log` keeps sent PDUs until they are acknowledged, `snack` sends them again, `recovery_r2t`
-//!   requests lost Data-Out again.
+//! * `allegiance` records lost connections, and `reassignment` reassigns their tasks to another one;
+//!   `response_fence` and `fenced_send` order responses across connections.
+//! * `status_log` keeps sent PDUs until they are acknowledged (`acknowledgement`), `snack` sends them again,
+//!   `recovery_r2t` requests lost Data-Out again.
 //! * `management` decides when a task management function may be passed to the SCSI layer.
 //! * [`states`] are the states of RFC 7143 §8, [`protocol_error`] lists the rules that an initiator can
 //!   break, and [`crate::recovery`] decides the recovery actions.
@@ -21,6 +21,7 @@
 //! is.
 
 pub(crate) use base::arena;
+mod acknowledgement;
 mod admission;
 mod allegiance;
 mod command;
@@ -39,11 +40,15 @@ mod limits;
 mod login;
 mod logout;
 mod management;
+mod output;
+mod pending_logout;
 mod ping;
 pub mod protocol_error;
+mod reassignment;
 mod recovery_r2t;
 mod response_fence;
 mod send;
+mod sequence_progress;
 mod services;
 mod session;
 mod snack;

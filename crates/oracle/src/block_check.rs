@@ -53,8 +53,8 @@ impl BlockCheck {
     /// Classifies the block that was read at an address.
     pub(crate) fn found_at(lba: Lba, block: &[u8]) -> Self {
         match Self::of(block) {
-            Self::Signed(stamp) if fault_injection::is_injected(Bug::BelieveAddress) => {
-                Self::Signed(BlockHeader { lba, ..stamp })
+            Self::Signed(block_header) if fault_injection::is_injected(Bug::BelieveAddress) => {
+                Self::Signed(BlockHeader { lba, ..block_header })
             }
             reading => reading,
         }
@@ -74,9 +74,9 @@ impl BlockCheck {
         for (at, bytes) in block.chunks(SECTOR).enumerate() {
             let sector = Sector::read(bytes).filter(|sector| sector.size == size);
             match sector {
-                Some(Sector { stamp, index, sound: true, .. }) => {
-                    sound = sound.or(Some(stamp));
-                    extend(&mut pieces, at, index.into(), Some(stamp));
+                Some(Sector { block_header, index, sound: true, .. }) => {
+                    sound = sound.or(Some(block_header));
+                    extend(&mut pieces, at, index.into(), Some(block_header));
                 }
                 _ if is_zero(bytes) => extend(&mut pieces, at, at, None),
                 damaged => blame(&mut garbled, at, bytes, damaged),
@@ -87,21 +87,23 @@ impl BlockCheck {
             return Self::Garbled(garbled);
         }
         match pieces.as_slice() {
-            [Piece { from: 0, header: Some(stamp), .. }] => Self::Signed(*stamp),
+            [Piece { from: 0, header: Some(block_header), .. }] => Self::Signed(*block_header),
             _ => Self::Torn(pieces),
         }
     }
 }
 
 /// Adds an intact sector to the pieces found so far.
-fn extend(pieces: &mut Vec<Piece>, at: usize, from: usize, stamp: Option<BlockHeader>) {
+fn extend(pieces: &mut Vec<Piece>, at: usize, from: usize, block_header: Option<BlockHeader>) {
     match pieces.last_mut() {
         Some(last)
-            if last.header == stamp && last.from + last.sectors.len() == from && last.sectors.end == at =>
+            if last.header == block_header
+                && last.from + last.sectors.len() == from
+                && last.sectors.end == at =>
         {
             last.sectors.end += 1;
         }
-        _ => pieces.push(Piece { sectors: at..at + 1, from, header: stamp }),
+        _ => pieces.push(Piece { sectors: at..at + 1, from, header: block_header }),
     }
 }
 
@@ -112,17 +114,22 @@ fn blame(garbled: &mut Option<Garbled>, at: usize, bytes: &[u8], damaged: Option
         let whole = sector.restore();
         let bits: u32 = whole.iter().zip(bytes).map(|(a, b)| (a ^ b).count_ones()).sum();
         let first = whole.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(0);
-        (bits < BITS_BELIEVED).then_some((sector.stamp, first, bits))
+        (bits < BITS_BELIEVED).then_some((sector.block_header, first, bits))
     });
     let first = at * SECTOR + likely.map_or(0, |(_, first, _)| first);
     let bits = likely.map(|(_, _, bits)| bits);
     match garbled {
         None => {
-            *garbled = Some(Garbled { header: likely.map(|(stamp, ..)| stamp), sectors: 1, first, bits });
+            *garbled = Some(Garbled {
+                header: likely.map(|(block_header, ..)| block_header),
+                sectors: 1,
+                first,
+                bits,
+            });
         }
         Some(known) => {
             known.sectors += 1;
-            known.header = known.header.or(likely.map(|(stamp, ..)| stamp));
+            known.header = known.header.or(likely.map(|(block_header, ..)| block_header));
             known.bits = known.bits.zip(bits).map(|(a, b)| a.saturating_add(b));
         }
     }
@@ -140,7 +147,7 @@ impl fmt::Display for BlockCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Zero => f.write_str("zeros"),
-            Self::Signed(stamp) => stamp.fmt(f),
+            Self::Signed(block_header) => block_header.fmt(f),
             Self::Torn(pieces) => {
                 for (number, piece) in pieces.iter().enumerate() {
                     let comma = if number == 0 { "" } else { "; " };
@@ -148,19 +155,19 @@ impl fmt::Display for BlockCheck {
                     write!(f, "{comma}sectors {start}..{end}: ")?;
                     match &piece.header {
                         None => f.write_str("zeros")?,
-                        Some(stamp) if piece.from == start => stamp.fmt(f)?,
-                        Some(stamp) => write!(f, "from sector {} of {stamp}", piece.from)?,
+                        Some(block_header) if piece.from == start => block_header.fmt(f)?,
+                        Some(block_header) => write!(f, "from sector {} of {block_header}", piece.from)?,
                     }
                 }
                 Ok(())
             }
-            Self::Garbled(Garbled { header: stamp, sectors, first, bits }) => {
+            Self::Garbled(Garbled { header: block_header, sectors, first, bits }) => {
                 write!(f, "{sectors} damaged sectors, the first wrong byte at {first}")?;
                 if let Some(bits) = bits {
                     write!(f, ", {bits} wrong bits")?;
                 }
-                match stamp {
-                    Some(stamp) => write!(f, "; it was {stamp}"),
+                match block_header {
+                    Some(block_header) => write!(f, "; it was {block_header}"),
                     None => f.write_str("; nothing in it says what it was"),
                 }
             }
@@ -177,7 +184,7 @@ mod tests {
     use alloc::vec;
     use base::units::Lba;
 
-    fn stamp(sequence: u64) -> BlockHeader {
+    fn block_header(sequence: u64) -> BlockHeader {
         BlockHeader {
             device: DeviceId(1),
             lba: Lba(2),
@@ -192,19 +199,24 @@ mod tests {
 
     fn block(sequence: u64) -> Vec<u8> {
         let mut block = vec![0; 4096];
-        stamp(sequence).sign(&mut block).unwrap();
+        block_header(sequence).sign(&mut block).unwrap();
         block
     }
 
     #[test]
     fn whole_blocks_are_told_from_zeros_and_torn_ones() {
         assert_eq!(BlockCheck::of(&[0; 4096]), BlockCheck::Zero);
-        assert_eq!(BlockCheck::of(&block(7)), BlockCheck::Signed(stamp(7)));
+        assert_eq!(BlockCheck::of(&block(7)), BlockCheck::Signed(block_header(7)));
         let mut torn = block(7);
         torn[1024..].copy_from_slice(&block(8)[1024..]);
         torn[3584..].fill(0);
-        let piece = |sectors: Range<usize>, stamp| Piece { from: sectors.start, sectors, header: stamp };
-        let pieces = vec![piece(0..2, Some(stamp(7))), piece(2..7, Some(stamp(8))), piece(7..8, None)];
+        let piece = |sectors: Range<usize>, block_header| Piece {
+            from: sectors.start,
+            sectors,
+            header: block_header,
+        };
+        let pieces =
+            vec![piece(0..2, Some(block_header(7))), piece(2..7, Some(block_header(8))), piece(7..8, None)];
         assert_eq!(BlockCheck::of(&torn), BlockCheck::Torn(pieces));
     }
 
@@ -220,7 +232,7 @@ mod tests {
     fn damage_is_found_where_it_is_and_the_stamp_still_told() {
         let mut damaged = block(7);
         damaged[600] ^= 0x11;
-        let expected = Garbled { header: Some(stamp(7)), sectors: 1, first: 600, bits: Some(2) };
+        let expected = Garbled { header: Some(block_header(7)), sectors: 1, first: 600, bits: Some(2) };
         assert_eq!(BlockCheck::of(&damaged), BlockCheck::Garbled(expected));
         let mut noise = vec![0; 512];
         base::rng::Rng::from_seed(1).fill(&mut noise);

@@ -144,7 +144,7 @@ impl core::error::Error for BadBlockLen {}
 /// A sector that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sector {
-    pub(crate) stamp: BlockHeader,
+    pub(crate) block_header: BlockHeader,
     pub(crate) index: u8,
     pub(crate) size: BlockSize,
     /// Whether its checksums are correct. If not, any part of the header may be wrong.
@@ -159,7 +159,7 @@ impl Sector {
         let [version, shift, index, pattern] = reader.array::<4>().ok()?;
         let size = BlockSize::from_bytes(1_u32.checked_shl(shift.into())?)?;
         let pattern = Pattern::from_code(pattern)?;
-        let stamp = BlockHeader {
+        let block_header = BlockHeader {
             device: DeviceId(reader.u64().ok()?),
             lba: Lba(reader.u64().ok()?),
             generation: Generation(reader.u64().ok()?),
@@ -174,13 +174,13 @@ impl Sector {
             return None;
         }
         let balanced = pattern != Pattern::ChecksumNeutral || internet_sum(bytes) == u16::MAX;
-        Some(Self { stamp, index, size, sound: balanced && crc_of(pattern, bytes) == crc })
+        Some(Self { block_header, index, size, sound: balanced && crc_of(pattern, bytes) == crc })
     }
 
     /// Returns the bytes that the sector should have.
     pub(crate) fn restore(&self) -> [u8; SECTOR] {
         let mut whole = [0; SECTOR];
-        let _ = self.stamp.sign_sector(self.size, self.index, &mut whole);
+        let _ = self.block_header.sign_sector(self.size, self.index, &mut whole);
         whole
     }
 }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    fn stamp(pattern: Pattern) -> BlockHeader {
+    fn block_header(pattern: Pattern) -> BlockHeader {
         BlockHeader {
             device: DeviceId(0x0102_0304_0506_0708),
             lba: Lba(0x1112_1314),
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let mut block = [0xa5; 1024];
-        stamp(Pattern::Fixed).sign(&mut block).unwrap();
+        block_header(Pattern::Fixed).sign(&mut block).unwrap();
         assert_eq!(block[..8], *b"tarG\x01\x0a\x00\x00");
         assert_eq!(block[512..520], *b"tarG\x01\x0a\x01\x00");
         assert_eq!(block[8..24], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0x11, 0x12, 0x13, 0x14]);
@@ -263,10 +263,13 @@ mod tests {
         for pattern in Pattern::ALL {
             for shift in 9..=16 {
                 let mut block = vec![0xa5; 1 << shift];
-                stamp(pattern).sign(&mut block).unwrap();
+                block_header(pattern).sign(&mut block).unwrap();
                 for (index, sector) in (0..).zip(block.chunks(SECTOR)) {
                     let read = Sector::read(sector).unwrap();
-                    assert_eq!((read.stamp, read.index, read.sound), (stamp(pattern), index, true));
+                    assert_eq!(
+                        (read.block_header, read.index, read.sound),
+                        (block_header(pattern), index, true)
+                    );
                     assert_eq!(read.restore(), sector);
                 }
             }
@@ -277,7 +280,7 @@ mod tests {
     fn every_single_flipped_bit_shows() {
         for pattern in [Pattern::Random, Pattern::ChecksumNeutral, Pattern::Fixed] {
             let mut block = [0; 512];
-            stamp(pattern).sign(&mut block).unwrap();
+            block_header(pattern).sign(&mut block).unwrap();
             for bit in 0..512 * 8 {
                 let mut damaged = block;
                 damaged[bit / 8] ^= 1 << (bit % 8);
@@ -290,7 +293,7 @@ mod tests {
     fn neutral_sectors_all_have_the_same_internet_checksum() {
         for lba in 0..500 {
             let mut block = [0; 512];
-            BlockHeader { lba: Lba(lba), ..stamp(Pattern::ChecksumNeutral) }.sign(&mut block).unwrap();
+            BlockHeader { lba: Lba(lba), ..block_header(Pattern::ChecksumNeutral) }.sign(&mut block).unwrap();
             assert_eq!(internet_sum(&block), u16::MAX);
         }
     }
@@ -298,7 +301,7 @@ mod tests {
     #[test]
     fn other_lengths_are_refused() {
         for len in [0, 256, 513, 520, 131_072] {
-            assert_eq!(stamp(Pattern::Fixed).sign(&mut vec![0; len]), Err(BadBlockLen(len)));
+            assert_eq!(block_header(Pattern::Fixed).sign(&mut vec![0; len]), Err(BadBlockLen(len)));
         }
     }
 }

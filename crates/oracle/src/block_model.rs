@@ -9,9 +9,13 @@
 //! each write at one moment between its submission and its end. A block that is legal by these rules may
 //! still be wrong, since concurrent writes leave a choice. A block that is illegal is certainly wrong.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
+use base::units::Lba;
+
 use crate::block_check::{BlockCheck, Piece};
+use crate::block_header::DeviceId;
 use crate::history::{Content, Known};
 use crate::order::{OrderRule, TaskPosition, precedes};
 
@@ -110,17 +114,64 @@ impl Version {
 pub(crate) struct BlockModel {
     pub(crate) versions: Vec<Version>,
     pub(crate) generation: u64,
-    /// Versions were forgotten that a crash could have brought back.
-    pub(crate) forgetful: bool,
+    pub(crate) forgotten: Forgotten,
+}
+
+/// The versions that a block has forgotten, although a loss of power could bring them back.
+///
+/// It keeps no sequence numbers, so its size is bounded by the places that the contents were signed for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forgotten {
+    /// The places that the contents were signed for; [`None`] for zeros.
+    places: BTreeSet<Option<(DeviceId, Lba)>>,
+    /// The content of a forgotten version is not known.
+    anything: bool,
+    /// From this moment on none of the versions could take effect.
+    settled_at: Tick,
+}
+
+impl Forgotten {
+    fn add(&mut self, version: &Version) {
+        self.settled_at = self.settled_at.max(version.settled_at.unwrap_or(Tick::MAX));
+        match &version.content {
+            Known::Exactly(content) => _ = self.places.insert(place_of(*content)),
+            Known::OneOf(contents) => self.places.extend(contents.iter().map(|content| place_of(*content))),
+            Known::Anything => self.anything = true,
+        }
+    }
+
+    /// Forgets all of it if the versions were settled by `begin`, when a write began that is on stable
+    /// storage.
+    fn mark_durable(&mut self, begin: Tick) {
+        if self.settled_at <= begin {
+            *self = Self::default();
+        }
+    }
+
+    fn admits(&self, content: Content) -> bool {
+        self.anything || self.places.contains(&place_of(content))
+    }
+}
+
+/// Returns the place that a content was signed for, or [`None`] for zeros.
+const fn place_of(content: Content) -> Option<(DeviceId, Lba)> {
+    match content {
+        Content::Zero => None,
+        Content::Signed(signature) => Some((signature.device, signature.lba)),
+    }
 }
 
 /// The most versions that one block keeps; the oldest superseded ones are forgotten first. After a crash, a
 /// block that was written more often than this without a flush is judged less strictly.
-const MAX_VERSIONS: usize = 64;
+pub(crate) const MAX_VERSIONS: usize = 64;
 
 impl BlockModel {
     pub(crate) fn new(content: Known) -> Self {
-        Self { versions: alloc::vec![Version::first(content)], generation: 0, forgetful: false }
+        Self {
+            versions: alloc::vec![Version::first(content)],
+            generation: 0,
+            forgotten: Forgotten::default(),
+        }
     }
 
     pub(crate) fn find(&mut self, op: u64) -> Option<&mut Version> {
@@ -189,6 +240,7 @@ impl BlockModel {
     /// Records that `op` is on stable storage: not even a crash brings back versions that ended before it
     /// began.
     fn mark_durable(&mut self, op: u64, begin: Tick) {
+        self.forgotten.mark_durable(begin);
         for other in self.versions.iter_mut().filter(|other| other.op != op) {
             other.durably_superseded |= other.settled_at.is_some_and(|over| over <= begin);
         }
@@ -272,10 +324,16 @@ impl BlockModel {
             let content = piece.header.map_or(Content::Zero, Content::of);
             let mut fitting = self.readable(look).filter(|version| version.content.admits(content));
             let version = fitting.next();
-            broken |= version.is_some_and(|version| version.broken);
-            piece.from == piece.sectors.start && version.is_some()
+            let is_back = version.is_none() && self.may_be_back(content);
+            broken |= is_back || version.is_some_and(|version| version.broken);
+            piece.from == piece.sectors.start && (is_back || version.is_some())
         });
         all && broken
+    }
+
+    /// Returns whether a crash may have brought back a forgotten version with this content.
+    pub(crate) fn may_be_back(&self, content: Content) -> bool {
+        self.forgotten.admits(content) && self.versions.iter().any(|version| version.crashed)
     }
 
     /// Forgets versions that no read can return any more. All reads under way began at `oldest_read` or
@@ -288,8 +346,7 @@ impl BlockModel {
         self.versions.retain(|version| !((version.durably_superseded || version.refused) && dead(version)));
         while self.versions.len() > MAX_VERSIONS {
             let Some(at) = self.versions.iter().position(dead) else { break };
-            self.versions.remove(at);
-            self.forgetful = true;
+            self.forgotten.add(&self.versions.remove(at));
         }
     }
 
@@ -303,7 +360,7 @@ impl BlockModel {
 pub(crate) fn content_of(reading: &BlockCheck) -> Option<Content> {
     match reading {
         BlockCheck::Zero => Some(Content::Zero),
-        BlockCheck::Signed(stamp) => Some(Content::of(*stamp)),
+        BlockCheck::Signed(block_header) => Some(Content::of(*block_header)),
         BlockCheck::Torn(_) | BlockCheck::Garbled(_) => None,
     }
 }

@@ -54,8 +54,8 @@ pub enum Content {
 
 impl Content {
     /// Returns the content that a block header stands for.
-    pub const fn of(stamp: BlockHeader) -> Self {
-        let BlockHeader { device, lba, writer, sequence, .. } = stamp;
+    pub const fn of(block_header: BlockHeader) -> Self {
+        let BlockHeader { device, lba, writer, sequence, .. } = block_header;
         Self::Signed(BlockSignature { device, lba, writer, sequence })
     }
 }
@@ -533,7 +533,7 @@ impl History {
                         version.content = Known::Exactly(content);
                     }
                 }
-                !fitting.is_empty() || (block.forgetful && is_plausible(block, key, &found))
+                !fitting.is_empty() || block.may_be_back(content)
             }
             // The initial content of an unknown medium need not be a signed block.
             _ => block.readable(window).any(|version| version.content == Known::Anything),
@@ -557,23 +557,25 @@ impl History {
         if let Some(law) = lawless {
             return law.into();
         }
-        let stamp = match reading {
+        let block_header = match reading {
             BlockCheck::Zero => return Violation::Lost,
             BlockCheck::Torn(_) => return Violation::Torn,
             BlockCheck::Garbled(_) => return Violation::Garbled,
-            BlockCheck::Signed(stamp) => stamp,
+            BlockCheck::Signed(block_header) => block_header,
         };
         let versions = block.map(|block| block.versions.as_slice()).unwrap_or_default();
-        let content = Content::of(*stamp);
+        let content = Content::of(*block_header);
         let known = versions.iter().rev().find(|version| version.content == Known::Exactly(content));
         let generation = block.map_or(0, |block| block.generation);
         match known {
-            _ if self.miscompared.contains(&(stamp.writer, stamp.sequence)) => Violation::WrittenDespite,
+            _ if self.miscompared.contains(&(block_header.writer, block_header.sequence)) => {
+                Violation::WrittenDespite
+            }
             Some(version) if version.refused => Violation::Unsubmitted,
             Some(_) => Violation::Stale,
-            None if stamp.device != device => Violation::Foreign,
-            None if stamp.lba != lba => Violation::Misdirected,
-            None if stamp.generation.0 < generation => Violation::Stale,
+            None if block_header.device != device => Violation::Foreign,
+            None if block_header.lba != lba => Violation::Misdirected,
+            None if block_header.generation.0 < generation => Violation::Stale,
             None => Violation::Unsubmitted,
         }
     }
@@ -588,12 +590,6 @@ impl History {
             }
         }
     }
-}
-
-/// Returns whether a block can be a forgotten version that a crash brought back.
-fn is_plausible(block: &BlockModel, (device, lba): (DeviceId, Lba), reading: &BlockCheck) -> bool {
-    let crashed = block.versions.iter().any(|version| version.crashed);
-    crashed && matches!(reading, BlockCheck::Signed(stamp) if stamp.device == device && stamp.lba == lba)
 }
 
 fn keys(change: &Change) -> impl Iterator<Item = (DeviceId, Lba)> + use<> {

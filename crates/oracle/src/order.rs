@@ -1,4 +1,4 @@
-//! Derives which operation takes effect first from the order of the tasks in a task set (SAM-5 §8.6).
+//! Derives which operation takes effect first from the order of the tasks in a task set (SAM-5 §8).
 
 /// The position of an operation in its task set. Operations without a position are ordered only by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -196,7 +196,7 @@ impl From<UnexpectedEof> for BadCapacity {
     }
 }
 
-/// PROVISIONING STATUS of a run of blocks (SBC-4 table 65).
+/// PROVISIONING STATUS of a run of blocks (SBC-4 §5.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Provisioning(pub u8);
 

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-/// The longest CDB: 16 bytes and an extended CDB of up to 244 more (SPC-5 §4.2.3, additional CDB length 252).
+/// The longest CDB: 16 bytes and an extended CDB of up to 244 more (SPC-5 §4.2, additional CDB length 252).
 pub const MAX_CDB_LEN: usize = 260;
 
 /// A command descriptor block.

@@ -1,4 +1,4 @@
-//! Data structures of third-party copy (SPC-4 §5.17, §6.4, §6.18; SBC-3 §5.19, §5.46): the parameter lists of
+//! Data structures of third-party copy (SPC-4 §5.17, §6.4, §6.20; SBC-4 §5.12, §5.59): the parameter lists of
 //! EXTENDED COPY, POPULATE TOKEN and WRITE USING TOKEN, the parameter data of RECEIVE COPY RESULTS, ROD
 //! tokens, VPD page 8Fh.
 //!

@@ -29,8 +29,8 @@ impl DeviceType {
     pub const UNKNOWN: Self = Self(0x1f);
 }
 
-/// Version descriptors: the standards with which a device claims conformance, without a version (SPC-5 table
-/// 149).
+/// Version descriptors: the standards with which a device claims conformance, without a version
+/// (SPC-5 §6.7.2).
 #[allow(missing_docs, reason = "the names are the standard's")]
 pub mod version_descriptor {
     pub const SAM_3: u16 = 0x0060;

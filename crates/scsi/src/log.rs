@@ -32,7 +32,7 @@ pub struct Parameter {
     pub value: Vec<u8>,
 }
 
-/// Parameter control bytes: FORMAT AND LINKING in bits 1 and 0, TSD in bit 5 (SPC-5 §7.3.2.2.2).
+/// Parameter control bytes: FORMAT AND LINKING in bits 1 and 0, TSD in bit 5 (SPC-5 §7.3).
 pub mod control {
     /// A bounded counter that is not saved.
     pub const COUNTER: u8 = 0x20;

@@ -8,16 +8,16 @@ impl Lun {
     /// The highest number that the flat space addressing method can carry.
     pub const MAX_NUMBER: u16 = 0x3fff;
 
-    /// The REPORT LUNS well-known logical unit (SAM-5 §4.7.7.5.2).
+    /// The REPORT LUNS well-known logical unit (SAM-5 §4.7).
     pub const REPORT_LUNS: Self = Self(0xc101_0000_0000_0000);
 
-    /// Returns whether this is the LUN of a well-known logical unit (SAM-5 §4.7.7.5.1).
+    /// Returns whether this is the LUN of a well-known logical unit (SAM-5 §4.7).
     pub const fn is_well_known(self) -> bool {
         self.0 >> 56 == 0xc1
     }
 
-    /// Encodes a number: peripheral device addressing below 256, flat space addressing from 256 on (SAM-5
-    /// §4.7.7). Returns `None` beyond [`Self::MAX_NUMBER`].
+    /// Encodes a number: peripheral device addressing below 256, flat space addressing from 256 on
+    /// (SAM-5 §4.7). Returns `None` beyond [`Self::MAX_NUMBER`].
     pub fn from_number(number: u16) -> Option<Self> {
         match number {
             0..=0xff => Some(Self(u64::from(number) << 48)),

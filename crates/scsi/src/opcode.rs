@@ -1,4 +1,4 @@
-//! Operation codes and service actions (SPC-5 annex E, SBC-4).
+//! Operation codes and service actions (SPC-5 §F.3, SBC-4 §5).
 
 #![allow(missing_docs, reason = "the names are the standard's")]
 

@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use base::bytes::{Reader, UnexpectedEof};
 
+use crate::cdb::Cdb;
+use crate::opcode;
 use crate::sense::{Asc, Sense};
 use crate::transport_id::{self, Malformed, TransportId};
 
@@ -31,6 +33,13 @@ pub mod service_action_out {
     pub const REPLACE_LOST_RESERVATION: u16 = 0x08;
 }
 
+/// Returns whether a command is PERSISTENT RESERVE OUT with PREEMPT AND ABORT (SPC-5 §6.17), which ends tasks
+/// of other initiators.
+pub fn is_preempt_and_abort(cdb: &Cdb) -> bool {
+    cdb.opcode() == opcode::PERSISTENT_RESERVE_OUT
+        && u16::from(cdb.u8(1) & 0x1f) == service_action_out::PREEMPT_AND_ABORT
+}
+
 /// A reservation key; zero means no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReservationKey(pub u64);
@@ -40,7 +49,7 @@ impl ReservationKey {
     pub const NONE: Self = Self(0);
 }
 
-/// The types of persistent reservation (SPC-5 table 228). The type decides which I_T nexuses may *not* read
+/// The types of persistent reservation (SPC-5 §5.14). The type decides which I_T nexuses may *not* read
 /// or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReservationType {
@@ -104,12 +113,12 @@ impl ReservationType {
         )
     }
 
-    /// The PERSISTENT RESERVATION TYPE MASK of all types (SPC-5 table 214).
+    /// The PERSISTENT RESERVATION TYPE MASK of all types (SPC-5 §6.16.4).
     pub const MASK_OF_ALL: u16 = 0xea01;
 }
 
-/// The parameter list of every PERSISTENT RESERVE OUT service action except REGISTER AND MOVE (SPC-5
-/// §6.17.3).
+/// The parameter list of every PERSISTENT RESERVE OUT service action except REGISTER AND MOVE
+/// (SPC-5 §6.17.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BasicList {
     /// RESERVATION KEY: the key with which the sender claims to be registered.
@@ -379,7 +388,7 @@ pub struct Capabilities {
     pub persist: bool,
     /// PTPL_A: APTPL is in force, because the last registration requested it.
     pub persist_active: bool,
-    /// ALLOW COMMANDS, three bits (SPC-5 table 213).
+    /// ALLOW COMMANDS, three bits (SPC-5 §6.16.4).
     pub allow_commands: u8,
     /// PERSISTENT RESERVATION TYPE MASK.
     pub types: u16,

@@ -7,7 +7,7 @@ use base::bytes::Writer;
 
 use crate::status::Status;
 
-/// The sense key: the general kind of a condition (SPC-5 table 48).
+/// The sense key: the general kind of a condition (SPC-5 §4.4.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SenseKey(pub u8);
 
@@ -55,7 +55,7 @@ pub struct Sense {
     pub forwarded: Option<Forwarded>,
 }
 
-/// The sense data of another logical unit that took part in a third-party copy (SPC-5 §4.4.2.7).
+/// The sense data of another logical unit that took part in a third-party copy (SPC-5 §4.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
     /// Whether the unit was the source or the destination.
@@ -104,7 +104,7 @@ impl Forwarded {
     }
 }
 
-/// The sense-key specific field (SPC-5 §4.4.2.4).
+/// The sense-key specific field (SPC-5 §4.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenseKeySpecific {
     /// The position of the illegal field in the CDB or the parameter list.
@@ -120,7 +120,7 @@ pub enum SenseKeySpecific {
     Progress(u16),
     /// How often the device server retried.
     ActualRetryCount(u16),
-    /// The position of the error in the parameter list of a copy (SPC-5 §4.4.2.4.5).
+    /// The position of the error in the parameter list of a copy (SPC-5 §4.4.2).
     SegmentPointer {
         /// Whether the pointer is relative to the segment descriptor.
         in_segment: bool,
@@ -285,7 +285,7 @@ impl Sense {
     }
 }
 
-#[allow(missing_docs, reason = "the names are the standard's (SPC-5 annex F)")]
+#[allow(missing_docs, reason = "the names are the standard's (SPC-5 §F.2)")]
 impl Asc {
     pub const NONE: Self = Self(0x0000);
     pub const OPERATION_IN_PROGRESS: Self = Self(0x0016);

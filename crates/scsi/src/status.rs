@@ -1,4 +1,4 @@
-//! Status codes and task attributes (SAM-5 §5.3.1, §8.6).
+//! Status codes and task attributes (SAM-5 §5.3.1, §8).
 
 /// The status of a completed command (SAM-5 §5.3.1). Unknown values are preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ impl Status {
     pub const TASK_ABORTED: Self = Self(0x40);
 }
 
-/// How a command is ordered in its task set (SAM-5 §8.6).
+/// How a command is ordered in its task set (SAM-5 §8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TaskAttribute {
     /// In any order among simple commands.

@@ -1,5 +1,5 @@
 //! The parameter data of REPORT LUNS, REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT
-//! FUNCTIONS (SPC-5 §6.33, §6.35, §6.37), for initiators and targets.
+//! FUNCTIONS (SPC-5 §6.32, §6.34, §6.35), for initiators and targets.
 
 use alloc::vec::Vec;
 
@@ -156,7 +156,7 @@ impl OneCommand {
 const NOT_SUPPORTED: u8 = 1;
 const SUPPORTED: u8 = 3;
 
-/// The supported task management functions (SPC-5 table 280).
+/// The supported task management functions (SPC-5 §6.35).
 #[allow(missing_docs, clippy::struct_excessive_bools, reason = "the names are the standard's, one bit each")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskManagement {

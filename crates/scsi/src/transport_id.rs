@@ -15,7 +15,7 @@ pub const MAX_LEN: usize = 4 + (MAX_ISCSI_NAME_LEN + 5 + 12 + 1).next_multiple_o
 /// The length of the shortest TransportID, and of every TransportID of a protocol other than iSCSI.
 pub const MIN_LEN: usize = 24;
 
-/// PROTOCOL IDENTIFIER of iSCSI (SPC-5 §7.6.1).
+/// PROTOCOL IDENTIFIER of iSCSI (SPC-5 §7.6).
 pub const PROTOCOL_ISCSI: u8 = 0x5;
 
 /// A TransportID as a value. Two values that name the same initiator port are equal and encode to the same

@@ -1,4 +1,4 @@
-//! Vital product data (VPD) pages (SPC-5 §7.7, SBC-4 §6.6), for initiators and targets.
+//! Vital product data (VPD) pages (SPC-4 §7.8, SBC-4 §6.6), for initiators and targets.
 
 mod block;
 mod designator;
@@ -60,7 +60,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The body of the extended INQUIRY data page (SPC-5 §7.7.7): the fields in which our devices differ.
+/// The body of the extended INQUIRY data page (SPC-4 §7.8.7): the fields in which our devices differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendedInquiry {
     /// HEADSUP, ORDSUP and SIMPSUP: the device supports every task attribute except ACA.

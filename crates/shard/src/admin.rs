@@ -15,6 +15,7 @@ use iscsi::target::engine::Limits;
 use iscsi::target::initiator_notes::InitiatorNote;
 use transport::target::SessionId;
 
+use target::bindings::NexusBindings;
 use target::nexus::{MapEntry, NexusEntry};
 use target::target::{SaveRequest, UnitReport};
 use target::transport_id::{TransportId, nexus_of};
@@ -304,6 +305,22 @@ impl Shard {
     pub fn state_saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
         self.target.state_saved(now, unit, ticket, ok);
         self.process_pending(now);
+    }
+
+    /// Returns how often a binding of an I_T nexus to a disk was made or forgotten, to compare with an
+    /// earlier count.
+    pub const fn binding_changes(&self) -> u64 {
+        self.target.binding_changes()
+    }
+
+    /// Returns the disks that every I_T nexus has used, also those of nexuses without a session.
+    pub fn bindings(&self) -> impl Iterator<Item = NexusBindings> {
+        self.target.bindings()
+    }
+
+    /// Restores the bindings of an I_T nexus from before a restart, when it has no session yet.
+    pub fn restore_bindings(&mut self, saved: NexusBindings) {
+        self.target.restore_bindings(saved);
     }
 
     /// Requests that every iSCSI session log out within `within` (at least one second), and accepts no new

@@ -15,7 +15,7 @@ use iscsi::chap::Credentials;
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::KeyPolicy;
-use iscsi::target::engine::SessionLimits;
+use iscsi::target::contract::SessionLimits;
 use target::units::UnitId;
 
 /// The portals of a shard, and its targets.

@@ -16,7 +16,7 @@ use iscsi::target::contract::{self as iscsi_target, Iscsi};
 use scsi::transport_id::TransportId as InitiatorPort;
 use target::nexus::{MapEntry, NexusInfo, TargetNumber};
 use target::route::SessionEvent;
-use transport::target::SessionId;
+use transport::target::{SessionId, TargetTransport as _};
 
 use crate::admin::ShardEvent;
 use crate::config::{LunEntry, ShardConfig, TargetConfig};

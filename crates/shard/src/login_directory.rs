@@ -10,7 +10,7 @@ use iscsi::login::directory::{
     TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use iscsi::name::{IscsiName, PortalGroupTag};
-use iscsi::target::engine::SessionLimits;
+use iscsi::target::contract::SessionLimits;
 use target::target::Target;
 
 use crate::config::{Admission, Portal, ShardConfig, TargetConfig};

@@ -9,10 +9,11 @@ use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, MediumId
 use base::time::Instant;
 use base::transmit::Transmit;
 use hyperscsi::target::engine::{Engine as HyperScsiEngine, EngineLimits as HyperScsiLimits};
-use iscsi::target::engine::{Engine, Limits, SessionLimits};
-use target::route::Transports as TransportTable;
+use iscsi::target::contract::SessionLimits;
+use iscsi::target::engine::{Engine, Limits};
 use target::target::Target;
 use target::transport_id::TransportId;
+use target::transports::Transports as TransportTable;
 use target::units::UnitId;
 use transport::target::TargetTransport;
 

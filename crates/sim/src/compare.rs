@@ -1,5 +1,5 @@
 //! Checks the INFORMATION field of MISCOMPARE, which must contain the offset of the first byte that differs
-//! (SBC-3 §5.2).
+//! (SBC-4 §5.3).
 
 use oracle::block_header::SECTOR;
 use oracle::history::Content;
@@ -32,7 +32,7 @@ pub fn first_difference(
     if fits { Ok(Some(block)) } else { Err(format!("cannot differ first at byte {at}")) }
 }
 
-/// Returns the INFORMATION field of sense data, if it is valid (SPC-4 §4.5.2.2, §4.5.3).
+/// Returns the INFORMATION field of sense data, if it is valid (SPC-5 §4.4).
 fn information(sense: &[u8]) -> Option<u64> {
     match sense.first()? & 0x7f {
         0x70 | 0x71 => {

@@ -285,10 +285,10 @@ impl State {
     fn suffer(&mut self, at: u64, data: &DataList) {
         let first = at / self.block_len as u64;
         for (lba, block) in (first..).zip(bytes_of(data).chunks(self.block_len)) {
-            if let BlockCheck::Signed(stamp) = BlockCheck::of(block)
-                && stamp.lba.0 == lba
+            if let BlockCheck::Signed(block_header) = BlockCheck::of(block)
+                && block_header.lba.0 == lba
             {
-                self.victims.insert((stamp.writer, stamp.sequence));
+                self.victims.insert((block_header.writer, block_header.sequence));
             }
         }
     }

@@ -226,20 +226,21 @@ impl State {
         data.copy_to(0, &mut bytes);
         let first = at / u64::try_from(block_len).unwrap_or(1);
         for (lba, block) in (first..).zip(bytes.chunks(block_len)) {
-            let BlockCheck::Signed(stamp) = BlockCheck::of(block) else { continue };
-            if stamp.lba.0 != lba {
+            let BlockCheck::Signed(block_header) = BlockCheck::of(block) else { continue };
+            if block_header.lba.0 != lba {
                 continue;
             }
-            let count = self.executions.entry((stamp.writer.0, stamp.sequence.0, lba)).or_default();
+            let count =
+                self.executions.entry((block_header.writer.0, block_header.sequence.0, lba)).or_default();
             *count += 1;
             if let Some(landed) = &mut self.landed {
-                let signature = (stamp.writer.0, stamp.sequence.0);
+                let signature = (block_header.writer.0, block_header.sequence.0);
                 if landed.last() != Some(&signature) {
                     landed.push(signature);
                 }
             }
             if *count == 2 {
-                self.twice.push(format!("{stamp} was written to the medium twice"));
+                self.twice.push(format!("{block_header} was written to the medium twice"));
             }
         }
     }

@@ -384,7 +384,7 @@ impl Question {
         }
     }
 
-    /// Reads parameter data (SPC-4 §6.15.2, §6.15.3).
+    /// Reads parameter data (SPC-5 §6.16.2, §6.16.3).
     fn parse(self, data: &[u8]) -> Option<Answer> {
         let generation = u32::from_be_bytes(*data.first_chunk()?);
         let len = u32::from_be_bytes(*data.get(4..)?.first_chunk()?);
@@ -458,7 +458,7 @@ fn service_of(order: &ScsiCommand) -> Option<(ReserveCommand, bool)> {
     Some((service, action == 5))
 }
 
-/// Returns how a command accesses a unit, if a reservation may stop it (SPC-4 table 65, SBC-3 table 13), and
+/// Returns how a command accesses a unit, if a reservation may stop it (SPC-4 §5.13, SBC-4 §4.17), and
 /// what it asks about reservations. Returns `None` for commands that the standards leave to the device.
 fn access_of(cdb: &[u8]) -> Option<(Access, Option<Question>)> {
     match cdb[0] {

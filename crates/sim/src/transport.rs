@@ -34,7 +34,7 @@ pub struct ScsiCommand {
     pub replay: bool,
 }
 
-/// Task attributes (SAM-5 §8.6).
+/// Task attributes (SAM-5 §8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute {
     /// The task may run in any order.

@@ -300,7 +300,7 @@ impl Workload {
         let Content::Signed(mark) = content else { return None };
         (mark.device == oracle.device(unit) && mark.writer == self.writer).then(|| {
             let mut block = vec![0; self.block_len];
-            self.stamp(mark, *self.generations.get(&mark)?).sign(&mut block).unwrap();
+            self.block_header(mark, *self.generations.get(&mark)?).sign(&mut block).unwrap();
             Some((block, content))
         })?
     }
@@ -314,12 +314,12 @@ impl Workload {
             let mark = BlockSignature { device, lba, writer: self.writer, sequence };
             let generation = oracle.history().next_generation(device, lba);
             self.generations.insert(mark, generation);
-            self.stamp(mark, generation).sign(block).unwrap();
+            self.block_header(mark, generation).sign(block).unwrap();
         }
         data
     }
 
-    const fn stamp(&self, mark: BlockSignature, generation: Generation) -> BlockHeader {
+    const fn block_header(&self, mark: BlockSignature, generation: Generation) -> BlockHeader {
         let BlockSignature { device, lba, writer, sequence } = mark;
         let (time_ns, seed, pattern) = (0, writer.0, self.pattern);
         BlockHeader { device, lba, generation, writer, sequence, time_ns, seed, pattern }

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use base::buffer::{Bytes, DataList};
+use base::int_cast::to_u64;
 use base::rng::Rng;
 
 use crate::api::{
@@ -232,10 +233,6 @@ fn copy_of(ram: &mut Ram, len: u64) -> Ram {
         at += part;
     }
     copy
-}
-
-fn to_u64(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

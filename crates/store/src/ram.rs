@@ -8,6 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::buffer::{Buf, Bytes, DataList};
+use base::int_cast::to_u64;
 
 use crate::api::{
     Capabilities, Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, OpOutput, Space, Store,
@@ -269,10 +270,6 @@ fn zero_chunk() -> Bytes {
     let mut buf = Buf::with_capacity(CHUNK);
     buf.append_zeros(CHUNK);
     buf.freeze()
-}
-
-fn to_u64(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -278,7 +278,7 @@ fn tell_of_session(url: &Url, disk: &Disk) {
                 eprintln!("targe: {url}: reconnected");
             }
             Event::PathDown { path, why: PathError::Silent, .. } => {
-                eprintln!("targe: {url}: no frames get through on {path}");
+                eprintln!("targe: {url}: path {path} carries no frames");
                 lost.insert(path.clone());
             }
             Event::PathUp { path, .. } if lost.remove(path) => {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 
 use base::buffer::{Buf, DataList};
+use base::int_cast::{to_u64, to_usize};
 use initiator::{Disk, Error, Geometry, ResponseFuture, Url, block_on};
 use store::api::{Durability, OpAction, OpOutput};
 
@@ -251,12 +252,4 @@ fn input_len() -> Option<u64> {
 
 fn failed(url: &Url, why: &Error) -> Failure {
     Failure::Failed(format!("{url}: {}", connect::error_chain(why)))
-}
-
-fn to_u64(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
-}
-
-fn to_usize(len: u64) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }

@@ -3,12 +3,16 @@
 //! An initiator can keep a LUN open over lost connections and new sessions. Its host does not check again
 //! whether the LUN still leads to the disk that it mounted. Therefore a LUN that an I_T nexus has used leads
 //! this nexus to the same disk or to none. Only after the initiator has logged out deliberately may the LUN
-//! lead it to another disk.
+//! lead it to another disk. The owner of the target can store the bindings and restore them after a restart.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
+use alloc::collections::btree_map::Entry;
+use alloc::vec::Vec;
 
-use crate::nexus::TargetNumber;
+use scsi::lun::Lun;
+
+use crate::nexus::{NexusEntry, NexusName, TargetNumber};
 use crate::units::DiskId;
 
 /// How many I_T nexuses without a session are remembered. The one that lost its session first is forgotten
@@ -19,20 +23,24 @@ const LOST_MAX: usize = 4096;
 /// each.
 const LOST_LUNS_MAX: usize = 65_536;
 
-/// An I_T nexus: an initiator port and a target. Portal groups make no difference: a host that reconnects
-/// through another portal is the same host and still has the LUN open.
+/// The bindings of one I_T nexus, as the owner of a target stores them over a restart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NexusName {
-    pub(crate) target: TargetNumber,
-    /// The TransportID: the initiator's name and its ISID.
-    pub(crate) initiator_port: Rc<[u8]>,
-    /// The realm of the session: any initiator of a realm can claim any name within it.
-    pub(crate) realm: Option<Rc<str>>,
+pub struct NexusBindings {
+    /// The target.
+    pub target: TargetNumber,
+    /// The initiator port as a TransportID (SPC-5 §7.6.4).
+    pub initiator_port: Box<[u8]>,
+    /// The realm of the initiator's name, if it has one.
+    pub realm: Option<Box<str>>,
+    /// The disk that the I_T nexus has used under each LUN.
+    pub luns: Vec<(u16, DiskId)>,
 }
 
 /// The bindings of all I_T nexuses.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
+    /// How often a binding was made or forgotten.
+    changes: u64,
     nexuses: BTreeMap<NexusName, Bound>,
     /// The I_T nexuses without a session, in the order in which they lost it.
     lost: BTreeMap<u64, NexusName>,
@@ -70,9 +78,16 @@ impl Bindings {
             return;
         }
         if deliberately || bound.luns.is_empty() {
+            self.changes += u64::from(!bound.luns.is_empty());
             self.nexuses.remove(name);
             return;
         }
+        self.lose(name);
+    }
+
+    /// Remembers an I_T nexus that has no session, and forgets the oldest ones beyond the limits.
+    fn lose(&mut self, name: &NexusName) {
+        let Some(bound) = self.nexuses.get_mut(name) else { return };
         self.losses += 1;
         bound.lost_at = Some(self.losses);
         self.lost_luns = self.lost_luns.saturating_add(bound.luns.len());
@@ -81,13 +96,54 @@ impl Bindings {
             let Some((_, oldest)) = self.lost.pop_first() else { break };
             let luns = self.nexuses.remove(&oldest).map_or(0, |bound| bound.luns.len());
             self.lost_luns = self.lost_luns.saturating_sub(luns);
+            self.changes += 1;
         }
+    }
+
+    /// Returns how often a binding was made or forgotten.
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns all bindings: first those of I_T nexuses without a session, in the order in which they lost
+    /// it, then the others.
+    pub(crate) fn all(&self) -> impl Iterator<Item = NexusBindings> {
+        let lost = self.lost.values().filter_map(|name| self.nexuses.get_key_value(name));
+        let live = self.nexuses.iter().filter(|(_, bound)| bound.lost_at.is_none() && !bound.luns.is_empty());
+        lost.chain(live).map(|(name, bound)| NexusBindings {
+            target: name.target,
+            initiator_port: (*name.initiator_port).into(),
+            realm: name.realm.as_deref().map(Into::into),
+            luns: bound.luns.iter().map(|(number, disk)| (*number, *disk)).collect(),
+        })
+    }
+
+    /// Restores the bindings of an I_T nexus that has no session. Bindings that it has already stay.
+    pub(crate) fn restore(&mut self, saved: NexusBindings) {
+        let NexusBindings { target, initiator_port, realm, luns } = saved;
+        let name = NexusName { target, initiator_port: initiator_port.into(), realm: realm.map(Into::into) };
+        if self.nexuses.contains_key(&name) || luns.is_empty() {
+            return;
+        }
+        let luns = luns.into_iter().collect();
+        self.nexuses.insert(name.clone(), Bound { luns, sessions: 0, lost_at: None });
+        self.lose(&name);
     }
 
     /// Records that an I_T nexus uses a disk under a LUN. An existing binding stays.
     pub(crate) fn bind(&mut self, name: &NexusName, number: u16, disk: DiskId) {
-        if let Some(bound) = self.nexuses.get_mut(name) {
-            bound.luns.entry(number).or_insert(disk);
+        if let Some(bound) = self.nexuses.get_mut(name)
+            && let Entry::Vacant(free) = bound.luns.entry(number)
+        {
+            free.insert(disk);
+            self.changes += 1;
+        }
+    }
+
+    /// Binds a LUN that an I_T nexus uses for the first time.
+    pub(crate) fn record(&mut self, nexus: &mut NexusEntry, lun: Lun) {
+        if let Some((number, disk)) = nexus.bind_lun(lun) {
+            self.bind(&nexus.name, number, disk);
         }
     }
 
@@ -99,7 +155,10 @@ impl Bindings {
 
 #[cfg(test)]
 mod tests {
+    use alloc::rc::Rc;
+
     use super::*;
+    use crate::nexus::TargetNumber;
 
     fn name(port: u32) -> NexusName {
         NexusName { target: TargetNumber(0), initiator_port: Rc::from(port.to_be_bytes()), realm: None }
@@ -131,6 +190,34 @@ mod tests {
         assert_eq!(bindings.disk_of(&name(1), 0), Some(DiskId(7)));
         bindings.session_ended(&name(1), true);
         assert_eq!(bindings.disk_of(&name(1), 0), None);
+    }
+
+    #[test]
+    fn bindings_are_restored_for_nexuses_without_a_session_until_a_deliberate_end() {
+        let mut bindings = Bindings::default();
+        for port in 1..=3 {
+            bindings.session_begins(&name(port));
+            bindings.bind(&name(port), 5, DiskId(port.into()));
+        }
+        bindings.session_ended(&name(2), false);
+        assert_eq!(bindings.changes(), 3, "a lost session changes no binding");
+        let saved: Vec<_> = bindings.all().collect();
+        assert_eq!(saved.iter().map(|one| one.luns[0].1.0).collect::<Vec<_>>(), [2, 1, 3]);
+
+        let mut restored = Bindings::default();
+        restored.session_begins(&name(3));
+        restored.bind(&name(3), 5, DiskId(9));
+        saved.iter().cloned().for_each(|one| restored.restore(one));
+        assert_eq!(restored.disk_of(&name(1), 5), Some(DiskId(1)));
+        assert_eq!(restored.disk_of(&name(3), 5), Some(DiskId(9)), "what is known already stays");
+        restored.session_begins(&name(1));
+        restored.bind(&name(1), 5, DiskId(8));
+        assert_eq!(restored.disk_of(&name(1), 5), Some(DiskId(1)));
+        let before = restored.changes();
+        restored.session_ended(&name(1), true);
+        assert_eq!(restored.disk_of(&name(1), 5), None);
+        assert_eq!(restored.changes(), before + 1);
+        assert_eq!(restored.all().count(), 2);
     }
 
     #[test]

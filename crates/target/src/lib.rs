@@ -12,12 +12,15 @@
 
 extern crate alloc;
 
-mod bindings;
+pub mod bindings;
 pub mod fault_injection;
 pub mod nexus;
+mod owners;
+mod pending_tmfs;
 pub mod route;
 pub mod target;
 mod third_party;
 mod tmf;
 pub mod transport_id;
+pub mod transports;
 pub mod units;

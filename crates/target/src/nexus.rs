@@ -3,14 +3,11 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use base::time::Instant;
 use device::contract::{Access, Nexus, NexusId, RelativePort};
 use scsi::lun::Lun;
 use transport::target::SessionId;
 
-use crate::bindings::{Bindings, NexusName};
 use crate::fault_injection::{self, Bug};
-use crate::route::Transports;
 use crate::transport_id::{SessionRef, TRANSPORTS_MAX, TransportId, nexus_of, nexus_slot};
 use crate::units::{DiskId, UnitId};
 
@@ -35,6 +32,17 @@ pub struct NexusInfo {
     /// Whether the transport carries QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET
     /// for this session (RFC 7144).
     pub rfc_7144_functions: bool,
+}
+
+/// An I_T nexus: an initiator port and a target. Portal groups make no difference: a host that reconnects
+/// through another portal is the same host and still has the LUN open.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NexusName {
+    pub(crate) target: TargetNumber,
+    /// The TransportID: the initiator's name and its ISID.
+    pub(crate) initiator_port: Rc<[u8]>,
+    /// The realm of the session: any initiator of a realm can claim any name within it.
+    pub(crate) realm: Option<Rc<str>>,
 }
 
 /// One row of the LUN map of an I_T nexus.
@@ -170,23 +178,17 @@ impl NexusEntry {
         self.info.target_port
     }
 
-    /// Ends the session.
-    pub(crate) fn close(&self, now: Instant, transports: &mut dyn Transports) {
-        if let Some(transport) = transports.get(self.session.transport) {
-            transport.close_session(now, self.session.session);
-        }
-    }
-
-    /// Replaces the LUN map. Returns whether it changed.
+    /// Replaces the LUN map. `bound` returns the disk that a nexus has used under a LUN. Returns whether the
+    /// map changed.
     pub(crate) fn remap(
         &mut self,
         entries: impl IntoIterator<Item = MapEntry>,
-        bindings: &Bindings,
+        bound: impl Fn(&NexusName, u16) -> Option<DiskId>,
         disk_of: impl Fn(UnitId) -> Option<DiskId>,
     ) -> bool {
         let row = |entry: MapEntry| {
             let disk = disk_of(entry.unit);
-            let binding = match (bindings.disk_of(&self.name, entry.number), disk) {
+            let binding = match (bound(&self.name, entry.number), disk) {
                 (Some(opened), Some(disk))
                     if opened == disk || fault_injection::is_injected(Bug::RemapReachesOther) =>
                 {
@@ -231,17 +233,15 @@ impl NexusEntry {
         self.map.get(at)
     }
 
-    /// Binds a LUN that was not used before to the disk that it leads to now.
-    pub(crate) fn bind_lun(&mut self, lun: Lun, bindings: &mut Bindings) {
-        let Some(number) = lun.number() else { return };
-        let Ok(at) = self.map.binary_search_by_key(&number, |row| row.entry.number) else { return };
-        if let Some(row) = self.map.get_mut(at)
-            && row.binding == LunBinding::Unbound
-            && let Some(disk) = row.disk
-        {
-            bindings.bind(&self.name, number, disk);
-            row.binding = LunBinding::Bound;
-        }
+    /// Binds a LUN that was not used before to the disk that it leads to now. Returns the new binding, which
+    /// the caller records.
+    pub(crate) fn bind_lun(&mut self, lun: Lun) -> Option<(u16, DiskId)> {
+        let number = lun.number()?;
+        let at = self.map.binary_search_by_key(&number, |row| row.entry.number).ok()?;
+        let row = self.map.get_mut(at).filter(|row| row.binding == LunBinding::Unbound)?;
+        let disk = row.disk?;
+        row.binding = LunBinding::Bound;
+        Some((number, disk))
     }
 
     /// Returns the unit that `lun` leads to, and whether the nexus has used it; `None` for a LUN that is not

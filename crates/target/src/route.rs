@@ -1,7 +1,5 @@
 //! Routes events from the transports to the units that they concern, and back.
 
-use alloc::vec::Vec;
-
 use base::buffer::{Bytes, DataList};
 use base::time::Instant;
 use device::contract::{Command, NexusId, SenseBytes, TaskKey, UnitEvent};
@@ -15,14 +13,9 @@ use transport::target::{Event, Finish, Protocol, SessionId, TargetTransport, Tas
 
 use crate::nexus::{LunLookup, NexusEntry};
 use crate::target::{SaveRequest, Target};
-use crate::transport_id::{TRANSPORTS_MAX, TransportId, nexus_of, task_key, task_of};
+use crate::transport_id::{TransportId, nexus_of, task_key, task_of};
+use crate::transports::Transports;
 use crate::units::UnitId;
-
-/// The transports of a target, by number.
-pub trait Transports {
-    /// Returns the transport with a number.
-    fn get(&mut self, id: TransportId) -> Option<&mut dyn TargetTransport>;
-}
 
 /// What an event of a transport tells of a session. The owner of the target calls
 /// [`Target::session_up`] and [`Target::session_down`].
@@ -51,7 +44,7 @@ impl Target {
         transports: &mut dyn Transports,
     ) -> Option<SessionEvent<P>> {
         match event {
-            Event::Command(command) => self.execute(now, from, &command, transports),
+            Event::Command(command) => self.execute(now, from, command, transports),
             Event::DataOut { task, offset, data } => {
                 if let Some(unit) = self.owners.get(from, task).and_then(|unit| self.units.mark_dirty(unit)) {
                     unit.data_out(now, task_key(from, task), offset, Ok(data));
@@ -64,7 +57,9 @@ impl Target {
                     unit.task_gone(now, task_key(from, task));
                 }
             }
-            Event::TasksCleared { session, lun } => self.tasks_cleared(now, nexus_of(from, session), lun),
+            Event::TasksCleared { session, lun, code } => {
+                self.tasks_cleared(now, nexus_of(from, session), lun, Asc(u16::from_be_bytes(code)));
+            }
             Event::SessionUp(up) => return Some(SessionEvent::Up(up)),
             Event::SessionDown { session, why } => return Some(SessionEvent::Down { session, why }),
             Event::Notice(notice) => return Some(SessionEvent::Notice(notice)),
@@ -73,15 +68,10 @@ impl Target {
     }
 
     /// Has the unit behind a LUN report to a nexus that an event of the transport terminated its tasks.
-    fn tasks_cleared(&mut self, now: Instant, nexus: NexusId, lun: u64) {
+    fn tasks_cleared(&mut self, now: Instant, nexus: NexusId, lun: u64, code: Asc) {
         let unit = self.nexuses.get(nexus).and_then(|entry| entry.unit_at(Lun(lun)));
         if let Some(unit) = unit.and_then(|unit| self.units.mark_dirty(unit)) {
-            //= rfc7143#section-11.14.5
-            //# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
-            //# command processed on any connection for each affected I_T_L nexus with the status of CHECK
-            //# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
-            //# etc.; see [SPC3].
-            unit.tasks_cleared(now, nexus, Asc::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT);
+            unit.tasks_cleared(now, nexus, code);
         }
     }
 
@@ -89,7 +79,7 @@ impl Target {
         &mut self,
         now: Instant,
         from: TransportId,
-        command: &services::Command,
+        command: services::Command,
         transports: &mut dyn Transports,
     ) {
         let (nexus, lun) = (nexus_of(from, command.session), Lun(command.lun));
@@ -99,24 +89,27 @@ impl Target {
             let sense = SenseBytes::new(&Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE), false);
             return finish(transport, command.task, Status::CHECK_CONDITION, Some(&sense), 0);
         };
+        if scsi::pr::is_preempt_and_abort(&cdb) {
+            transport.fence_response(command.task);
+        }
         if let Some(LunLookup::Unbound(unit)) = found
             && self.units.get(unit).is_some()
             && let Some(entry) = self.nexuses.get_mut(nexus)
         {
-            entry.bind_lun(lun, &mut self.bindings);
+            self.bindings.record(entry, lun);
         }
         let unit = found.map(|(LunLookup::Bound(unit) | LunLookup::Unbound(unit))| unit);
         let Some((id, unit)) = unit.and_then(|id| Some((id, self.units.mark_dirty(id)?))) else {
-            return self.answer_no_lun(nexus, command, &cdb, transport);
+            return self.answer_no_lun(nexus, &command, &cdb, transport);
         };
-        self.owners.own(from, command.task, id);
+        self.owners.own(from, command.task, id, command.data_out);
         let (attribute, priority) = (attribute_of(command.attribute), command.priority);
         let (data_in_len, data_out_len) = (command.data_in_len, command.data_out_len);
         let key = task_key(from, command.task);
         unit.execute(now, Command { nexus, key, attribute, priority, cdb, data_in_len, data_out_len });
     }
 
-    /// Responds to a command for a LUN without a logical unit (SPC-5 §5.12, §6.6, §6.33).
+    /// Responds to a command for a LUN without a logical unit (SAM-5 §5.11).
     fn answer_no_lun(
         &self,
         nexus: NexusId,
@@ -138,6 +131,13 @@ impl Target {
         while let Some(event) = self.units.poll(id) {
             self.route_unit_event(now, id, event, transports);
         }
+        if !self.data_of_commands.is_empty()
+            && let Some(unit) = self.units.mark_dirty(id)
+        {
+            for (key, offset, data) in self.data_of_commands.drain(..) {
+                unit.data_out(now, key, offset, Ok(data.into()));
+            }
+        }
         self.units.note_deadline(id);
         true
     }
@@ -152,7 +152,9 @@ impl Target {
         match event {
             UnitEvent::FetchDataOut { key, offset, len } => {
                 let (transport, task) = task_of(key);
-                if let Some(transport) = transports.get(transport) {
+                if let Some(data) = self.owners.data_of_command(transport, task, offset, len) {
+                    self.data_of_commands.push((key, offset, data));
+                } else if let Some(transport) = transports.get(transport) {
                     transport.fetch(task, offset, len);
                 }
             }
@@ -204,51 +206,6 @@ fn finish(
     let is_unit_attention = sense.is_some_and(SenseBytes::is_unit_attention);
     let sense = sense.map(SenseBytes::bytes).unwrap_or_default();
     transport.finish(task, Finish { status, sense, transferable, is_unit_attention });
-}
-
-/// The unit that executes each open task, for each transport.
-#[derive(Default)]
-pub(crate) struct Owners {
-    tasks: [Vec<Option<Owner>>; TRANSPORTS_MAX],
-}
-
-struct Owner {
-    /// The generation of the task. A unit can still have events of an earlier task with the same index, which
-    /// the transport gave up.
-    generation: u32,
-    unit: UnitId,
-}
-
-impl Owners {
-    pub(crate) fn get(&self, transport: TransportId, task: TaskRef) -> Option<UnitId> {
-        let owner = self.tasks.get(transport.number())?.get(index(task))?.as_ref();
-        owner.filter(|owner| owner.generation == task.0.generation).map(|owner| owner.unit)
-    }
-
-    fn take(&mut self, transport: TransportId, task: TaskRef) -> Option<UnitId> {
-        let slot = self.tasks.get_mut(transport.number())?.get_mut(index(task))?;
-        slot.take_if(|owner| owner.generation == task.0.generation).map(|owner| owner.unit)
-    }
-
-    /// Records that a unit has a new number.
-    pub(crate) fn rename(&mut self, old: UnitId, new: UnitId) {
-        let owners = self.tasks.iter_mut().flatten().flatten();
-        owners.filter(|owner| owner.unit == old).for_each(|owner| owner.unit = new);
-    }
-
-    fn own(&mut self, transport: TransportId, task: TaskRef, unit: UnitId) {
-        let Some(owners) = self.tasks.get_mut(transport.number()) else { return };
-        while owners.len() <= index(task) {
-            owners.push(None);
-        }
-        if let Some(slot) = owners.get_mut(index(task)) {
-            *slot = Some(Owner { generation: task.0.generation, unit });
-        }
-    }
-}
-
-fn index(task: TaskRef) -> usize {
-    usize::try_from(task.index()).unwrap_or(usize::MAX)
 }
 
 fn attribute_of(attribute: WireAttribute) -> TaskAttribute {

@@ -5,16 +5,19 @@ use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
+use base::buffer::Bytes;
 use base::time::Instant;
-use device::contract::{NexusId, UnitConfig};
-use device::unit::{LogicalUnit, UnitStats};
+use device::contract::{NexusId, TaskKey, UnitConfig};
+use device::stats::UnitStats;
+use device::unit::LogicalUnit;
 use transport::target::SessionId;
 
-use crate::bindings::Bindings;
+use crate::bindings::{Bindings, NexusBindings};
 use crate::nexus::{MapEntry, NexusEntry, NexusInfo, Nexuses, TargetNumber};
-use crate::route::{Owners, Transports};
-use crate::tmf::PendingTmfs;
+use crate::owners::Owners;
+use crate::pending_tmfs::PendingTmfs;
 use crate::transport_id::{SessionRef, TransportId, nexus_of};
+use crate::transports::Transports;
 use crate::units::{DiskId, UnitId, Units};
 
 /// Logical units, and the I_T nexuses through which initiators reach them over any transport.
@@ -29,6 +32,9 @@ pub struct Target {
     pub(crate) owners: Owners,
     pub(crate) pending_tmfs: PendingTmfs,
     pub(crate) saves: VecDeque<SaveRequest>,
+    /// Data-Out that came with commands of the unit that is being drained. The unit has requested it, and
+    /// gets it when it has no further events.
+    pub(crate) data_of_commands: Vec<(TaskKey, u32, Bytes)>,
 }
 
 /// Reservation state that must be on stable storage before the command that changed it returns status.
@@ -73,7 +79,7 @@ impl Target {
     ) -> NexusId {
         let mut entry = NexusEntry::new(SessionRef { transport, session }, info);
         self.bindings.session_begins(&entry.name);
-        entry.remap(map, &self.bindings, |unit| self.units.disk_of(unit));
+        entry.remap(map, |name, lun| self.bindings.disk_of(name, lun), |unit| self.units.disk_of(unit));
         let id = self.nexuses.insert(entry);
         let Some(entry) = self.nexuses.get(id) else { return id };
         for unit in entry.units() {
@@ -105,6 +111,23 @@ impl Target {
         Some(EndedNexus { initiator: entry.initiator().into(), target: entry.target() })
     }
 
+    /// Returns how often a binding of an I_T nexus to a disk was made or forgotten, to compare with an
+    /// earlier count.
+    pub const fn binding_changes(&self) -> u64 {
+        self.bindings.changes()
+    }
+
+    /// Returns the disks that every I_T nexus has used, also those of nexuses without a session.
+    pub fn bindings(&self) -> impl Iterator<Item = NexusBindings> {
+        self.bindings.all()
+    }
+
+    /// Restores the bindings of an I_T nexus from before a restart, when it has no session yet: its LUNs lead
+    /// it to the disks that it has used, or to none, until its initiator logs out.
+    pub fn restore_bindings(&mut self, saved: NexusBindings) {
+        self.bindings.restore(saved);
+    }
+
     /// Returns every I_T nexus, in the order of transports and of the numbers there.
     pub fn nexuses(&self) -> impl Iterator<Item = (NexusId, &NexusEntry)> {
         self.nexuses.iter()
@@ -117,8 +140,10 @@ impl Target {
 
     /// Ends the session of an I_T nexus.
     pub fn close(&self, now: Instant, id: NexusId, transports: &mut dyn Transports) {
-        if let Some(entry) = self.nexuses.get(id) {
-            entry.close(now, transports);
+        let Some(entry) = self.nexuses.get(id) else { return };
+        let (transport, session) = entry.session();
+        if let Some(transport) = transports.get(transport) {
+            transport.close_session(now, session);
         }
     }
 
@@ -127,7 +152,7 @@ impl Target {
     pub fn remap(&mut self, now: Instant, id: NexusId, map: impl IntoIterator<Item = MapEntry>) -> bool {
         let Some(entry) = self.nexuses.get_mut(id) else { return false };
         let (before, disks) = (entry.units(), entry.disks());
-        if !entry.remap(map, &self.bindings, |unit| self.units.disk_of(unit)) {
+        if !entry.remap(map, |name, lun| self.bindings.disk_of(name, lun), |unit| self.units.disk_of(unit)) {
             return false;
         }
         let (after, moved) = (entry.units(), disks != entry.disks());
@@ -166,7 +191,11 @@ impl Target {
         let nexuses: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
         for nexus in nexuses {
             if let Some(entry) = self.nexuses.get_mut(nexus) {
-                entry.remap(entry.entries(), &self.bindings, |unit| self.units.disk_of(unit));
+                entry.remap(
+                    entry.entries(),
+                    |name, lun| self.bindings.disk_of(name, lun),
+                    |unit| self.units.disk_of(unit),
+                );
             }
         }
         let seers: Vec<_> =

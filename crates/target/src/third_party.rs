@@ -19,7 +19,7 @@ impl Target {
             && let Some(entry) = self.nexuses.get_mut(call.nexus)
             && let Some(LunLookup::Unbound(_)) = entry.find(*lun)
         {
-            entry.bind_lun(*lun, &mut self.bindings);
+            self.bindings.record(entry, *lun);
         }
         match self.resolve(call.nexus, &call.unit) {
             Some(id) => {

@@ -1,5 +1,5 @@
-//! Task management functions: one request of an initiator can apply to several units (RFC 7143 §11.5.1, SAM-5
-//! §7).
+//! Task management functions: one request of an initiator can apply to several units (RFC 7143 §11.5.1,
+//! SAM-5 §7).
 
 use alloc::vec::Vec;
 
@@ -10,35 +10,11 @@ use transport::target::TmfIndication;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::nexus::NexusEntry;
-use crate::route::Transports;
+use crate::pending_tmfs::PendingTmf;
 use crate::target::Target;
 use crate::transport_id::{TransportId, nexus_of, task_key, task_of, tmf_key, tmf_of};
+use crate::transports::Transports;
 use crate::units::UnitId;
-
-/// The task management requests that wait for units.
-#[derive(Debug, Default)]
-pub(crate) struct PendingTmfs {
-    open: Vec<PendingTmf>,
-}
-
-#[derive(Debug)]
-struct PendingTmf {
-    key: TmfKey,
-    nexus: NexusId,
-    /// The number of units that have not responded.
-    left: usize,
-    /// The outcome so far.
-    outcome: TmfOutcome,
-    /// Whether the sessions of the target end with the response (TARGET COLD RESET).
-    cold: bool,
-}
-
-impl PendingTmfs {
-    /// Removes the requests of an I_T nexus that has ended. No initiator waits for their responses.
-    pub(crate) fn forget(&mut self, nexus: NexusId) {
-        self.open.retain(|open| open.nexus != nexus);
-    }
-}
 
 /// A task management request whose identifiers are those of the target.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +115,7 @@ impl Target {
         let (key, nexus) = (request.key, request.nexus);
         let cold = request.function == TmfFunction::TARGET_COLD_RESET;
         let (outcome, left) = (TmfOutcome::Complete, units.len());
-        self.pending_tmfs.open.push(PendingTmf { key, nexus, left, outcome, cold });
+        self.pending_tmfs.add(PendingTmf { key, nexus, left, outcome, cold });
         for unit in units {
             match self.units.mark_dirty(*unit) {
                 Some(unit) => unit.execute_tmf(now, nexus, key, function),
@@ -159,18 +135,12 @@ impl Target {
         outcome: TmfOutcome,
         transports: &mut dyn Transports,
     ) {
-        if let Some(open) = self.pending_tmfs.open.iter_mut().find(|open| open.key == key) {
-            open.left = open.left.saturating_sub(1);
-            if outcome != TmfOutcome::Complete {
-                open.outcome = outcome;
-            }
-        }
+        self.pending_tmfs.unit_done(key, outcome);
         self.answer_finished(now, transports);
     }
 
     fn answer_finished(&mut self, now: Instant, transports: &mut dyn Transports) {
-        while let Some(at) = self.pending_tmfs.open.iter().position(|open| open.left == 0) {
-            let open = self.pending_tmfs.open.swap_remove(at);
+        while let Some(open) = self.pending_tmfs.take_finished() {
             answer(transports, open.key, to_wire(open.outcome));
             if open.cold {
                 self.close_target_of(now, open.nexus, transports);
@@ -186,7 +156,7 @@ impl Target {
         let shares = |entry: &NexusEntry| entry.units().iter().any(|unit| seen.contains(unit));
         for (id, entry) in self.nexuses.iter() {
             if entry.target() == target && (id == nexus || shares(entry)) {
-                entry.close(now, transports);
+                self.close(now, id, transports);
             }
         }
     }

@@ -5,7 +5,7 @@ use core::fmt;
 use core::ops::Deref;
 
 base::code8! {
-    /// The task attribute: when a task may run relative to others (SAM-5 §8.6), with the numbers of iSCSI
+    /// The task attribute: when a task may run relative to others (SAM-5 §8), with the numbers of iSCSI
     /// (RFC 7143 §11.3.1). HyperSCSI uses the same numbers.
     pub struct TaskAttribute {
         /// No attribute given: treated as SIMPLE. Only iSCSI has this number.
@@ -21,7 +21,7 @@ base::code8! {
     }
 }
 
-/// The longest CDB that the standards define, in bytes (SPC-5 §4.2.3).
+/// The longest CDB that the standards define, in bytes (SPC-5 §4.2).
 pub const CDB_MAX: usize = 260;
 
 /// CDBs of up to this many bytes need no allocation.
@@ -40,6 +40,9 @@ pub struct Cdb {
 impl Cdb {
     /// Copies `bytes`. Returns `None` if no CDB has that length.
     pub fn new(bytes: &[u8]) -> Option<Self> {
+        if let Ok(bytes) = bytes.try_into() {
+            return Some(Self::from_16(bytes));
+        }
         let mut short = [0; INLINE];
         match u8::try_from(bytes.len()) {
             Ok(0) => None,

@@ -204,7 +204,7 @@ pub struct CommandResponse {
 }
 
 /// The residual count of a command: the difference between the length that the initiator expected and the
-/// length of the data (SAM-5 §5.4.2).
+/// length of the data (SAM-5 §5.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
     /// No residual: exactly the expected length.

@@ -14,6 +14,7 @@ extern crate alloc;
 
 pub mod command;
 mod handle;
+pub mod identity_check;
 pub mod initiator;
 pub mod quota;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use base::buffer::DataList;
+use base::buffer::{Bytes, DataList};
 use base::time::Instant;
 
 use crate::command::{Cdb, TaskAttribute};
@@ -43,9 +43,9 @@ pub trait Protocol {
 pub enum Event<P: Protocol> {
     /// A session began: an I_T nexus.
     SessionUp(Box<P::SessionUp>),
-    /// SCSI Command Received (SAM-5 §5.4.2): the layer above must execute a command.
+    /// SCSI Command Received (SAM-5 §5.4): the layer above must execute a command.
     Command(Command),
-    /// Data-Out Received (SAM-5 §5.4.3): all the bytes that one call of [`fetch`](TargetTransport::fetch)
+    /// Data-Out Received (SAM-5 §5.4): all the bytes that one call of [`fetch`](TargetTransport::fetch)
     /// asked for.
     DataOut {
         /// The task.
@@ -74,11 +74,13 @@ pub enum Event<P: Protocol> {
         session: SessionId,
         /// The logical unit, as SAM-5 §4.7 encodes it.
         lun: u64,
+        /// The additional sense code and qualifier of the unit attention condition that reports it.
+        code: [u8; 2],
     },
     /// Something happened that needs no action.
     Notice(P::Notice),
-    /// A session ended: the I_T nexus is lost (SAM-5 §6.4). [`Event::TaskGone`] was reported before for every
-    /// task of it.
+    /// A session ended: the I_T nexus is lost (SAM-5 §6.3.4). [`Event::TaskGone`] was reported before for
+    /// every task of it.
     SessionDown {
         /// The session.
         session: SessionId,
@@ -107,6 +109,10 @@ pub struct Command {
     /// How many bytes the initiator expects to send. The layer above can fetch no more than these. A
     /// bidirectional command sets both lengths.
     pub data_out_len: u32,
+    /// The first of these bytes, if the initiator sent them with the command and the transport has received
+    /// all that it sent so. The layer above need not fetch them. Until it fetches bytes behind them or the
+    /// task ends, they count against the quota of the transport.
+    pub data_out: Option<Bytes>,
 }
 
 /// A task management request.
@@ -147,17 +153,22 @@ impl Finish<'_> {
     }
 }
 
-/// What a transport does for the layer above it. A handle that is no longer valid is ignored everywhere,
-/// since a session can end while the layer above works for it.
+/// The services of a transport for the layer above it. Every method ignores a handle that is no longer valid,
+/// since a session can end while the layer above executes its commands.
 pub trait TargetTransport {
-    /// Receive Data-Out (SAM-5 §5.4.3): asks for bytes of the initiator's data; one [`Event::DataOut`]
+    /// Receive Data-Out (SAM-5 §5.4): asks for bytes of the initiator's data; one [`Event::DataOut`]
     /// returns them all.
     fn fetch(&mut self, task: TaskRef, offset: u32, len: u32);
 
-    /// Send Data-In (SAM-5 §5.4.3): accepts data, which must begin where the data given before ended.
+    /// Send Data-In (SAM-5 §5.4): accepts data, which must begin where the data given before ended.
     fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList);
 
-    /// Send Command Complete (SAM-5 §5.4.2): accepts the outcome of a task.
+    /// Records that the command of a task may end tasks of other initiators: its response must not overtake
+    /// the responses of those tasks on another connection. A transport whose responses arrive in order has
+    /// nothing to do.
+    fn fence_response(&mut self, _: TaskRef) {}
+
+    /// Send Command Complete (SAM-5 §5.4): accepts the outcome of a task.
     fn finish(&mut self, task: TaskRef, outcome: Finish<'_>);
 
     /// Records that the layer above ended a task without a response, because of task management.

@@ -244,7 +244,7 @@ def test_passwords_are_told_apart_from_nothing(seed):
             heard = told(folder)
             for place in (url.replace("backup", "nobody"), url.replace(name, "iqn.2026-11.com.example:none")):
                 text, took = refused(place + query + "&connect_timeout=2")
-                expect("nobody answered who serves this target to this group" in text and took >= 2, f"after {took} s: {text}")
+                expect("no server answered that exports this target to this group" in text and took >= 2, f"after {took} s: {text}")
             expect(told(folder) == heard, "the target says something about a group or target that is not")
 
 

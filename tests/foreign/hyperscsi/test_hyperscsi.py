@@ -183,11 +183,11 @@ def test_a_command_that_a_signal_ends_logs_out(seed):
                 process = subprocess.Popen(net.initiator.inside(servers.Targe.binary, *command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
                 moved = lambda: any(session["data_in_bytes"] > 1 << 16 for session in asked(net.target, folder, "sessions")["hyperscsi"])
                 await_that(moved, f"data for {command[0]}")
-                before = told(folder).count("is over: it logged out")
+                before = told(folder).count("is over: the initiator logged out")
                 process.terminate()
                 process.wait(timeout=network.PATIENCE_S)
                 process.stdout.close()
-                await_that(lambda: told(folder).count("is over: it logged out") > before, f"the goodbye of {command[0]}")
+                await_that(lambda: told(folder).count("is over: the initiator logged out") > before, f"the goodbye of {command[0]}")
             expect("path was lost" not in told(folder), told(folder))
 
 

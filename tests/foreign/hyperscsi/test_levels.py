@@ -110,7 +110,7 @@ def test_a_weakened_handshake_comes_to_nothing(seed):
             result = net.initiator.run(servers.Targe.binary, "info", f"{place}?password_file={file.name}", check=False)
             expect(result.returncode == 1 and "nothing would be protected" in result.stderr, f"{result.returncode}: {result.stderr}")
             result = net.initiator.run(servers.Targe.binary, "info", f"{place}?protection=integrity", check=False)
-            expect(result.returncode != 0 and "needs a password" in result.stderr, f"{result.returncode}: {result.stderr}")
+            expect(result.returncode != 0 and "needs the group's password" in result.stderr, f"{result.returncode}: {result.stderr}")
 
 
 def stripped(payload, kind):

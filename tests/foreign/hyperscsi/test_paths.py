@@ -207,7 +207,7 @@ def test_a_killed_initiator_is_back_at_once(seed):
                 expect(len(alive) == left, f"{len(alive)} sessions: {alive}")
                 report = verify(net, url, process=process)
                 expect(report["session"]["sessions_rebuilt"] == 0, f"{report['session']}")
-            expect("is over: it logged in again" in told(folder), f"nothing is told of the old session: {told(folder)[-600:]}")
+            expect("is over: the initiator logged in again" in told(folder), f"nothing is told of the old session: {told(folder)[-600:]}")
 
 
 @pytest.mark.waits(45)

@@ -11,7 +11,7 @@ use super::wire::{
     Opcode, OpenIn, OpenOut, SetattrIn, StatfsOut, TransferIn, WriteOut, init,
 };
 use crate::errno;
-use crate::int_cast::{to_u32, to_u64, to_usize};
+use base::int_cast::{to_u32, to_u64, to_usize};
 
 /// The name of the file.
 pub(super) const FILE_NAME: &str = "disk";
@@ -343,7 +343,7 @@ fn read_directory(asked: &TransferIn) -> Step {
         let name_len = to_u32(to_u64(name.len()));
         let entry = Dirent { ino, next: index + 1, name_len, kind: mode >> 12 };
         let len = (size_of::<Dirent>() + name.len()).next_multiple_of(8);
-        if body.len() + len > to_usize(asked.len.into()) {
+        if body.len() + len > to_usize(asked.len) {
             break;
         }
         let end = body.len() + len;

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use base::buffer::{Buf, Bytes, DataList, Pool};
+use drivers::waker::Waker;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use store::api::{Failure, OpAction, OpOutput};
@@ -22,9 +23,8 @@ use super::mountpoint::{Mountpoint, mount};
 use super::wire::{InHeader, Opcode, OutHeader, TransferIn};
 use crate::events::{EventHandler, submit};
 use crate::flush::flush;
-use crate::int_cast::{to_u32, to_u64};
 use crate::unaligned::UnalignedStore;
-use crate::waker::Waker;
+use base::int_cast::{to_u32, to_u64};
 
 /// The most requests under way. The kernel sends 128 asynchronous ones, and one for each program that waits.
 const REQUESTS_MAX: usize = 512;
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
         // If the call was interrupted or out of memory, the caller checks again.
         let _ = poll(fds.get_mut(..watched).unwrap_or_default(), None);
         if fds.first().is_some_and(|waker| waker.revents().contains(PollFlags::IN)) {
-            self.shared.waker.reset();
+            self.shared.waker.clear();
         }
     }
 

@@ -3,7 +3,7 @@
 use store::api::{Extent, ExtentState};
 
 use super::wire::{STATE_HOLE, STATE_ZERO};
-use crate::int_cast::to_u32;
+use base::int_cast::to_u32;
 
 /// Returns the descriptors of a block status: at least one, together no longer than the queried range.
 pub(super) fn descriptors(at: u64, len: u32, extents: &[Extent]) -> Vec<u8> {

@@ -9,7 +9,7 @@ use super::wire::{
     BASE_ALLOCATION, BASE_ALLOCATION_ID, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, Opt,
     ProtocolError, Rep, option_reply, transmission,
 };
-use crate::int_cast::to_u32;
+use base::int_cast::to_u32;
 
 /// The options that client and server agreed on so far.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Negotiation {
             },
             Opt::LIST if data.is_empty() => {
                 let name = export.name.as_bytes();
-                let name_len = to_u32(crate::int_cast::to_u64(name.len())).to_be_bytes();
+                let name_len = to_u32(name.len()).to_be_bytes();
                 option_reply(out, option, Rep::SERVER, &[&name_len, name, export.description.as_bytes()]);
                 option_reply(out, option, Rep::ACK, &[]);
             }
@@ -240,7 +240,7 @@ fn block_sizes(profile: &Capabilities) -> [u32; 3] {
     let minimum = profile.logical_block_len.clamp(1, BLOCK_SIZE_MINIMUM_MAX);
     let minimum = if minimum.is_power_of_two() { minimum } else { 1 };
     let preferred = profile.preferred_block_len.clamp(4096, PREFERRED_MAX).next_power_of_two();
-    [minimum, preferred.max(minimum), to_u32(crate::int_cast::to_u64(PAYLOAD_LEN_MAX))]
+    [minimum, preferred.max(minimum), to_u32(PAYLOAD_LEN_MAX)]
 }
 
 /// The largest minimum block size that the protocol allows.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use base::buffer::Pool;
 use base::transmit::Transmit;
+use drivers::waker::Waker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, SocketFlags};
@@ -24,7 +25,6 @@ use super::socket::{SocketFile, listen};
 use crate::events::{AttachEvent, EventHandler, submit};
 use crate::flush::flush;
 use crate::unaligned::UnalignedStore;
-use crate::waker::Waker;
 
 /// The most clients at a time. QEMU's and libnbd's tools open up to 16 connections to one disk. Each may hold
 /// some 100 MiB in the worst case.
@@ -271,7 +271,7 @@ impl<'a> Connection<'a> {
         }
         let [waker, socket] = fds.map(|fd| fd.revents());
         if waker.contains(PollFlags::IN) {
-            self.inbox.waker.reset();
+            self.inbox.waker.clear();
         }
         if socket.intersects(PollFlags::OUT | PollFlags::HUP | PollFlags::ERR) {
             self.congested = false;
@@ -295,20 +295,20 @@ impl<'a> Connection<'a> {
     }
 
     fn receive(&mut self, receive: &mut [u8]) -> Result<(), Disconnected> {
-        let mut loan = self.session.take_rx_buffer();
+        let mut rx_buffer = self.session.take_rx_buffer();
         let mut room = 0;
-        let result = if let Some(loan) = &mut loan {
-            let spare = loan.buf.spare_mut();
-            room = loan.len_max.min(spare.len());
+        let result = if let Some(rx_buffer) = &mut rx_buffer {
+            let spare = rx_buffer.buf.spare_mut();
+            room = rx_buffer.len_max.min(spare.len());
             let place = spare.get_mut(..room).unwrap_or_default();
             rustix::io::readv(&self.socket, &mut [IoSliceMut::new(place), IoSliceMut::new(receive)])
         } else {
             rustix::io::readv(&self.socket, &mut [IoSliceMut::new(receive)])
         };
         let len = result.unwrap_or(0);
-        if let Some(mut loan) = loan {
-            loan.buf.advance(len.min(room));
-            self.session.return_rx_buffer(loan);
+        if let Some(mut rx_buffer) = rx_buffer {
+            rx_buffer.buf.advance(len.min(room));
+            self.session.return_rx_buffer(rx_buffer);
         }
         match result {
             Ok(0) => self.session.input_ended(),

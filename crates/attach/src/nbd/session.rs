@@ -19,7 +19,7 @@ use super::wire::{
     Cmd, Errno, FIXED_NEWSTYLE, FLAG_DF, FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Head,
     NO_ZEROES, Opt, OptionHeader, ProtocolError, Rep, Request, greeting,
 };
-use crate::int_cast::{to_u32, to_u64, to_usize};
+use base::int_cast::{to_u32, to_u64, to_usize};
 
 /// The longest payload, which every client may expect without a query.
 pub(super) const PAYLOAD_LEN_MAX: usize = 32 << 20;
@@ -181,11 +181,11 @@ impl Session {
     }
 
     /// Takes a buffer back, with the received bytes appended.
-    pub fn return_rx_buffer(&mut self, loan: RxBuffer) {
+    pub fn return_rx_buffer(&mut self, rx_buffer: RxBuffer) {
         if let Phase::Payload(incoming) = &mut self.phase {
-            let received = loan.buf.len().saturating_sub(incoming.lent_at);
+            let received = rx_buffer.buf.len().saturating_sub(incoming.lent_at);
             incoming.left = incoming.left.saturating_sub(received);
-            incoming.block = Some(loan.buf);
+            incoming.block = Some(rx_buffer.buf);
         }
         self.block_filled();
     }
@@ -317,7 +317,7 @@ impl Session {
                 Some(OptionHeader::LEN)
             }
             Phase::OptionData(header) => {
-                let (option, len) = (header.option, to_usize(header.len.into()));
+                let (option, len) = (header.option, to_usize(header.len));
                 let data = input.get(..len)?;
                 self.option(option, data);
                 Some(len)
@@ -397,8 +397,8 @@ impl Session {
                     Phase::PayloadSkipped { left: request.len.into(), cookie: request.cookie, error }
                 }
                 None => {
-                    self.held_bytes += to_usize(request.len.into());
-                    let left = to_usize(request.len.into());
+                    self.held_bytes += to_usize(request.len);
+                    let left = to_usize(request.len);
                     let data = DataList::new();
                     Phase::Payload(WritePayload { request, durability, data, block: None, lent_at: 0, left })
                 }
@@ -421,10 +421,10 @@ impl Session {
         let Request { at, len, .. } = request;
         let has = |flag: u16| request.flags & flag != 0;
         let (action, kind) = match request.command {
-            Cmd::READ => (OpAction::Read { at, len: to_usize(len.into()) }, Kind::Read { at, len }),
+            Cmd::READ => (OpAction::Read { at, len: to_usize(len) }, Kind::Read { at, len }),
             // CACHE is a read without data in the reply: the medium may cache what was read, and nothing else
             // is promised.
-            Cmd::CACHE => (OpAction::Read { at, len: to_usize(len.into()) }, Kind::Plain),
+            Cmd::CACHE => (OpAction::Read { at, len: to_usize(len) }, Kind::Plain),
             Cmd::FLUSH => (OpAction::Flush, Kind::Plain),
             Cmd::TRIM => {
                 let kind = if has(FLAG_FUA) { Kind::PlainThenFlush } else { Kind::Plain };
@@ -440,7 +440,7 @@ impl Session {
             }
         };
         let transfers = matches!(action, OpAction::Read { .. });
-        let held_bytes = if transfers { to_usize(len.into()) } else { 0 };
+        let held_bytes = if transfers { to_usize(len) } else { 0 };
         self.held_bytes += held_bytes;
         self.start(UnderWay { cookie: request.cookie, held_bytes, kind }, action);
     }
@@ -503,7 +503,7 @@ impl Session {
         }
         let Phase::Payload(incoming) = std::mem::replace(&mut self.phase, Phase::Request) else { return };
         let WritePayload { request, durability, data, .. } = incoming;
-        let held_bytes = to_usize(request.len.into());
+        let held_bytes = to_usize(request.len);
         let under_way = UnderWay { cookie: request.cookie, held_bytes, kind: Kind::Plain };
         self.start(under_way, OpAction::Write { at: request.at, data, durability });
     }

@@ -63,7 +63,7 @@ pub enum UblkStartError {
     )]
     OtherDisk(PathBuf),
     /// A device waits for its server, and the disk does not fit it.
-    #[error("{} cannot be taken over", path.display())]
+    #[error("cannot take over {}", path.display())]
     OtherForm {
         /// The path of the device.
         path: PathBuf,
@@ -71,10 +71,10 @@ pub enum UblkStartError {
         source: Unfit,
     },
     /// The disk cannot be a device.
-    #[error("the disk cannot be a block device")]
+    #[error("the disk cannot be attached as a block device")]
     Unfit(#[source] Unfit),
     /// The control device refused a command.
-    #[error("the kernel's ublk control device refuses a command")]
+    #[error("the kernel's ublk control device refused a command")]
     Control(#[source] io::Error),
     /// The device's own node cannot be used.
     #[error("cannot use {}", path.display())]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::device::UblkStartError;
 use super::wire::{DeviceInfo, State};
-use crate::int_cast::to_u64;
+use base::int_cast::to_u64;
 
 /// How long a killed server may take to end.
 pub(super) const DYING_MAX: Duration = Duration::from_secs(5);

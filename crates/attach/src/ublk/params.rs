@@ -6,7 +6,7 @@ use store::api::Capabilities;
 use super::wire::{
     BasicParams, DiscardParams, PARAMS_BASIC, PARAMS_DISCARD, Params, SECTOR, SECTOR_SHIFT, attributes,
 };
-use crate::int_cast::{to_u32, to_u64};
+use base::int_cast::{to_u32, to_u64};
 
 /// The most requests that the kernel sends at once (the queue depth): they fill the longest command window of
 /// a session.

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::buffer::{Bytes, DataList, Pool};
+use drivers::waker::Waker;
 use rustix::io::{Errno, pwritev};
 use store::api::{Failure, OpAction, OpOutput};
 use store::shared::SharedStore;
@@ -18,9 +19,8 @@ use super::request::{Request, TagCompletion, Tags, parse_request, result};
 use super::ring::{Held, Ring, WOKEN};
 use super::wire::{Descriptor, IoCommand, IoOp, payload_at};
 use crate::events::{AttachEvent, EventHandler, submit};
-use crate::int_cast::{to_u64, to_usize};
 use crate::unaligned::UnalignedStore;
-use crate::waker::Waker;
+use base::int_cast::{to_u64, to_usize};
 
 /// The ring's length: a command for each tag, and the poll for wake-ups.
 const ENTRIES: u32 = 256;
@@ -149,7 +149,7 @@ impl Queue {
             self.ring.wait()?;
             while let Some((name, result)) = self.ring.completed() {
                 if name == WOKEN {
-                    self.shared.waker.reset();
+                    self.shared.waker.clear();
                     self.ring.watch(self.waker)?;
                 } else {
                     self.arrived(name, result);
@@ -198,7 +198,7 @@ impl Queue {
 
     /// Copies the payload of a write from the kernel.
     fn copy_from_kernel(&self, tag: u16, len: usize) -> io::Result<DataList> {
-        let mut buf = self.pool.take(len.min(to_usize(IO_BYTES_MAX.into())));
+        let mut buf = self.pool.take(len.min(to_usize(IO_BYTES_MAX)));
         let room = buf.spare_mut().get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
         self.shared.device.read_exact_at(room, payload_at(tag))?;
         buf.advance(len);

@@ -6,7 +6,7 @@ use store::api::{Capabilities, Durability, Failure, OpAction, OpOutput};
 use super::params::DeviceParams;
 use super::wire::{ABORTED, Descriptor, IoCommand, REQUEST_FUA, REQUEST_NOUNMAP, RequestOp, SECTOR};
 use crate::errno;
-use crate::int_cast::to_usize;
+use base::int_cast::to_usize;
 
 /// A parsed request.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::wire::{ControlCommand, ControlOp, IoCommand, IoOp};
-use crate::int_cast::to_u64;
+use base::int_cast::to_u64;
 
 /// The user data of the poll for a wake-up; no tag has this number.
 pub(super) const WOKEN: u64 = u64::MAX;

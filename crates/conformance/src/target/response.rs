@@ -50,7 +50,7 @@ pub(super) const CASES: &[Test] = &[
     writing("ffp-t-16.3.6", UNSOLICITED, "too little unsolicited data is refused", too_little),
     case(
         "ffp-t-16.3.7",
-        "RFC 7143 §11.4, SPC-5 §4.2.2",
+        "RFC 7143 §11.4, SPC-5 §4.2",
         "an unknown operation code is a CHECK CONDITION",
         unknown_opcode,
     ),

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::resolved::Naa;
 
-/// Derives the world-wide name of a unit: NAA 3h, locally assigned (SPC-5 §7.7.6.6.4), with 60 bits of a
+/// Derives the world-wide name of a unit: NAA 3h, locally assigned (SPC-4 §7.8.6.6.3), with 60 bits of a
 /// hash. `scope` is the target's name, followed by the host if the name is the default one, and `medium`
 /// identifies the unit within the target.
 ///

@@ -35,7 +35,7 @@ use std::path::Path;
 pub(crate) use diff::UnitKey;
 pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
 pub use flags::Flags;
-pub(crate) use identity::instance;
+pub(crate) use identity::{instance, parse_naa};
 pub use names::NamePattern;
 pub use quantity::{show_size, size as parse_size};
 pub use reference::reference;

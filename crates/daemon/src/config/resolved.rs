@@ -13,7 +13,7 @@ use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
-use iscsi::target::engine::SessionLimits;
+use iscsi::target::contract::SessionLimits;
 
 use super::names::NamePattern;
 use crate::log;
@@ -304,7 +304,7 @@ pub struct Identity {
     pub revision: String,
 }
 
-/// A world-wide name (SPC-5 §7.7.6.6: NAA).
+/// A world-wide name (SPC-4 §7.8.6: NAA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Naa {
     /// 8 bytes: NAA 2h, 3h or 5h.

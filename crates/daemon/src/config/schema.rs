@@ -33,7 +33,7 @@ pub(crate) static ROOT: Section = Section {
             "state_dir",
             Path,
             Told("`$XDG_STATE_HOME/targe`, else `~/.local/state/targe`"),
-            "Where persistent reservations, saved mode parameters, the keys of encrypted devices and the default disk are kept. Created with mode 0700 if missing.",
+            "Where persistent reservations, saved mode parameters, the disks that hosts have used under their LUNs, the keys of encrypted devices and the default disk are kept. Created with mode 0700 if missing.",
         ),
         key(
             "admin_socket",
@@ -439,7 +439,7 @@ macro_rules! lun_keys {
     };
 }
 
-/// The highest LUN that flat space addressing can express (SAM-5 §4.7.7.4: 14 bits).
+/// The highest LUN that flat space addressing can express (SAM-5 §4.7: 14 bits).
 pub(crate) const LUN_MAX: u64 = 16_383;
 
 pub(crate) static LUN: Section = Section {

@@ -6,7 +6,7 @@ mod reload;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use target::units::UnitId;
@@ -18,12 +18,14 @@ use hyperscsi::frame::SID_AT;
 
 use self::reload::{kept_units, refuse_replaced_media, without_restart_changes};
 use super::admin_api::{Current, ReloadResult, Shared};
+use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
+use super::daemon_event::DaemonEvent;
 use super::disk_ids::DiskIds;
 use super::media::FileRollback;
 use super::media_watch::MediaWatch;
 use super::placement::{self, Owners, Placement};
 use super::reactor_shard::{NewUnit, ReactorShard};
-use super::reactors::{self, ReactorSetup, ReactorThread};
+use super::reactors::{self, REACTOR_REPLY_TIMEOUT, ReactorSetup, ReactorThread};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::state::StateDir;
@@ -48,22 +50,6 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long a connection may take to accept the last bytes sent to it.
 const CLOSE_MAX: Duration = Duration::from_millis(500);
 
-/// How long a reactor may take to answer. A reactor never waits for anything, so one that takes longer hangs.
-pub(super) const REACTOR_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// An event that the main thread handles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DaemonEvent {
-    /// The configuration is to be read again.
-    Reload,
-    /// The daemon is to stop.
-    Stop,
-    /// The thread of this reactor has ended.
-    ReactorEnded(usize),
-    /// A thread has panicked.
-    ThreadPanicked,
-}
-
 /// A running daemon.
 pub(super) struct Daemon {
     flags: Flags,
@@ -72,6 +58,9 @@ pub(super) struct Daemon {
     runtime: RuntimeConfig,
     state: StateDir,
     disks: DiskIds,
+    bindings: BindingStore,
+    /// When changed nexus bindings are to be stored.
+    store_bindings_at: Option<Instant>,
     /// The reactor that served each target last.
     last_owners: Owners,
     reactors: Vec<ReactorThread>,
@@ -122,6 +111,8 @@ impl Daemon {
         let runtime = numbers.runtime_config(config, &listening, &owners);
         let former = runtime.owners();
         let (mut units, mut disks) = (Vec::new(), DiskIds::default());
+        let mut bindings = BindingStore::load(&state)?;
+        let claimed = bindings.claim(&runtime, &numbers, &mut disks);
         let mut provisional = FileRollback::default();
         for index in 0..count {
             units.push(open_units(runtime.units(index), &state, &mut disks, &mut provisional)?);
@@ -130,8 +121,13 @@ impl Daemon {
             (0..count).map(|index| open_ports(&runtime, index, &[])).collect::<Result<Vec<_>, _>>()?;
         let (state_writer, _) = state_writer::start(state.clone()).map_err(ServeError::Thread)?;
         let media_watch = MediaWatch::default();
-        let (reactors, router) =
-            start_reactors(&runtime, (units, ports), listeners, (&state_writer, &media_watch), &occasions.0)?;
+        let (reactors, router) = start_reactors(
+            &runtime,
+            (units, ports, claimed),
+            listeners,
+            (&state_writer, &media_watch),
+            &occasions.0,
+        )?;
         provisional.commit();
         if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
             crate::warning!("{error}");
@@ -147,6 +143,8 @@ impl Daemon {
             runtime,
             state,
             disks,
+            bindings,
+            store_bindings_at: None,
             last_owners: former,
             reactors,
             router,
@@ -173,10 +171,23 @@ impl Daemon {
     /// Serves until an event stops the daemon, or the daemon cannot continue.
     pub(super) fn run(mut self) -> Result<(), ServeError> {
         loop {
+            let due = self.store_bindings_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if due == Some(Duration::ZERO) {
+                self.store_bindings();
+                continue;
+            }
             // The thread that sends signals as events does not end before this thread.
-            match self.events.recv() {
+            let event = match due {
+                Some(due) => self.events.recv_timeout(due),
+                None => self.events.recv().map_err(RecvTimeoutError::from),
+            };
+            match event {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(DaemonEvent::BindingsChanged) => {
+                    self.store_bindings_at.get_or_insert_with(|| Instant::now() + STORE_DELAY);
+                }
                 Ok(DaemonEvent::Reload) => self.reload(),
-                Ok(DaemonEvent::Stop) | Err(_) => return self.stop(),
+                Ok(DaemonEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Ok(DaemonEvent::ReactorEnded(index)) => {
                     let sentence = format!("reactor {index} ended unexpectedly; this is a bug in targe");
                     crate::error!("{sentence}");
@@ -187,6 +198,12 @@ impl Daemon {
                 Ok(DaemonEvent::ThreadPanicked) => return self.stop(),
             }
         }
+    }
+
+    /// Stores the nexus bindings of all reactors.
+    fn store_bindings(&mut self) {
+        let stored = self.bindings.store(&self.reactors, &self.ids, &self.disks, &self.state);
+        self.store_bindings_at = (!stored).then(|| Instant::now() + RETRY_DELAY);
     }
 
     /// Reads the configuration again, and applies it. A configuration that cannot be applied still withdraws
@@ -354,7 +371,14 @@ impl Daemon {
         }
         let shut = self.runtime.interfaces.iter().filter(|known| !runtime.interfaces.contains(known));
         let shut: Vec<EtherPort> = shut.map(|(port, _)| *port).collect();
-        for (running, (units, ports)) in self.reactors.iter().zip(fresh.into_iter().zip(ports)) {
+        let mut claimed = self.bindings.claim(&runtime, &self.ids, &mut self.disks);
+        for (index, (running, (units, ports))) in
+            self.reactors.iter().zip(fresh.into_iter().zip(ports)).enumerate()
+        {
+            if let Some(claimed) = claimed.remove(&index) {
+                let restore = move |member: &mut ReactorShard, _| member.restore_bindings(claimed);
+                let _ = running.handle.post(restore);
+            }
             for port in &shut {
                 let _ = running.handle.close_port(*port);
             }
@@ -397,17 +421,18 @@ impl Daemon {
     }
 
     /// Ends every session in order, makes everything durable, and returns when all reactors have ended.
-    fn stop(self) -> Result<(), ServeError> {
-        let Self { runtime, reactors, router, admin, .. } = self;
+    fn stop(mut self) -> Result<(), ServeError> {
         crate::info!("stopping");
-        drop(router);
-        for running in &reactors {
+        drop(self.router.take());
+        for running in &self.reactors {
             let _ = running.handle.post(|member: &mut ReactorShard, now| member.drain(now, LOGOUT_WITHIN));
         }
         let deadline = Instant::now() + DRAIN_MAX;
-        while !all_idle(&reactors) && Instant::now() < deadline {
+        while !all_idle(&self.reactors) && Instant::now() < deadline {
             std::thread::sleep(DRAIN_LOOK);
         }
+        self.store_bindings();
+        let Self { runtime, reactors, admin, .. } = self;
         for running in &reactors {
             let _ = running.handle.stop(CLOSE_MAX);
         }
@@ -506,7 +531,7 @@ fn open_units<'u>(
 /// Starts the reactors, and a router in front of them when there are several.
 fn start_reactors(
     runtime: &RuntimeConfig,
-    (units, ports): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>),
+    (units, ports, mut bindings): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>, ClaimedBindings),
     listeners: Vec<PortalListener>,
     (state_writer, media_watch): (&StateWriter, &MediaWatch),
     occasions: &Sender<DaemonEvent>,
@@ -520,6 +545,7 @@ fn start_reactors(
             count,
             runtime: runtime.clone(),
             units,
+            bindings: bindings.remove(&index).unwrap_or_default(),
             listeners: std::mem::take(&mut own),
             ports,
             state_writer: state_writer.clone(),

@@ -8,22 +8,29 @@ use backends::open::FileIdentity;
 
 use crate::config::{Medium, Naa, Unit};
 
-/// Every disk that was served since the start. The list has one entry for each disk that was ever configured,
-/// so the operator bounds its length.
+/// Every disk that was served since the start, or that an initiator had used before. The list has one entry
+/// for each disk that was ever configured, so the operator bounds its length.
 #[derive(Debug, Default)]
 pub(super) struct DiskIds {
     known: Vec<DiskKey>,
+    /// How many disks in memory there were.
+    memories: usize,
 }
 
-/// The properties that make a disk the one that an initiator opened: its identity, its format, and the place
-/// of its data.
+/// The properties that make a disk the one that an initiator opened: its name and the place of its data.
 #[derive(Debug, PartialEq)]
 struct DiskKey {
-    naa: Naa,
-    /// With another logical block length each LBA addresses other data.
-    block_bytes: u32,
-    encrypted: bool,
+    name: DiskName,
     data: Data,
+}
+
+/// The properties by which a disk is recognised after a restart: its identity and its format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DiskName {
+    pub(super) naa: Naa,
+    /// With another logical block length each LBA addresses other data.
+    pub(super) block_bytes: u32,
+    pub(super) encrypted: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -35,14 +42,17 @@ enum Data {
     Memory(usize),
     /// Zeros, with the length in bytes.
     Null(u64),
+    /// The place is not known: the disk was not served since the start.
+    NotServed,
 }
 
 impl DiskIds {
     /// Returns the identity of a disk that was just opened. `identity` is that of its file or device, if it
     /// has one.
     pub(super) fn name(&mut self, unit: &Unit, identity: Option<FileIdentity>) -> DiskId {
+        self.memories += 1;
         let data = match (&unit.medium, identity) {
-            (Medium::Ram { .. }, _) => Data::Memory(self.known.len()),
+            (Medium::Ram { .. }, _) => Data::Memory(self.memories),
             (Medium::Null { size }, _) => Data::Null(size.0),
             (Medium::File { path, .. } | Medium::Block { path, .. }, Some(identity)) => {
                 let created = match identity {
@@ -53,16 +63,38 @@ impl DiskIds {
             }
             // Every file has an identity. If there were none, the disk could not be recognised, so it counts
             // as a new one.
-            (Medium::File { .. } | Medium::Block { .. }, None) => Data::Memory(self.known.len()),
+            (Medium::File { .. } | Medium::Block { .. }, None) => Data::Memory(self.memories),
         };
         let (naa, block_bytes) = (unit.identity.naa, unit.block_size.bytes());
-        let key = DiskKey { naa, block_bytes, encrypted: unit.encrypt.is_some(), data };
-        let at = self.known.iter().position(|known| *known == key).unwrap_or_else(|| {
-            self.known.push(key);
-            self.known.len() - 1
-        });
-        DiskId(u64::try_from(at).unwrap_or(u64::MAX))
+        let name = DiskName { naa, block_bytes, encrypted: unit.encrypt.is_some() };
+        let is_same =
+            |known: &DiskKey| known.name == name && (known.data == data || known.data == Data::NotServed);
+        let at = self.known.iter().position(is_same).unwrap_or(self.known.len());
+        let key = DiskKey { name, data };
+        match self.known.get_mut(at) {
+            Some(known) => *known = key,
+            None => self.known.push(key),
+        }
+        id(at)
     }
+
+    /// Returns the identity of a disk that an initiator had used before a restart.
+    pub(super) fn restore(&mut self, name: DiskName) -> DiskId {
+        let known = self.known.iter().rposition(|known| known.name == name);
+        id(known.unwrap_or_else(|| {
+            self.known.push(DiskKey { name, data: Data::NotServed });
+            self.known.len() - 1
+        }))
+    }
+
+    /// Returns the name of a disk.
+    pub(super) fn find(&self, disk: DiskId) -> Option<DiskName> {
+        Some(self.known.get(usize::try_from(disk.0).ok()?)?.name)
+    }
+}
+
+fn id(at: usize) -> DiskId {
+    DiskId(u64::try_from(at).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -121,6 +153,32 @@ mod tests {
         std::fs::write(scratch.path().join("other"), "two").unwrap();
         std::fs::rename(scratch.path().join("other"), &path).unwrap();
         assert_ne!(name(&mut names, &served), first);
+    }
+
+    #[test]
+    fn a_disk_is_recognised_after_a_restart_by_its_name() {
+        let null = |last, block_size| {
+            let mut unit = unit(Medium::Null { size: ByteLen(1 << 20) });
+            unit.identity.naa = Naa::Short([0x3a, 0, 0, 0, 0, 0, 0, last]);
+            unit.block_size = block_size;
+            unit
+        };
+        let mut before = DiskIds::default();
+        let mut name = |unit: &Unit| {
+            let disk = before.name(unit, None);
+            before.find(disk).unwrap()
+        };
+        let names = [name(&null(1, BlockSize::B512)), name(&null(2, BlockSize::B512))];
+        let mut after = DiskIds::default();
+        let [one, two] = [after.restore(names[0]), after.restore(names[1])];
+        assert_ne!(one, two);
+        assert_eq!(after.restore(names[0]), one);
+        assert_ne!(after.name(&null(2, BlockSize::B4096), None), two, "every address means other data");
+        assert_eq!(after.name(&null(2, BlockSize::B512), None), two);
+        assert_eq!(after.restore(names[1]), two);
+        let ram = unit(Medium::Ram { size: ByteLen(1 << 20) });
+        assert_eq!(after.name(&ram, None), one, "its name is that of the first");
+        assert_ne!(after.name(&ram, None), one);
     }
 
     #[test]

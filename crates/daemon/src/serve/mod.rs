@@ -1,7 +1,9 @@
 //! Runs the daemon: opens what a configuration describes, starts the reactors, reloads, and stops in order.
 
 mod admin_api;
+mod bindings;
 mod daemon;
+mod daemon_event;
 mod disk;
 mod disk_ids;
 mod login_peek;

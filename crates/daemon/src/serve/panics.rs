@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use super::daemon::DaemonEvent;
+use super::daemon_event::DaemonEvent;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 

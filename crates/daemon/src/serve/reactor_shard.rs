@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::mpsc::Sender;
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
@@ -16,9 +17,11 @@ use hyperscsi::connection::PathTotals;
 use iscsi::target::contract::Repairs;
 use shard::admin::{HyperScsiSessionReport, SessionReport};
 use shard::shard::Shard;
+use target::bindings::NexusBindings;
 use target::target::{SaveRequest, UnitReport};
 use target::units::{DiskId, UnitId};
 
+use super::daemon_event::DaemonEvent;
 use super::disk::Disk;
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
@@ -43,6 +46,9 @@ pub(super) struct ReactorShard {
     media_watch: MediaWatch,
     /// The handle of the reactor that runs this; other threads send their answers through it.
     own: Handle<ReactorShard>,
+    events: Sender<DaemonEvent>,
+    /// The count of binding changes that the main thread knows of.
+    reported_binding_changes: u64,
 }
 
 /// A unit that was removed from the configuration.
@@ -94,14 +100,29 @@ pub(super) struct ReactorContext {
     pub(super) state_writer: StateWriter,
     pub(super) media_watch: MediaWatch,
     pub(super) own: Handle<ReactorShard>,
+    pub(super) events: Sender<DaemonEvent>,
 }
 
 impl ReactorShard {
     /// Makes the state machine of one reactor, without units.
     pub(super) fn new(shard: Shard, runtime: RuntimeConfig, place: ReactorContext) -> Self {
-        let ReactorContext { index, files, pool, state_writer, media_watch, own } = place;
+        let ReactorContext { index, files, pool, state_writer, media_watch, own, events } = place;
         let (disks, naas, retiring) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { shard, index, runtime, disks, naas, retiring, files, pool, state_writer, media_watch, own }
+        Self {
+            shard,
+            index,
+            runtime,
+            disks,
+            naas,
+            retiring,
+            files,
+            pool,
+            state_writer,
+            media_watch,
+            own,
+            events,
+            reported_binding_changes: 0,
+        }
     }
 
     /// Adds a unit.
@@ -354,6 +375,28 @@ impl ReactorShard {
         self.shard.frame_sessions().into_iter().map(named).collect()
     }
 
+    /// Returns the nexus bindings.
+    pub(super) fn bindings(&self) -> Vec<NexusBindings> {
+        self.shard.bindings().collect()
+    }
+
+    /// Restores nexus bindings from before a restart.
+    pub(super) fn restore_bindings(&mut self, saved: Vec<NexusBindings>) {
+        for nexus in saved {
+            self.shard.restore_bindings(nexus);
+        }
+    }
+
+    /// Tells the main thread when nexus bindings have changed.
+    fn report_binding_changes(&mut self) {
+        let changes = self.shard.binding_changes();
+        if changes != self.reported_binding_changes {
+            self.reported_binding_changes = changes;
+            // The main thread stops to receive events only when the daemon ends.
+            let _ = self.events.send(DaemonEvent::BindingsChanged);
+        }
+    }
+
     fn submit_state_writes(&mut self) {
         while let Some(SaveRequest { unit, ticket, state }) = self.shard.poll_save() {
             let removed = || self.retiring.iter().find(|(id, _)| *id == unit)?.1.naa;
@@ -434,8 +477,8 @@ impl StreamMachine for ReactorShard {
         self.shard.take_rx_buffer(conn)
     }
 
-    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
-        self.shard.return_rx_buffer(now, conn, loan);
+    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, rx_buffer: RxBuffer) {
+        self.shard.return_rx_buffer(now, conn, rx_buffer);
     }
 
     fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
@@ -455,6 +498,7 @@ impl StreamMachine for ReactorShard {
     /// shard's state writes and log entries are passed on here.
     fn poll_action(&mut self) -> Option<Action> {
         self.submit_state_writes();
+        self.report_binding_changes();
         self.log_notices();
         self.close_removed();
         self.shard.poll_action()

@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
@@ -15,14 +16,18 @@ use hyperscsi::target::engine::EngineLimits as FrameLimits;
 use iscsi::target::engine::Limits;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use shard::shard::Shard;
+use target::bindings::NexusBindings;
 
 use super::ServeError;
-use super::daemon::DaemonEvent;
+use super::daemon_event::DaemonEvent;
 use super::media_watch::MediaWatch;
 use super::reactor_shard::{NewUnit, ReactorContext, ReactorShard};
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::StateWriter;
 use crate::config::{Config, ReactorChoice};
+
+/// How long a reactor may take to answer. A reactor never waits for anything, so one that takes longer hangs.
+pub(super) const REACTOR_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A reactor on its thread.
 #[derive(Debug)]
@@ -49,13 +54,15 @@ pub(super) struct ReactorSetup {
     pub(super) count: usize,
     pub(super) runtime: RuntimeConfig,
     pub(super) units: Vec<NewUnit>,
+    /// Its nexus bindings from before the start.
+    pub(super) bindings: Vec<NexusBindings>,
     /// The listeners that the reactor itself accepts connections on.
     pub(super) listeners: Vec<(TcpListener, PortalId)>,
     /// The Ethernet interfaces that it serves.
     pub(super) ports: Vec<(EtherPort, PortSocket)>,
     pub(super) state_writer: StateWriter,
     pub(super) media_watch: MediaWatch,
-    /// Receives an event when the thread ends, for whatever reason.
+    /// Receives an event when the thread ends, for whatever reason, and when nexus bindings change.
     pub(super) events: Sender<DaemonEvent>,
 }
 
@@ -111,7 +118,16 @@ struct Prepared {
 impl Prepared {
     fn new(start: ReactorSetup) -> Result<Self, ServeError> {
         let ReactorSetup {
-            index, count, runtime, units, listeners, ports, state_writer, media_watch, ..
+            index,
+            count,
+            runtime,
+            units,
+            bindings,
+            listeners,
+            ports,
+            state_writer,
+            media_watch,
+            events,
         } = start;
         let config = std::sync::Arc::clone(&runtime.config);
         let core = pin(&config, index);
@@ -130,8 +146,10 @@ impl Prepared {
             state_writer,
             media_watch,
             own: reactor.handle(),
+            events,
         };
         let mut member = ReactorShard::new(shard, runtime, place);
+        member.restore_bindings(bindings);
         for unit in units {
             member.add(reactor.now(), unit).map_err(ServeError::Failed)?;
         }

@@ -9,14 +9,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::state_machine::PortalId;
+use drivers::waker::Waker;
 use iscsi::name::IscsiName;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::login_peek::{self, FIRST_PDU_LEN_MAX, LoginPeek};
 
@@ -48,7 +48,7 @@ pub(super) struct Router {
 
 #[derive(Debug)]
 struct Orders {
-    wake: OwnedFd,
+    waker: Waker,
     queue: Mutex<Vec<RouterCommand>>,
 }
 
@@ -65,8 +65,7 @@ impl Router {
     /// Starts the router for these reactors, without listeners and owners. A connection may take `timeout`
     /// for its first request.
     pub(super) fn start(reactors: Vec<Deliver>, timeout: Duration) -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let orders = Arc::new(Orders { wake, queue: Mutex::new(Vec::new()) });
+        let orders = Arc::new(Orders { waker: Waker::new()?, queue: Mutex::new(Vec::new()) });
         let work = Work {
             orders: Arc::clone(&orders),
             reactors,
@@ -102,8 +101,7 @@ impl Router {
 
     fn order(&self, order: RouterCommand) {
         self.orders.queue.lock().unwrap_or_else(PoisonError::into_inner).push(order);
-        // The counter cannot overflow: the router resets it, and there are never 2^64 pending commands.
-        let _ = rustix::io::write(&self.orders.wake, &1_u64.to_ne_bytes());
+        self.orders.waker.wake();
     }
 }
 
@@ -165,7 +163,7 @@ impl Work {
     }
 
     fn wait(&self, now: Instant) -> io::Result<Ready> {
-        let mut fds = vec![PollFd::new(&self.orders.wake, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.orders.waker, PollFlags::IN)];
         fds.extend(self.pending.iter().map(|pending| PollFd::new(&pending.arrived.stream, PollFlags::IN)));
         if self.rest_until.is_none() {
             fds.extend(self.listeners.iter().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
@@ -184,8 +182,7 @@ impl Work {
 
     /// Executes the pending commands; returns whether to continue.
     fn handle_commands(&mut self) -> bool {
-        let mut counter = [0; 8];
-        let _ = rustix::io::read(&self.orders.wake, &mut counter);
+        self.orders.waker.clear();
         let orders = std::mem::take(&mut *self.orders.queue.lock().unwrap_or_else(PoisonError::into_inner));
         for order in orders {
             match order {

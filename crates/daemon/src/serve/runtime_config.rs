@@ -34,7 +34,7 @@ use crate::config::{
     UnitKey,
 };
 
-/// The PROTOCOL IDENTIFIER of iSCSI (SPC-5 §7.6.1).
+/// The PROTOCOL IDENTIFIER of iSCSI (SPC-5 §7.6).
 const PROTOCOL_ISCSI: u8 = 5;
 
 /// The single target port group, which contains every port: all paths are active/optimized.
@@ -131,6 +131,18 @@ impl IdAllocator {
             self.records.insert(group.name.clone(), (password.clone(), Arc::new(record)));
         }
         Ok(())
+    }
+
+    /// Returns the number of a target that was configured once.
+    pub(crate) fn target_number(&self, name: &str) -> Option<u32> {
+        let number_of = |(known, number): (&IscsiName, &u32)| (known.as_str() == name).then_some(*number);
+        self.targets.iter().find_map(number_of)
+    }
+
+    /// Returns the name of the target with a number.
+    pub(crate) fn target_name(&self, number: u32) -> Option<String> {
+        let found = self.targets.iter().find(|(_, known)| **known == number);
+        found.map(|(name, _)| name.to_string())
     }
 
     /// Assigns identifiers to all other items. `listening` has the actual address of each portal.

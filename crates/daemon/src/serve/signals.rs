@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use super::daemon::DaemonEvent;
+use super::daemon_event::DaemonEvent;
 
 /// Signals within this time count as one request: `timeout` and some supervisors signal a process and then
 /// its process group.

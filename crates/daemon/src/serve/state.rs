@@ -166,6 +166,39 @@ impl StateDir {
         sync_directory(&self.root)
     }
 
+    /// Reads the text of the nexus bindings; `None` when there are none.
+    ///
+    /// # Errors
+    /// [`StateError`]
+    pub(super) fn load_bindings(&self) -> Result<Option<String>, StateError> {
+        match fs::read(self.bindings()) {
+            // Text that is not UTF-8 is damaged, and the checksum shows it.
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(StateError { what: "read", path: self.bindings(), source }),
+        }
+    }
+
+    /// Returns the error that the nexus bindings are damaged.
+    pub(super) fn damaged_bindings(&self) -> StateError {
+        let why = "it is damaged; restore it from a backup, or log out on every host and remove it";
+        let source = io::Error::new(ErrorKind::InvalidData, why);
+        StateError { what: "parse the nexus bindings in", path: self.bindings(), source }
+    }
+
+    /// Writes the text of the nexus bindings; returns when it is durable.
+    ///
+    /// # Errors
+    /// [`StateError`]; the former bindings are still there then.
+    pub(super) fn save_bindings(&self, text: &str) -> Result<(), StateError> {
+        replace(&self.bindings(), text.as_bytes())?;
+        sync_directory(&self.root)
+    }
+
+    fn bindings(&self) -> PathBuf {
+        self.root.join("bindings")
+    }
+
     fn ports(&self) -> PathBuf {
         self.root.join("ports")
     }

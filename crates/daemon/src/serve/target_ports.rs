@@ -1,4 +1,4 @@
-//! RELATIVE TARGET PORT IDENTIFIERs (SPC-5 §4.8.1), which stay with their ports for good.
+//! RELATIVE TARGET PORT IDENTIFIERs (SAM-5 §4.6.5.2), which stay with their ports for good.
 //!
 //! Persistent reservations refer to a port by its identifier, also across a loss of power. So an identifier
 //! that was assigned once is not assigned to another port while unused ones are left, whatever is added to
@@ -42,7 +42,7 @@ pub(crate) struct TargetPorts {
     ids: BTreeMap<Port, u16>,
 }
 
-/// The file of identifiers is damaged.
+/// A file of the state directory is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
@@ -186,7 +186,7 @@ impl TargetPorts {
                 Port::Group(target, group) => writeln!(text, "{number} group {target} {group}"),
             };
         }
-        let sum = sum(&text);
+        let sum = checksum(&text);
         text + &sum
     }
 
@@ -197,7 +197,7 @@ impl TargetPorts {
     pub(crate) fn decode(text: &str) -> Result<Self, Damaged> {
         let (body, last) = text.split_at(text.rfind("sum ").ok_or(Damaged)?);
         let mut lines = body.lines();
-        if lines.next() != Some(HEAD) || sum(body) != last {
+        if lines.next() != Some(HEAD) || checksum(body) != last {
             return Err(Damaged);
         }
         let entry = |line: &str| {
@@ -215,7 +215,8 @@ impl TargetPorts {
     }
 }
 
-fn sum(body: &str) -> String {
+/// Returns the last line of a text file of the state directory: the checksum of the lines before it.
+pub(super) fn checksum(body: &str) -> String {
     let digest: [u8; 32] = Sha256::digest(body.as_bytes()).into();
     let half = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("sum {half}\n")

@@ -12,8 +12,8 @@ use scsi::copy::segment;
 use scsi::copy::vpd::{BlockRodLimits, RodTypeSupport, ThirdPartyCopy, TokenFeatures};
 use scsi::opcode;
 
-use super::operations::MAX_RUNNING;
-use super::tokens::{DEFAULT_INACTIVITY_S, MAX_INACTIVITY_S, MAX_LIFETIME_S, MAX_RANGES};
+use crate::copy_manager::operations::MAX_RUNNING;
+use crate::copy_manager::tokens::{DEFAULT_INACTIVITY_S, MAX_INACTIVITY_S, MAX_LIFETIME_S, MAX_RANGES};
 use crate::device_server::{DeviceServer, UnitInfo};
 
 /// The limits of a parameter list: long enough for the maximum number of descriptors at their longest, and no

@@ -13,14 +13,14 @@ use scsi::sense::{Asc, Forwarded, ForwardedFrom, Sense, SenseKey, SenseKeySpecif
 use scsi::status::Status;
 
 use super::copy_limits::SEGMENT_LEN_MAX;
-use super::operations::{OperationHandle, OperationResult};
 use super::own_unit;
 use super::transfer::{Source, Transfer, TransferFault, TransferState};
 use crate::contract::{
     ThirdPartyError, ThirdPartyReply, ThirdPartyRequest, ThirdPartyResult, ThirdPartyUnit, UnitConfig,
 };
+use crate::copy_manager::operations::{OperationHandle, OperationResult};
 use crate::device_server::DeviceServer;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
 /// An EXTENDED COPY in progress.

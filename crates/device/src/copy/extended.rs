@@ -11,7 +11,7 @@ use super::executor::Executor;
 use super::{CopyIdentifier, register, start};
 use crate::contract::SpcLevel;
 use crate::device_server::DeviceServer;
-use crate::outcome::Outcome;
+use crate::device_server::outcome::Outcome;
 use crate::task::TaskInfo;
 
 pub(super) fn extended_copy_lid1(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {

@@ -1,5 +1,5 @@
 //! RECEIVE COPY STATUS, DATA, OPERATING PARAMETERS and FAILURE DETAILS, RECEIVE ROD TOKEN INFORMATION, REPORT
-//! ALL ROD TOKENS (SPC-4 §6.18 to §6.25).
+//! ALL ROD TOKENS (SPC-4 §6.20 to §6.31).
 
 use alloc::vec::Vec;
 
@@ -11,10 +11,10 @@ use scsi::sense::Sense;
 use scsi::status::Status;
 
 use super::copy_limits;
-use super::operations::Operation;
 use crate::contract::SenseBytes;
+use crate::copy_manager::operations::Operation;
 use crate::device_server::DeviceServer;
-use crate::outcome::Outcome;
+use crate::device_server::outcome::Outcome;
 use crate::task::TaskInfo;
 
 pub(super) fn operating_parameters(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {

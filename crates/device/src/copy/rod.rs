@@ -1,4 +1,4 @@
-//! POPULATE TOKEN and WRITE USING TOKEN (SBC-3 §5.19, §5.46).
+//! POPULATE TOKEN and WRITE USING TOKEN (SBC-4 §5.12, §5.59).
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -16,13 +16,13 @@ use scsi::status::Status;
 use scsi::vpd::{Association, Designator};
 
 use super::executor::forwarded;
-use super::operations::{OperationHandle, OperationResult};
-use super::tokens::{DEFAULT_INACTIVITY_S, MAX_INACTIVITY_S, MAX_RANGES, NewToken};
 use super::transfer::{Source, Transfer, TransferFault, TransferState, blocks_of, cut_to};
 use super::{CopyIdentifier, copy_limits, own_unit, register, start};
 use crate::contract::{ThirdPartyError, ThirdPartyUnit};
+use crate::copy_manager::operations::{OperationHandle, OperationResult};
+use crate::copy_manager::tokens::{DEFAULT_INACTIVITY_S, MAX_INACTIVITY_S, MAX_RANGES, NewToken};
 use crate::device_server::DeviceServer;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::range_lock::ByteRange;
 use crate::sbc::address::Span;
 use crate::sbc::limits;

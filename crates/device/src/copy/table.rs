@@ -10,8 +10,8 @@ use scsi::opcode as op;
 use super::{extended, results, rod};
 use crate::contract::SpcLevel;
 use crate::device_server::UnitInfo;
+use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
-use crate::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 
 /// The common values of most of these commands. Their state in this unit belongs to the nexus that sent them.
 /// Blocks that they change are written through the unit that holds the blocks, with the access that the nexus

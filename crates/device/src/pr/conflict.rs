@@ -1,4 +1,4 @@
-//! Which commands conflict with a reservation (SPC-5 table 66, SBC-4 table 13, SPC-2 §5.5.1).
+//! Which commands conflict with a reservation (SPC-5 §5.14, SBC-4 §4.17, SPC-2).
 
 use scsi::cdb::Cdb;
 use scsi::opcode;
@@ -18,7 +18,7 @@ pub(crate) enum Conflict {
     Reads,
     /// It changes: every reservation stops it (WRITE, MODE SELECT, …).
     Writes,
-    /// PERSISTENT RESERVE IN and OUT: any RESERVE stops them, even the sender's own (SPC-2 §5.5.1). The code
+    /// PERSISTENT RESERVE IN and OUT: any RESERVE stops them, even the sender's own (SPC-2). The code
     /// that executes OUT checks its conflicts with persistent reservations.
     Persistent,
     /// RESERVE and RELEASE, whose own code checks both kinds of reservation.
@@ -74,7 +74,7 @@ impl PersistentReservations {
     }
 
     /// Returns whether `cdb` is one of the few commands that are still processed while saved state is lost
-    /// (SPC-5 §5.14.5.2, §5.14.5.4).
+    /// (SPC-5 §5.14.5).
     pub(crate) fn passes_while_lost(cdb: &Cdb) -> bool {
         match cdb.opcode() {
             opcode::INQUIRY

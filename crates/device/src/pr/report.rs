@@ -53,7 +53,7 @@ impl PersistentReservations {
     }
 }
 
-/// ALLOW COMMANDS 100b (SPC-5 table 213): TEST UNIT READY and RECEIVE COPY RESULTS pass every reservation.
+/// ALLOW COMMANDS 100b (SPC-5 §6.16.4): TEST UNIT READY and RECEIVE COPY RESULTS pass every reservation.
 /// MODE SENSE, READ BUFFER, RECEIVE DIAGNOSTIC RESULTS, the REPORT SUPPORTED commands and READ DEFECT DATA
 /// pass the reservations that let unregistered nexuses read.
 const ALLOW_COMMANDS: u8 = 0b100;

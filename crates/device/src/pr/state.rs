@@ -8,7 +8,7 @@ use scsi::transport_id::{self, TransportId};
 
 use super::{Held, MAX_REGISTRANTS, NexusName, PersistentReservations, Registrant};
 use crate::contract::RelativePort;
-use crate::persistent_state::StateDecodeError;
+use crate::state_decode_error::StateDecodeError;
 
 /// The most bytes that [`PersistentReservations::encode`] appends: every registrant with the longest
 /// TransportID.

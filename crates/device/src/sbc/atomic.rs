@@ -1,5 +1,5 @@
-//! Commands that are atomic against every other access: COMPARE AND WRITE (SBC-4 §5.3), ORWRITE (§5.10) and
-//! WRITE ATOMIC (§5.48).
+//! Commands that are atomic against every other access: COMPARE AND WRITE (SBC-4 §5.3), ORWRITE (SBC-4 §5.10)
+//! and WRITE ATOMIC (SBC-4 §5.48).
 //!
 //! All data is fetched before the range is locked, so that a slow initiator delays no other task.
 
@@ -12,15 +12,15 @@ use store::api::{OpAction, OpOutput};
 use super::address::{Span, length_field};
 use super::compare::{first_difference, miscompare};
 use super::data_out_collector::DataOutCollector;
-use super::orw_generation::{Disposition, Policy};
 use super::write::check_data_out;
 use super::{limits, part_len};
 use crate::fault_injection::{self, Bug};
 use crate::medium_error::IoKind;
+use crate::orw_generation::{Disposition, Policy};
 use crate::range_lock::ByteRange;
 
 use crate::device_server::DeviceServer;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
 /// COMPARE AND WRITE.
@@ -331,7 +331,7 @@ impl Job for AtomicJob {
                     Some(self.here()),
                 )));
             }
-            _ => return super::unexpected_input(),
+            _ => return JobStep::unexpected_input(),
         }
         JobStep::Wait
     }

@@ -7,8 +7,8 @@ use store::api::{Durability, Failure, Fault, OpAction};
 
 use super::{PARTS_UNDER_WAY, part_len};
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::medium_error::IoKind;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::range_lock::ByteRange;
 use crate::task::TaskInfo;
 
@@ -140,7 +140,7 @@ impl Job for BulkChange {
                 self.under_way = self.under_way.saturating_sub(1);
                 self.failed(server, task, failure)
             }
-            _ => super::unexpected_input(),
+            _ => JobStep::unexpected_input(),
         }
     }
 }

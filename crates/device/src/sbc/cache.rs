@@ -1,11 +1,11 @@
-//! SYNCHRONIZE CACHE (SBC-4 §5.31, §5.32) and PRE-FETCH (§5.12, §5.13).
+//! SYNCHRONIZE CACHE (SBC-4 §5.33, §5.34) and PRE-FETCH (SBC-4 §5.13, §5.14).
 
 use alloc::boxed::Box;
 
 use super::address::Span;
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::Outcome;
 use crate::flush::FlushThen;
-use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 
 /// SYNCHRONIZE CACHE 10 and 16. The whole cache is written, whatever the range. IMMED has no effect: an

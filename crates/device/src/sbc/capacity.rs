@@ -1,4 +1,4 @@
-//! READ CAPACITY (SBC-4 §5.20, §5.21) and TEST UNIT READY (SPC-5 §6.46).
+//! READ CAPACITY (SBC-4 §5.20, §5.21) and TEST UNIT READY (SPC-5).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use base::bytes::{UnexpectedEof, Writer};
 
 use super::limits;
+use crate::device_server::outcome::Outcome;
 use crate::device_server::{DeviceServer, UnitInfo};
-use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 
 /// TEST UNIT READY: dispatch has already checked that the unit is ready.
@@ -32,7 +32,7 @@ pub(super) fn read_capacity_10(server: &mut DeviceServer, task: &TaskInfo) -> Ou
 pub(super) fn read_capacity_16(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match parameters_16(&server.info) {
         Ok(bytes) => Outcome::ParameterData { bytes, allocation: u64::from(task.cdb.u32(10)) },
-        Err(UnexpectedEof) => super::bug(),
+        Err(UnexpectedEof) => Outcome::bug(),
     }
 }
 

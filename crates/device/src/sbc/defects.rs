@@ -1,7 +1,7 @@
 //! READ DEFECT DATA (SBC-4 §5.22, §5.23): the defect lists are always empty.
 
 use crate::device_server::DeviceServer;
-use crate::outcome::Outcome;
+use crate::device_server::outcome::Outcome;
 use crate::task::TaskInfo;
 
 /// READ DEFECT DATA(10): an empty list, in the requested format.

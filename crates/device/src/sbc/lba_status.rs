@@ -7,9 +7,9 @@ use base::units::{Blocks, Lba};
 use store::api::{Extent, ExtentState, OpAction, OpOutput};
 
 use super::address::Span;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::device_server::{DeviceServer, UnitInfo};
 use crate::medium_error::IoKind;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
 /// How many descriptors one answer has at most: 4 KiB of them. An initiator that needs more sends another
@@ -49,7 +49,7 @@ fn get(server: &DeviceServer, start: Lba, scanned: Blocks, allocation: u64) -> O
     Outcome::Run(Box::new(Look { span, allocation, count: room.clamp(1, MAX_DESCRIPTORS) }))
 }
 
-/// PROVISIONING STATUS (SBC-4 table 65).
+/// PROVISIONING STATUS (SBC-4 §5.6).
 const MAPPED: u8 = 0;
 const DEALLOCATED: u8 = 1;
 const ANCHORED: u8 = 2;
@@ -86,7 +86,7 @@ impl Job for Look {
             JobInput::OpCompleted { result: Err(failure), .. } => JobStep::Done(Outcome::CheckCondition(
                 server.medium_failure(failure, IoKind::Reading, Some(at)),
             )),
-            _ => super::unexpected_input(),
+            _ => JobStep::unexpected_input(),
         }
     }
 }

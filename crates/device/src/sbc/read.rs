@@ -1,4 +1,4 @@
-//! READ (SBC-4 §5.15 to §5.19).
+//! READ (SBC-4 §5.16 to §5.19).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -10,12 +10,13 @@ use store::api::{Failure, OpAction, OpOutput};
 use super::address::Span;
 use super::{PARTS_UNDER_WAY, part_len};
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::one_operation::Read;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::flush::FlushThen;
 use crate::medium_error::IoKind;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
-/// READ 6, 10, 12, 16 and 32. With FUA, the data read is durable (SBC-4 §4.15.2).
+/// READ 6, 10, 12, 16 and 32. With FUA, the data read is durable (SBC-4 §4.15.5).
 pub(crate) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if super::force_unit_access(&task.cdb) && server.info.capabilities.volatile_cache {
         return match Span::of_transfer(&server.info, &task.cdb) {
@@ -42,33 +43,6 @@ fn deliver_blocks(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         0 => Outcome::Good,
         wanted if wanted <= part => Outcome::Read(Read { at: span.at, wanted }),
         wanted => Outcome::Run(Box::new(LongRead { at: span.at, wanted, part, ..LongRead::default() })),
-    }
-}
-
-/// A read of one operation.
-#[derive(Debug)]
-pub(crate) struct Read {
-    at: u64,
-    /// How many bytes to deliver, from the start of a block.
-    wanted: usize,
-}
-
-impl Read {
-    pub(crate) fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
-        match input {
-            JobInput::Start => {
-                let len = self.wanted.next_multiple_of(server.info.block_len());
-                server.submit(task, 0, OpAction::Read { at: self.at, len });
-                JobStep::Wait
-            }
-            JobInput::OpCompleted { result: Ok(OpOutput::Data(data)), .. } => {
-                let data = if data.len() > self.wanted { data.slice(0, self.wanted) } else { data };
-                server.send_data_in(task, 0, data);
-                JobStep::Done(Outcome::Good)
-            }
-            JobInput::OpCompleted { result: Err(failure), .. } => failed(server, failure, self.at),
-            _ => super::unexpected_input(),
-        }
     }
 }
 
@@ -119,7 +93,7 @@ impl Job for LongRead {
             JobInput::Start => {}
             JobInput::OpCompleted { tag, result: Ok(OpOutput::Data(data)) } => {
                 let at = usize::try_from(tag.wrapping_sub(self.first)).unwrap_or(usize::MAX);
-                let Some(part) = self.parts.get_mut(at) else { return super::unexpected_input() };
+                let Some(part) = self.parts.get_mut(at) else { return JobStep::unexpected_input() };
                 *part = Some(data);
                 self.deliver_ready(server, task);
             }
@@ -130,7 +104,7 @@ impl Job for LongRead {
                 let start = self.at.saturating_add(wide(delivered));
                 return failed(server, failure, start.saturating_add(ahead.saturating_mul(wide(part))));
             }
-            _ => return super::unexpected_input(),
+            _ => return JobStep::unexpected_input(),
         }
         self.ask(server, task);
         if self.parts.is_empty() { JobStep::Done(Outcome::Good) } else { JobStep::Wait }

@@ -1,5 +1,5 @@
-//! SANITIZE (SBC-4 §5.29) and FORMAT UNIT (§5.4): operations on the whole medium that outlive their command,
-//! its nexus and every reset.
+//! SANITIZE (SBC-4 §5.30) and FORMAT UNIT (SBC-4 §5.4): operations on the whole medium that outlive their
+//! command, its nexus and every reset.
 //!
 //! They outlive the daemon as well: the sanitize journal records the operation before it begins, and its end
 //! before any initiator may write again. A unit that is started in between executes the whole operation
@@ -8,7 +8,6 @@
 //! While an operation runs, the unit processes only commands that report about the device. The operation is
 //! limited in speed, so that the other units of its thread are served meanwhile.
 
-mod journal;
 mod worker;
 
 use alloc::boxed::Box;
@@ -18,13 +17,10 @@ use scsi::opcode as op;
 use scsi::sense::{Asc, Sense, SenseKey};
 
 use super::limits::supports_block_erase;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::device_server::{DeviceServer, UnitInfo};
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
+use crate::sanitizer::{Kind, Method, Sanitizer};
 use crate::task::TaskInfo;
-
-pub(crate) use journal::SanitizeJournal;
-pub(crate) use worker::Sanitizer;
-use worker::{Kind, Method};
 
 /// Bits of byte 1.
 const IMMED: u8 = 0x80;
@@ -213,7 +209,7 @@ impl Job for Waiting {
     }
 }
 
-/// Returns whether a command is processed while the unit sanitizes or has failed to (SBC-4 §4.11.3): only
+/// Returns whether a command is processed while the unit sanitizes or has failed to (SBC-4 §4.11.2): only
 /// commands that report about the device.
 const fn passes_meanwhile(opcode: u8) -> bool {
     matches!(
@@ -240,8 +236,3 @@ impl Sanitizer {
         self.in_progress().or_else(|| self.failure().filter(|_| !mends))
     }
 }
-
-/// The sense data after a failed sanitize operation.
-const FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
-/// The sense data after a failed format operation.
-const FORMAT_FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::FORMAT_COMMAND_FAILED);

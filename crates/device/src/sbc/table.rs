@@ -11,8 +11,8 @@ use super::{
     atomic, cache, capacity, defects, lba_status, limits, read, sanitize, unmap, verify, write, write_same,
 };
 use crate::device_server::UnitInfo;
+use crate::device_server::table::{AttentionRule, Handler, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
-use crate::table::{AttentionRule, Handler, MediumNeed, ReadOnlyNexus, Row, always};
 
 /// The common values of most commands.
 const ROW: Row = Row {

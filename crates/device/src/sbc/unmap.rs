@@ -1,4 +1,4 @@
-//! UNMAP (SBC-4 §5.33).
+//! UNMAP (SBC-4 §5.35).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -10,8 +10,8 @@ use scsi::sense::{Asc, Sense};
 use super::address::Span;
 use super::bulk_change::{BulkChange, Change};
 use super::limits;
+use crate::device_server::outcome::Outcome;
 use crate::device_server::{DeviceServer, UnitInfo};
-use crate::outcome::Outcome;
 use crate::range_lock::ByteRange;
 use crate::task::TaskInfo;
 
@@ -43,7 +43,7 @@ fn ranges(facts: &UnitInfo, list: &[u8]) -> Result<VecDeque<ByteRange>, Sense> {
     let descriptors_len = usize::from(reader.u16().map_err(length_error)?);
     reader.take(4).map_err(length_error)?;
     let descriptors = reader.take(descriptors_len).map_err(length_error)?;
-    // A remainder shorter than a descriptor is ignored (SBC-4 §5.33.2).
+    // A remainder shorter than a descriptor is ignored (SBC-4 §5.35.2).
     let count = descriptors.len() / DESCRIPTOR_LEN;
     let limits = limits::limits(facts);
     if count > usize::try_from(limits.unmap_descriptors_max).unwrap_or(usize::MAX) {

@@ -1,4 +1,4 @@
-//! VERIFY (SBC-4 §5.34 to §5.37) and WRITE AND VERIFY (§5.45 to §5.47).
+//! VERIFY (SBC-4 §5.36 to §5.39) and WRITE AND VERIFY (SBC-4 §5.44 to §5.47).
 
 use alloc::boxed::Box;
 
@@ -12,12 +12,12 @@ use super::compare::{first_difference, miscompare};
 use super::part_len;
 use super::write::check_data_out;
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::fault_injection::{self, Bug};
 use crate::medium_error::IoKind;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
-/// BYTCHK (SBC-4 table 148).
+/// BYTCHK (SBC-4 §5.36).
 mod byte_check {
     /// The medium is read, and nothing is compared.
     pub(super) const NONE: u8 = 0;
@@ -221,7 +221,7 @@ impl Job for Verify {
                     Some(self.here()),
                 )));
             }
-            _ => return super::unexpected_input(),
+            _ => return JobStep::unexpected_input(),
         }
         JobStep::Wait
     }

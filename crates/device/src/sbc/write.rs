@@ -1,4 +1,4 @@
-//! WRITE (SBC-4 §5.40 to §5.44).
+//! WRITE (SBC-4 §5.40 to §5.43).
 
 use alloc::boxed::Box;
 
@@ -9,9 +9,9 @@ use store::api::{Durability, Failure, OpAction, OpOutput};
 use super::address::Span;
 use super::{PARTS_UNDER_WAY, part_len};
 use crate::device_server::DeviceServer;
-use crate::fault_injection::{self, Bug};
+use crate::device_server::outcome::one_operation::Write;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::medium_error::IoKind;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
 /// WRITE 6, 10, 12, 16 and 32.
@@ -36,8 +36,8 @@ pub(crate) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 /// Returns how many bytes of a span the initiator sends: a whole number of blocks, never zero.
 ///
 /// # Errors
-/// The outcome when the initiator sends nothing, or part of a block (FCP-4 §9.4.2 requires that sense; RFC
-/// 7143 does not specify one).
+/// The outcome when the initiator sends nothing, or part of a block (FCP-4 requires that sense; RFC 7143 does
+/// not specify one).
 pub(super) fn check_data_out(
     server: &mut DeviceServer,
     task: &TaskInfo,
@@ -56,40 +56,6 @@ pub(super) fn check_data_out(
     server.stats.writes += 1;
     server.stats.write_bytes += sent;
     if len == 0 { Err(Outcome::Good) } else { Ok(len) }
-}
-
-/// A write of one operation.
-#[derive(Debug)]
-pub(crate) struct Write {
-    at: u64,
-    len: usize,
-    force_unit_access: bool,
-}
-
-impl Write {
-    pub(crate) fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
-        match input {
-            JobInput::Start => {
-                server.fetch_data_out(task, 0, u32::try_from(self.len).unwrap_or(u32::MAX));
-                JobStep::Wait
-            }
-            JobInput::DataOut { data, .. } if data.len() == self.len => {
-                // The write cache may have been disabled while the data was being fetched.
-                let durability = server.durability(self.force_unit_access);
-                server.submit(task, 0, OpAction::Write { at: self.at, data, durability });
-                if fault_injection::is_injected(Bug::AckBeforeWrite) {
-                    return JobStep::Done(Outcome::Good);
-                }
-                JobStep::Wait
-            }
-            JobInput::OpCompleted { result: Ok(OpOutput::Done(data)), .. } => {
-                server.recycle(data);
-                JobStep::Done(Outcome::Good)
-            }
-            JobInput::OpCompleted { result: Err(failure), .. } => failed(server, failure, self.at),
-            _ => super::unexpected_input(),
-        }
-    }
 }
 
 /// A write of several parts: each is written when it is received, while the next ones are being fetched.
@@ -164,7 +130,7 @@ impl Job for LongWrite {
             JobInput::OpCompleted { tag, result: Err(failure) } => {
                 failed(server, failure, self.at.saturating_add(u64::from(tag)))
             }
-            _ => super::unexpected_input(),
+            _ => JobStep::unexpected_input(),
         }
     }
 }

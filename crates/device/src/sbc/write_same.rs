@@ -1,4 +1,4 @@
-//! WRITE SAME (SBC-4 §5.50 to §5.52).
+//! WRITE SAME (SBC-4 §5.52 to §5.54).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -11,8 +11,8 @@ use super::address::{Span, fields, length_field};
 use super::bulk_change::{BulkChange, Change};
 use super::data_out_collector::DataOutCollector;
 use super::limits;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::device_server::{DeviceServer, UnitInfo};
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::range_lock::ByteRange;
 use crate::task::TaskInfo;
 
@@ -106,7 +106,7 @@ impl Job for OneBlock {
                 server.recycle(data);
                 JobStep::Done(spread(server, self.flags, self.span, &block))
             }
-            _ => super::unexpected_input(),
+            _ => JobStep::unexpected_input(),
         }
     }
 }

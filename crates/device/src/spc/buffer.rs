@@ -8,10 +8,10 @@ use scsi::sense::Sense;
 use super::{data, data_or, good_or, whole};
 use crate::data_buffer::{self, DATA_LEN, ECHO_LEN};
 use crate::device_server::DeviceServer;
-use crate::outcome::Outcome;
+use crate::device_server::outcome::Outcome;
 use crate::task::TaskInfo;
 
-/// MODE (SPC-5 tables 236 and 318). The modes that download microcode are not supported.
+/// MODE (SPC-5 §6.20). The modes that download microcode are not supported.
 mod mode {
     pub(super) const DATA: u8 = 0x02;
     pub(super) const DESCRIPTOR: u8 = 0x03;

@@ -1,4 +1,4 @@
-//! SEND DIAGNOSTIC and RECEIVE DIAGNOSTIC RESULTS (SPC-5 §6.40, §6.27).
+//! SEND DIAGNOSTIC and RECEIVE DIAGNOSTIC RESULTS (SPC-5 §6.26).
 //!
 //! A self-test reads blocks. It takes a moment only, so a background test ends before its command is
 //! answered.
@@ -10,7 +10,7 @@ use store::api::{OpAction, OpOutput};
 
 use super::{data, length_error, whole};
 use crate::device_server::DeviceServer;
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::self_test::{self, SelfTestCode};
 use crate::task::TaskInfo;
 

@@ -8,8 +8,8 @@ use super::data;
 use crate::contract::{RelativePort, SpcLevel};
 use crate::copy::copy_limits;
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::Outcome;
 use crate::inquiry::InquiryData;
-use crate::outcome::Outcome;
 use crate::sbc::limits;
 use crate::task::TaskInfo;
 

@@ -8,8 +8,8 @@ use scsi::sense::Asc;
 use super::reservation::not_saved;
 use super::{data, data_or, length_error, whole};
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::Outcome;
 use crate::identifying_info::IdentifyingInformation;
-use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 use crate::timestamp::Timestamp;
 

@@ -1,9 +1,9 @@
 //! START STOP UNIT (SBC-4 §5.31) and PREVENT ALLOW MEDIUM REMOVAL (SBC-4 §5.15).
 //!
-//! A disk that is stopped writes its caches and is NOT READY for every nexus until it is started (SBC-4
-//! §4.20.4). A disk with a removable medium starts by itself when it is used, as drives of such media do
-//! (MMC-6 §6.43) and as initiators expect of them. Every other power condition is equivalent to active: the
-//! unit has no spindle that takes time to start.
+//! A disk that is stopped writes its caches and is NOT READY for every nexus until it is started
+//! (SBC-4 §4.20.4). A disk with a removable medium starts by itself when it is used, as drives of such media
+//! do (MMC-6) and as initiators expect of them. Every other power condition is equivalent to active: the unit
+//! has no spindle that takes time to start.
 
 use alloc::boxed::Box;
 
@@ -12,12 +12,12 @@ use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::contract::Access;
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::Outcome;
 use crate::flush::FlushThen;
-use crate::outcome::Outcome;
 use crate::pr::conflict::Conflict;
 use crate::task::TaskInfo;
 
-/// POWER CONDITION values after which caches have been written (SBC-4 table 97).
+/// POWER CONDITION values after which caches have been written (SBC-4 §5.31).
 const STANDBY: u8 = 0x3;
 const FORCE_STANDBY: u8 = 0xb;
 

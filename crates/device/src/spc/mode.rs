@@ -11,9 +11,9 @@ use store::api::OpAction;
 use super::reservation::not_saved;
 use super::{data_or, whole};
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::fault_injection::{self, Bug};
 use crate::mode::{self, MediumParameters, ModeValues, SenseRequest};
-use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::settings::Settings;
 use crate::task::TaskInfo;
 

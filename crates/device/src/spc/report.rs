@@ -10,19 +10,19 @@ use super::{data, data_or};
 use crate::alua;
 use crate::contract::SenseBytes;
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::Outcome;
+use crate::device_server::table::Row;
 use crate::log::{self, LogRequest, LogSource, Statistics, Storage};
-use crate::outcome::Outcome;
 use crate::report_luns;
 use crate::sbc::limits;
 use crate::self_test::SelfTestResults;
-use crate::table::Row;
 use crate::task::TaskInfo;
 
 pub(super) fn luns(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let Some(state) = server.nexuses.find_mut(task.nexus) else { return Outcome::Good };
     match report_luns::answer(&task.cdb, &state.nexus.luns) {
         Ok((bytes, allocation)) => {
-            // A nexus that reads the list has seen what changed in it (SPC-5 §6.33).
+            // A nexus that reads the list has seen what changed in it (SPC-5 §6.32).
             state.attentions.clear(Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
             Outcome::ParameterData { bytes, allocation }
         }
@@ -71,7 +71,7 @@ pub(super) fn supported_operation_codes(server: &mut DeviceServer, task: &TaskIn
     data_or(operation_codes(server, cdb.u8(2) & 7, cdb.u8(3), cdb.u16(4), timeouts), cdb.u32(6))
 }
 
-/// REPORTING OPTIONS (SPC-5 table 276).
+/// REPORTING OPTIONS (SPC-5 §6.34).
 mod options {
     pub(super) const ALL: u8 = 0b000;
     pub(super) const ONE_WITHOUT_ACTION: u8 = 0b001;

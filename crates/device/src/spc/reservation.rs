@@ -11,11 +11,11 @@ use scsi::status::Status;
 use super::{data, length_error, whole};
 use crate::contract::{NexusId, RelativePort};
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::Outcome;
+use crate::device_server::table::Row;
 use crate::fault_injection::{self, Bug};
-use crate::outcome::Outcome;
 use crate::pr::out::{KnownPorts, Request};
 use crate::pr::{Effects, NexusName, PersistentReservations, PrError};
-use crate::table::Row;
 use crate::task::TaskInfo;
 
 /// The longest parameter list of PERSISTENT RESERVE OUT, in bytes: enough for 64 of the longest TransportIDs
@@ -42,7 +42,7 @@ impl DeviceServer {
     }
 }
 
-/// The sense data of a command while the saved reservations could not be read (SPC-5 §5.14.5.4).
+/// The sense data of a command while the saved reservations could not be read (SPC-5 §5.14.5).
 const LOST: Sense = Sense::new(SenseKey::DATA_PROTECT, Asc::PERSISTENT_RESERVATION_INFORMATION_LOST);
 
 pub(super) fn reserve(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {

@@ -8,8 +8,8 @@ use super::{
     buffer, diagnostic, identity, information, medium_removal, mode, report as reports, reservation,
 };
 use crate::device_server::UnitInfo;
+use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
-use crate::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 
 /// The common values of most of these commands: they need no medium.
 const ROW: Row = Row {

@@ -5,24 +5,22 @@ use alloc::boxed::Box;
 use base::buffer::DataList;
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
-use scsi::status::{Status, TaskAttribute};
+use scsi::status::Status;
 use store::api::Fault;
 
 use super::{LogicalUnit, PendingTmf};
 use crate::contract::{
-    Access, DataOutFault, NexusId, SenseBytes, ThirdPartyCaller, ThirdPartyError, ThirdPartyReply,
-    ThirdPartyRequest, ThirdPartyResult, UnitEvent,
+    DataOutFault, NexusId, SenseBytes, ThirdPartyCaller, ThirdPartyError, ThirdPartyReply, ThirdPartyRequest,
+    ThirdPartyResult, UnitEvent,
 };
 use crate::device_server::DeviceServer;
+use crate::device_server::outcome::{Job, JobInput, JobStep, MAX_PARAMETER_LIST, Outcome};
 use crate::fault_injection::{self, Bug};
 use crate::medium::{EndedOp, Granted};
-use crate::outcome::{Job, JobInput, JobStep, MAX_PARAMETER_LIST, Outcome};
-use crate::settings::AttentionInterlock;
-use crate::table::{AttentionRule, Handler, MediumNeed, Row};
 use crate::task::{Origin, TaskId, TaskInfo, ThirdPartyTask};
 use crate::task_set::{AbortReport, AdmitError, Task, TaskState};
 use crate::third_party;
-use crate::{medium_error, no_lun, unit_attention};
+use crate::{medium_error, no_lun};
 
 impl LogicalUnit {
     /// Adds a task to the task set and starts it if the order of the set allows.
@@ -61,7 +59,7 @@ impl LogicalUnit {
                 self.step(id, JobInput::Woken);
             } else if let Some(id) = self.server.saves.next_turn() {
                 self.run_state_change(id);
-            } else if let Some((nexus, job)) = self.server.copy_manager.take_spawned() {
+            } else if let Some((nexus, job)) = self.server.take_spawned() {
                 self.begin_background(nexus, job);
             } else if let Some(id) = self.tasks.next_enabled() {
                 self.start(id);
@@ -168,7 +166,7 @@ impl LogicalUnit {
     fn operation_ended(&mut self, ended: EndedOp) {
         let EndedOp { owner, tag, flushes, result } = ended;
         if owner == TaskId::BACKGROUND {
-            return self.server.sanitizer_ended(result);
+            return self.server.sanitizer_ended(&result);
         }
         let Some(task) = self.tasks.find_mut(owner) else { return self.server.discard(flushes, result) };
         task.info.ops.set(task.info.ops.get().saturating_sub(1));
@@ -422,70 +420,6 @@ impl LogicalUnit {
 }
 
 impl DeviceServer {
-    /// Finds the handler of a command, or the outcome that prevents its execution.
-    fn find_handler(&mut self, task: &TaskInfo) -> Result<Handler, Outcome> {
-        let Some(access) = self.nexuses.find(task.nexus).map(|state| state.nexus.access) else {
-            return Err(Outcome::CheckCondition(Sense::new(
-                SenseKey::HARDWARE_ERROR,
-                Asc::INTERNAL_TARGET_FAILURE,
-            )));
-        };
-        let found = self.table.find(&self.info, &task.cdb);
-        let passed =
-            matches!(found, Ok(Row { attention: AttentionRule::Exempt, .. })) || task.key().is_none();
-        // SAM-5 §5.3.3: resets are reported before a reservation conflict, everything else after it.
-        let obstacle = self
-            .attention(task, passed, unit_attention::outranks_conflict)
-            .or_else(|| found.as_ref().ok().and_then(|row| self.reservation_conflict(task, row)))
-            .or_else(|| self.attention(task, passed, |_| true));
-        if let Some(outcome) = obstacle {
-            return Err(outcome);
-        }
-        let row = found.map_err(Outcome::CheckCondition)?;
-        self.check_request(task, row, access)?;
-        Ok(row.handler)
-    }
-
-    /// Reports the next unit attention of a task's nexus, if `counts` selects it.
-    fn attention(&mut self, task: &TaskInfo, passed: bool, counts: fn(Asc) -> bool) -> Option<Outcome> {
-        let kept = self.settings.attention_interlock == AttentionInterlock::Kept;
-        let state = self.nexuses.find_mut(task.nexus)?;
-        let next = state.attentions.next().filter(|next| !passed && counts(next.asc))?;
-        if !kept {
-            state.attentions.take();
-        }
-        Some(Outcome::CheckCondition(next))
-    }
-
-    fn check_request(&self, task: &TaskInfo, row: &Row, access: Access) -> Result<(), Outcome> {
-        if task.data_in_len > 0 && task.data_out_len > 0 {
-            let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
-            return Err(Outcome::CheckCondition(sense));
-        }
-        if task.attribute == TaskAttribute::Aca {
-            return Err(Outcome::CheckCondition(Sense::illegal(Asc::INVALID_MESSAGE_ERROR)));
-        }
-        if let Some(sense) = self.sanitizer.obstacle(row.opcode) {
-            return Err(Outcome::CheckCondition(
-                self.sanitizer.progress(self.info.capabilities.len).unwrap_or(sense),
-            ));
-        }
-        if access == Access::ReadOnly && !row.read_only.admits(&task.cdb) {
-            return Err(Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)));
-        }
-        if row.medium == MediumNeed::NotNeeded {
-            return Ok(());
-        }
-        if self.medium.has_too_many_abandoned() {
-            return Err(Outcome::Status(Status::BUSY));
-        }
-        let obstacle = self.not_ready().or_else(|| match row.medium {
-            MediumNeed::Writable => self.write_protection(task.nexus),
-            _ => None,
-        });
-        obstacle.map_or(Ok(()), |sense| Err(Outcome::CheckCondition(sense)))
-    }
-
     /// Begins the work that an outcome requests, or returns the outcome that follows from it at once.
     fn begin(&mut self, task: &mut Task, outcome: Outcome) -> Option<Outcome> {
         match outcome {

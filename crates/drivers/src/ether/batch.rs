@@ -162,7 +162,8 @@ impl TxBatch {
     /// Sends frames, in order, each given as its destination (none if the frame contains its own header) and
     /// its pieces. Returns how many were sent.
     ///
-    /// # Errors Why the first frame was not sent.
+    /// # Errors
+    /// Why the first frame was not sent.
     pub(super) fn send<'a, P: Iterator<Item = &'a [u8]>>(
         &mut self,
         socket: &OwnedFd,

@@ -90,7 +90,8 @@ impl Shape {
 impl Ring {
     /// Makes a socket receive into a ring from now on, with slots for frames of this payload.
     ///
-    /// # Errors There is not enough memory, or the kernel does not support receive rings.
+    /// # Errors
+    /// There is not enough memory, or the kernel does not support receive rings.
     pub(super) fn set_up(socket: &OwnedFd, payload: usize, bytes: usize) -> Result<Self, Errno> {
         let shape = Shape::of(payload, bytes);
         socket::set_receive_ring(socket, shape.block, shape.blocks, shape.slot, shape.slots())?;
@@ -118,7 +119,8 @@ impl Ring {
 
     /// Makes the socket of this ring receive into its queue again.
     ///
-    /// # Errors None is known.
+    /// # Errors
+    /// None is known.
     pub(super) fn take_down(self, socket: &OwnedFd) -> Result<(), Errno> {
         drop(self);
         socket::set_receive_ring(socket, 0, 0, 0, 0)

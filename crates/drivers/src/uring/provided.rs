@@ -34,7 +34,8 @@ pub(super) struct ProvidedBuffers {
 impl ProvidedBuffers {
     /// Registers buffers for `ring` with the kernel.
     ///
-    /// # Errors The kernel does not support buffer rings, or has no memory.
+    /// # Errors
+    /// The kernel does not support buffer rings, or has no memory.
     pub(super) fn register(ring: &IoUring) -> io::Result<Self> {
         let mut buffers = Self {
             entries: allocate(entries_layout()).cast(),

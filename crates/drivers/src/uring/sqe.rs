@@ -74,16 +74,16 @@ impl MsgHdr {
     pub(super) fn receive_into_entry(
         &mut self,
         socket: RawFd,
-        loan: &mut RxBuffer,
+        rx_buffer: &mut RxBuffer,
         behind: &mut Buf,
         poll_first: bool,
     ) -> squeue::Entry {
-        let want = loan.len_max;
+        let want = rx_buffer.len_max;
         self.pieces.clear();
-        if let Some(room) = loan.buf.spare_mut().get_mut(..want) {
+        if let Some(room) = rx_buffer.buf.spare_mut().get_mut(..want) {
             self.pieces.push(writable(room));
         } else {
-            self.pieces.push(writable(loan.buf.spare_mut()));
+            self.pieces.push(writable(rx_buffer.buf.spare_mut()));
         }
         self.pieces.push(writable(behind.spare_mut()));
         self.point();

@@ -180,13 +180,13 @@ impl StreamMachine for Parrot {
         self.stays
     }
 
-    fn return_rx_buffer(&mut self, _: Instant, conn: ConnId, loan: RxBuffer) {
+    fn return_rx_buffer(&mut self, _: Instant, conn: ConnId, rx_buffer: RxBuffer) {
         let state = self.conn(conn);
         assert!(std::mem::take(&mut state.lent), "repaid what was not lent");
-        let before = state.want - loan.len_max;
-        let got = loan.buf.len() - before;
-        assert!(got <= loan.len_max);
-        state.payload = Some(loan.buf);
+        let before = state.want - rx_buffer.len_max;
+        let got = rx_buffer.buf.len() - before;
+        assert!(got <= rx_buffer.len_max);
+        state.payload = Some(rx_buffer.buf);
         state.finish_payload();
         self.loaned_bytes += got;
         self.ask(conn);

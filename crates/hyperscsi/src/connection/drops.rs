@@ -4,19 +4,19 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DropReason {
     /// It names an unknown path, or was sent from another address than the path's.
-    #[error("the frame is of no path of the session")]
+    #[error("the frame belongs to no path of the session")]
     NoPath,
     /// It belongs to another session, or to none.
-    #[error("the frame is of another session")]
+    #[error("the frame belongs to another session")]
     NotOurs,
     /// It is protected in a session without keys, or the other way round.
-    #[error("the frame is not protected as it must be")]
+    #[error("the frame is not protected as the session requires")]
     Protection,
     /// Its CRC or authentication tag is wrong.
     #[error("the frame is damaged")]
     Damaged,
     /// It was received before, or is too old for the replay guard to know.
-    #[error("the frame came before")]
+    #[error("the frame was received before")]
     Replayed,
     /// Its packet number is far beyond the credit.
     #[error("the packet number is beyond the credit")]
@@ -25,7 +25,7 @@ pub enum DropReason {
     #[error("the payload is malformed")]
     Malformed,
     /// It acknowledges a packet number that was never sent.
-    #[error("the acknowledgement names what was never sent")]
+    #[error("the acknowledgement names a packet that was never sent")]
     FalseAck,
 }
 

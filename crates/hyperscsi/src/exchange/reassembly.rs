@@ -28,10 +28,10 @@ const MAX_SPANS: usize = 8192;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReassemblyError {
     /// It lies outside the range, in part or in whole.
-    #[error("data lies outside of what was asked for")]
+    #[error("the data is outside the requested range")]
     Outside,
     /// The piece would make more separate spans than any order of arrival explains.
-    #[error("data is scattered")]
+    #[error("the data arrived in too many pieces")]
     Scattered,
 }
 

@@ -190,29 +190,29 @@ pub struct SessionUp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LossReason {
     /// No path was alive for too long.
-    #[error("its last path was lost")]
+    #[error("the last path to the target was lost")]
     PathLost,
     /// The target ended the session.
     #[error("{}", ended(*.0))]
     Ended(DisconnectReason),
     /// The target did not know the session any more, and a new one replaced it.
-    #[error("the target knew it no more")]
+    #[error("the target does not know the session any more")]
     UnknownToTarget,
     /// The initiator's keys were used up before they could be updated, because the target acknowledged
     /// nothing that was protected with them.
-    #[error("its keys are used up")]
+    #[error("the session used up its keys")]
     KeysExhausted,
     /// The owner gave up the session: commands got no answer.
     #[error("the target did not answer commands in time")]
     Unanswered,
     /// The target violated the protocol.
-    #[error("the target broke a rule: {0}")]
+    #[error("the target violated the protocol: {0}")]
     Misbehaved(ProtocolError),
     /// No target answered in time.
-    #[error("nobody answered who serves this target to this group")]
+    #[error("no server answered that exports this target to this group")]
     NotFound,
     /// No interface of this host was up.
-    #[error("no interface is up")]
+    #[error("no network interface of this host is up")]
     NoPort,
     /// The handshake failed.
     #[error("the handshake failed: {0}")]
@@ -222,15 +222,17 @@ pub enum LossReason {
 /// Returns the text for a reason with which a target ended a session.
 fn ended(reason: DisconnectReason) -> Cow<'static, str> {
     Cow::Borrowed(match reason {
-        DisconnectReason::CLOSED => "the target ended it",
+        DisconnectReason::CLOSED => "the target ended the session",
         DisconnectReason::REPLACED => {
             "another initiator with the same name and ISID took the place of this session"
         }
-        DisconnectReason::SHUTDOWN => "the target shuts down",
-        DisconnectReason::BROKEN => "the target says that we broke a rule",
-        DisconnectReason::NOT_AUTHORIZED => "the target does not let us in any more",
-        DisconnectReason::KEYS_EXHAUSTED => "the target has used its keys up",
-        DisconnectReason(other) => return Cow::Owned(alloc::format!("the target ended it (reason {other})")),
+        DisconnectReason::SHUTDOWN => "the target is shutting down",
+        DisconnectReason::BROKEN => "the target reports that the initiator violated the protocol",
+        DisconnectReason::NOT_AUTHORIZED => "the target no longer authorizes the initiator",
+        DisconnectReason::KEYS_EXHAUSTED => "the target used up its keys",
+        DisconnectReason(other) => {
+            return Cow::Owned(alloc::format!("the target ended the session (reason {other})"));
+        }
     })
 }
 
@@ -238,22 +240,22 @@ fn ended(reason: DisconnectReason) -> Cow<'static, str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// Data beyond the expected length.
-    #[error("data beyond what was asked for")]
+    #[error("data beyond the expected length")]
     DataInOutside,
     /// Data in more pieces than any order of arrival explains.
     #[error("data in too many pieces")]
     DataInScattered,
     /// A request for data (Transfer Ready) that the command does not have, or too many of them.
-    #[error("a request for data that the command does not have")]
+    #[error("the target requested data that the command does not have")]
     TransferReadyOutside,
     /// A second, different end of a task, or less data than was announced.
-    #[error("two ends of one task")]
+    #[error("two different results for one task")]
     TwoEnds,
     /// An answer that does not belong to its request.
-    #[error("an answer that does not belong to the question")]
+    #[error("a reply of the wrong kind")]
     WrongAnswer,
     /// An acknowledgement of a packet number that was never sent.
-    #[error("an acknowledgement of what was never sent")]
+    #[error("an acknowledgement of a packet that was never sent")]
     FalseAck,
 }
 
@@ -268,7 +270,7 @@ pub enum SessionEnd {
     Closed,
     /// No session could be established within the limits of [`Retry`]; the last attempt failed for this
     /// reason.
-    #[error("no session with the target: {0}")]
+    #[error("cannot establish a session with the target: {0}")]
     RetriesExhausted(LossReason),
     /// The failure is permanent: another attempt would fail likewise.
     #[error("{0}")]

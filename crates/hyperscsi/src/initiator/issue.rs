@@ -2,12 +2,9 @@
 
 use base::arena::Key;
 use base::int_cast::{to_u32, to_usize};
-use base::time::Instant;
 use transport::command::TaskAttribute;
-use transport::initiator::{Request, SubmitError, TaskId};
 use transport::task_management::TmfFunction;
 
-use super::identity_check::MAX_PROBES;
 use super::session::{ExchangeSlots, Phase, Session};
 use super::task::{Task, TaskKind, Wire};
 use crate::aead::Level;
@@ -17,29 +14,6 @@ use crate::frame::Cmd;
 use crate::pdu::command::{Command, Manage, Request as Block};
 
 impl Session {
-    /// Accepts a request. The request waits while there is no session.
-    ///
-    /// # Errors
-    /// [`SubmitError`], when the session does not accept the request.
-    pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, SubmitError> {
-        if self.phase == Phase::Down || self.leaving {
-            return Err(SubmitError::Down);
-        }
-        let probes_max = if request.is_identity_check { MAX_PROBES } else { 0 };
-        if self.open_tasks() >= self.plan.limits.tasks_max + probes_max {
-            return Err(SubmitError::Full);
-        }
-        // OFF counts in 32 bits.
-        if u32::try_from(request.data_out.len()).is_err() {
-            return Err(SubmitError::TooLong);
-        }
-        self.stats.tasks += 1;
-        let key = self.tasks.insert_with(|_| Task::new(TaskKind::Command(request)));
-        self.waiting.push_back(key);
-        self.process_pending(now);
-        Ok(TaskId(key))
-    }
-
     /// Sends waiting requests, in order, as far as they may be sent.
     pub(super) fn issue_waiting(&mut self) {
         let mut blocked = [false; 2];
@@ -52,7 +26,7 @@ impl Session {
                 self.waiting.remove(at);
                 continue;
             };
-            if self.awaits_identity_check(task) {
+            if task.awaits_identity_check(&self.identity_checks) {
                 at += 1;
                 continue;
             }

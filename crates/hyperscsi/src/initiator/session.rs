@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use base::arena::{Arena, Key};
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
-use base::time::{Instant, soonest};
+use base::time::Instant;
+use transport::identity_check::IdentityChecks;
 
 use super::closing::ClosingNexus;
 use super::connect::{Connector, transport_path};
@@ -51,9 +52,7 @@ pub struct Session {
     pub(super) expected: usize,
     /// The least protection levels that the target was found to demand, by LUN.
     pub(super) levels: BTreeMap<u64, Level>,
-    /// Guarded logical units, and those of them whose identity check is not done.
-    pub(super) guarded: BTreeSet<u64>,
-    pub(super) unvouched: BTreeSet<u64>,
+    pub(super) identity_checks: IdentityChecks,
     /// How many requests were sent.
     pub(super) order: u64,
     pub(super) events: VecDeque<Event>,
@@ -173,8 +172,7 @@ impl Session {
             held: Vec::new(),
             expected: 0,
             levels: BTreeMap::new(),
-            guarded: BTreeSet::new(),
-            unvouched: BTreeSet::new(),
+            identity_checks: IdentityChecks::default(),
             order: 0,
             events: VecDeque::new(),
             retry_deadline: plan.retry.first.then(|| now.after(plan.retry.timeout)),
@@ -195,59 +193,6 @@ impl Session {
     /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-
-    /// Returns when `handle_timeout` is to be called, if nothing happens before.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let transport = self.nexus.as_ref().and_then(|nexus| nexus.transport.as_ref()?.poll_timeout());
-        let parting =
-            self.closing.as_ref().map(|old| old.transport.poll_timeout().unwrap_or(old.until).min(old.until));
-        let patience = self.retry_deadline.filter(|_| self.phase == Phase::Connecting);
-        soonest([transport, parting, patience, self.logout_deadline, self.connector.poll_timeout()])
-    }
-
-    /// Processes the deadlines that passed.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.now = now;
-        if let Some(transport) = self.transport() {
-            transport.handle_timeout(now);
-        }
-        if let Some(old) = &mut self.closing {
-            old.transport.handle_timeout(now);
-            old.disregard();
-        }
-        self.closing.take_if(|old| old.until <= now);
-        if self.logout_deadline.is_some_and(|at| at <= now) {
-            self.end_session(SessionEnd::LoggedOut);
-        }
-        self.finder_timeout(now);
-        if self.retry_deadline.take_if(|at| *at <= now).is_some() && self.phase == Phase::Connecting {
-            self.end_session(SessionEnd::RetriesExhausted(self.last));
-        }
-        self.process_pending(now);
-    }
-
-    /// Logs the session out once all open requests are done. [`Event::Down`] reports the end.
-    pub fn logout(&mut self, now: Instant) {
-        self.now = now;
-        self.leaving = true;
-        if self.phase == Phase::Connecting {
-            return self.end_session(SessionEnd::LoggedOut);
-        }
-        self.process_pending(now);
-    }
-
-    /// Ends the session at once. Tasks that were sent end as [`transport::initiator::TaskResult::Lost`]. The
-    /// frames that are polled afterwards carry the GOODBYE to the target.
-    pub fn close(&mut self, now: Instant) {
-        self.now = now;
-        self.send_goodbye(DisconnectReason::CLOSED);
-        self.end_session(SessionEnd::Closed);
-    }
-
-    /// Returns whether requests can be sent now.
-    pub fn is_up(&self) -> bool {
-        self.phase == Phase::Up
     }
 
     /// Returns whether the session has ended for good.
@@ -331,7 +276,7 @@ impl Session {
         if self.nexus.is_some() {
             self.handle_nexus_loss(now, LossReason::UnknownToTarget);
         }
-        self.restart_identity_checks();
+        self.identity_checks.restart();
         let keyed = agreed.keys.is_some();
         let exchanges = agreed.parameters.exchanges;
         self.nexus = Some(Box::new(Nexus {

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use base::arena::Key;
 use base::int_cast::{to_u32, to_usize};
 use smallvec::SmallVec;
+use transport::identity_check::IdentityChecks;
 use transport::initiator::{CommandResponse, Request, TmfParameters};
 use transport::task_management::TmfResult;
 
@@ -92,6 +93,10 @@ impl Task {
 
     pub(super) const fn is_command(&self) -> bool {
         matches!(self.kind, TaskKind::Command(_))
+    }
+
+    pub(super) fn awaits_identity_check(&self, checks: &IdentityChecks) -> bool {
+        matches!(&self.kind, TaskKind::Command(request) if checks.holds_back(request))
     }
 
     pub(super) fn data_out_len(&self) -> u32 {

@@ -7,16 +7,16 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::time::Instant;
-use transport::initiator::{SubmitError, TaskId, TaskResult, TmfId, TmfParameters};
+use transport::initiator::{InitiatorTransport as _, SubmitError, TaskId, TmfId, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
-use super::contract::{Event, MAX_MANAGES, ProtocolError};
+use super::contract::{Event, ProtocolError};
 use super::reply::FrameError;
-use super::session::{Phase, Session};
+use super::session::Session;
 use super::task::{Task, TaskKind};
 
 /// Returns whether a task management function ends this task.
-fn affects(function: &TmfParameters, key: Key, task: &Task) -> bool {
+pub(super) fn affects(function: &TmfParameters, key: Key, task: &Task) -> bool {
     task.is_command()
         && match function.function {
             TmfFunction::ABORT_TASK => function.task == Some(TaskId(key)),
@@ -31,52 +31,6 @@ fn affects(function: &TmfParameters, key: Key, task: &Task) -> bool {
 }
 
 impl Session {
-    /// Submits a task management function. Tasks that it affects and that are not sent yet end at once, as
-    /// not sent; tasks that the target ends are reported before the answer.
-    ///
-    /// # Errors
-    /// [`SubmitError`], when the session does not accept the request.
-    pub fn submit_tmf(&mut self, now: Instant, wanted: TmfParameters) -> Result<TmfId, SubmitError> {
-        if self.phase == Phase::Down {
-            return Err(SubmitError::Down);
-        }
-        if self.manages >= MAX_MANAGES {
-            return Err(SubmitError::Full);
-        }
-        let names_task = matches!(wanted.function, TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK);
-        let named = wanted.task.filter(|_| names_task).and_then(|task| Some((task, self.tasks.get(task.0)?)));
-        let (mut wanted, mut referenced) = (TmfParameters { task: None, ..wanted }, 0);
-        let mut is_out = true;
-        if let Some((task, state)) = named {
-            (wanted.task, wanted.lun) = (Some(task), state.lun());
-            is_out = state.wire.is_some();
-            referenced = state.wire.map_or(0, |wire| wire.xid);
-        } else if names_task {
-            return Err(SubmitError::NoTask);
-        }
-        if self.phase != Phase::Up && is_out {
-            return Err(SubmitError::NotUp);
-        }
-        let unsent =
-            self.tasks.iter().filter(|(key, task)| task.wire.is_none() && affects(&wanted, *key, task));
-        for key in unsent.map(|(key, _)| key).collect::<Vec<_>>() {
-            self.finish(key, TaskResult::NotSent);
-        }
-        let what = TaskKind::Manage { wanted, referenced, result: None, fence: Vec::new() };
-        let key = self.tasks.insert_with(|_| Task::new(what));
-        self.manages += 1;
-        if !is_out {
-            // The target never received the task.
-            let abort = wanted.function == TmfFunction::ABORT_TASK;
-            self.report(key, Some(if abort { TmfResult::COMPLETE } else { TmfResult::NO_TASK }));
-            return Ok(TmfId(key));
-        }
-        // Ahead of requests that wait: earlier requests are on their way.
-        self.waiting.push_front(key);
-        self.process_pending(now);
-        Ok(TmfId(key))
-    }
-
     /// Aborts one task; a short form of ABORT TASK.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ impl ControlQueue {
 
     /// Drops the frames that wait for a port.
     pub(crate) fn port_down(&mut self, port: EtherPort) {
-        self.queue.retain(|letter| letter.port != port);
+        self.queue.retain(|queued| queued.port != port);
         self.called.retain(|called| *called != port);
     }
 
@@ -46,7 +46,7 @@ impl ControlQueue {
     }
 
     pub(crate) fn poll_port(&mut self) -> Option<EtherPort> {
-        let waiting = self.queue.iter().map(|letter| letter.port);
+        let waiting = self.queue.iter().map(|queued| queued.port);
         let port = waiting.into_iter().find(|port| !self.called.contains(port))?;
         self.called.push(port);
         Some(port)
@@ -55,17 +55,17 @@ impl ControlQueue {
     pub(crate) fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
         self.called.retain(|called| *called != port);
         let mut at = 0;
-        while let Some(letter) = self.queue.get(at) {
+        while let Some(queued) = self.queue.get(at) {
             if out.is_full() {
                 return;
             }
-            if letter.port != port {
+            if queued.port != port {
                 at += 1;
                 continue;
             }
-            out.begin_frame(letter.to);
-            out.put(&header(letter.cmd, letter.payload.len()).to_bytes());
-            out.put(&letter.payload);
+            out.begin_frame(queued.to);
+            out.put(&header(queued.cmd, queued.payload.len()).to_bytes());
+            out.put(&queued.payload);
             put_crc(out);
             out.end_frame();
             self.queue.remove(at);

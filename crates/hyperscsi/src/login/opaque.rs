@@ -32,7 +32,7 @@ pub struct Password(Zeroizing<Vec<u8>>);
 
 /// The error for bytes that cannot be a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a password has 1 to {} bytes", Password::LEN_MAX)]
+#[error("a password must have 1 to {} bytes", Password::LEN_MAX)]
 pub struct BadPassword;
 
 impl Password {
@@ -133,7 +133,7 @@ pub struct PasswordRecord {
 
 /// The error for a cost with which no record can be made: Argon2 does not allow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Argon2id has no such parameters")]
+#[error("Argon2id does not accept these parameters")]
 pub struct BadCost;
 
 impl PasswordRecord {

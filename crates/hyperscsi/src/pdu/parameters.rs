@@ -42,31 +42,31 @@ pub struct Parameters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Illegal {
     /// `frame_max`
-    #[error("frames of fewer than {min} bytes", min = Parameters::FRAME_MAX_LEAST)]
+    #[error("the maximum frame length is less than {min} bytes", min = Parameters::FRAME_MAX_LEAST)]
     FrameMax,
     /// `frames_initial`
-    #[error("no frame may come before an acknowledgement")]
+    #[error("the number of frames before the first acknowledgement is zero")]
     FramesInitial,
     /// `levels`
-    #[error("no level of protection that is known here")]
+    #[error("no protection level is known")]
     Levels,
     /// `exchanges`
-    #[error("not from 1 to {TAGS} exchanges")]
+    #[error("the number of exchanges is not from 1 to {TAGS}")]
     Exchanges,
     /// `first_burst`
-    #[error("a first burst of more than {max} bytes", max = Parameters::FIRST_BURST_MAX)]
+    #[error("the first burst is longer than {max} bytes", max = Parameters::FIRST_BURST_MAX)]
     FirstBurst,
     /// `burst_max`
-    #[error("bursts without a byte")]
+    #[error("the maximum burst length is zero")]
     BurstMax,
     /// `paths`
-    #[error("no path")]
+    #[error("the number of paths is zero")]
     Paths,
     /// `repair`
-    #[error("a way of repair that is not known here")]
+    #[error("the recovery method is unknown")]
     Repair,
     /// `lost_after_ms`
-    #[error("lost after no time")]
+    #[error("the time until a path counts as lost is zero")]
     LostAfter,
 }
 

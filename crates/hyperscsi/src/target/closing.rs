@@ -1,4 +1,4 @@
-//! The end of a session, which is an I_T nexus loss (SAM-5 §6.4), and the removal of orphan data.
+//! The end of a session, which is an I_T nexus loss (SAM-5 §6.3.4), and the removal of orphan data.
 
 use alloc::vec::Vec;
 
@@ -16,12 +16,6 @@ use crate::frame::Header;
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
 
 impl Engine {
-    /// Ends a session on behalf of the layer above, and sends the initiator a Disconnect.
-    pub fn close_session(&mut self, now: Instant, session: SessionId) {
-        self.now = now;
-        self.end_session(session.0, SessionEnd::Closed);
-    }
-
     /// Ends a session because the layer above shuts down, and sends the initiator a Disconnect with that
     /// reason.
     pub fn shut_session(&mut self, now: Instant, session: SessionId) {

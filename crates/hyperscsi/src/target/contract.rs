@@ -109,28 +109,28 @@ impl fmt::Display for PathChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionEnd {
     /// The initiator logged out because its owner closed the session.
-    #[error("it logged out")]
+    #[error("the initiator logged out")]
     LoggedOut,
     /// The initiator gave up the session, and will log in again.
-    #[error("its initiator gave it up")]
+    #[error("the initiator gave up the session")]
     GivenUp,
     /// Session reinstatement: the same initiator port began another session.
-    #[error("it logged in again")]
+    #[error("the initiator logged in again")]
     Reinstated,
     /// No path to the initiator was alive for too long.
-    #[error("its last path was lost")]
+    #[error("the last path to the initiator was lost")]
     PathLost,
     /// The initiator acknowledged a packet number that was never sent.
-    #[error("it acknowledged what was never sent")]
+    #[error("the initiator acknowledged a packet that was never sent")]
     Misbehaved,
     /// The keys are used up and could not be updated.
-    #[error("its keys are used up")]
+    #[error("the session used up its keys")]
     KeysExhausted,
     /// The layer above closed the session.
-    #[error("it was closed")]
+    #[error("the target closed the session")]
     Closed,
     /// The layer above shuts down.
-    #[error("the target shuts down")]
+    #[error("the target is shutting down")]
     ShutDown,
 }
 

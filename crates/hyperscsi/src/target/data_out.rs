@@ -36,8 +36,7 @@ impl Engine {
         if exchange.result.is_some() || exchange.holder == Holder::Finished {
             return Err(FrameError::UnknownExchange);
         }
-        if exchange.out.waits && exchange.holder == Holder::OrphanData {
-            // There was no memory for the data. The request will be answered with BUSY.
+        if exchange.out.dropped {
             return Ok(());
         }
         if data.is_empty() {
@@ -91,21 +90,6 @@ impl Engine {
         {
             exchange.out.unsolicited_data = reassembly.take();
         }
-    }
-
-    /// Requests bytes of the initiator's data; [`Event::DataOut`] returns them, all at once. A `task` that is
-    /// no longer valid is ignored.
-    pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
-        let key = task.0;
-        let Some(exchange) =
-            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
-        else {
-            return;
-        };
-        let end = offset.saturating_add(len).min(exchange.out.len);
-        let fetch = Fetch::new(offset.min(end), end, exchange.out.unsolicited_len());
-        exchange.out.fetches.push(fetch);
-        self.advance_fetches(key);
     }
 
     /// Solicits the data of fetches that wait, in order, as far as memory allows, and then delivers the

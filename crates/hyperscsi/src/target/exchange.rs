@@ -118,8 +118,8 @@ impl TaskResult {
     }
 }
 
-/// Fixed format sense data (SPC-5 §4.5.3): ILLEGAL REQUEST, 74h/71h.
-pub(crate) const UNPROTECTED: [u8; 18] = [0x70, 0, 0x05, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x74, 0x71, 0, 0, 0, 0];
+/// ILLEGAL REQUEST, LOGICAL UNIT ACCESS NOT AUTHORIZED.
+pub(crate) const UNPROTECTED: [u8; 18] = status::sense(status::ILLEGAL_REQUEST, [0x74, 0x71]);
 
 /// The Data-Out of a command.
 #[derive(Debug)]
@@ -137,8 +137,10 @@ pub(super) struct DataOut {
     pub(super) transfer_readies: Vec<TransferReady>,
     /// The number of the next Transfer Ready.
     pub(super) number: u32,
-    /// Whether the exchange waits for memory.
+    /// Whether a fetch waits for memory.
     pub(super) waits: bool,
+    /// Whether orphan data was dropped because there was no memory: its request will be answered with BUSY.
+    pub(super) dropped: bool,
     /// Whether more data is to be requested once some of the requested data is received, or a request for
     /// data is acknowledged.
     pub(super) more: bool,
@@ -189,6 +191,7 @@ impl DataOut {
             transfer_readies: Vec::new(),
             number: 0,
             waits: false,
+            dropped: false,
             more: false,
         }
     }

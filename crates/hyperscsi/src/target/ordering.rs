@@ -87,6 +87,7 @@ impl Engine {
                     cdb: command.cdb,
                     data_in_len: command.data_in_len,
                     data_out_len: command.data_out_len,
+                    data_out: exchange.out.unsolicited_data.clone(),
                 }));
             }
             RequestState::Manage(manage, task) => {

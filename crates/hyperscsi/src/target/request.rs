@@ -232,8 +232,7 @@ impl Engine {
                     }
                     Err(_) => Some(TaskResult::GivenUp(AbortResult::BROKEN)),
                 },
-                // Orphan data of this exchange found no memory.
-                None if exchange.out.waits => Some(TaskResult::busy()),
+                None if exchange.out.dropped => Some(TaskResult::busy()),
                 None if len == 0 => None,
                 None if self.quotas.unsolicited.try_reserve(
                     self.now,
@@ -248,7 +247,6 @@ impl Engine {
                 None => Some(TaskResult::busy()),
             }
         };
-        exchange.out.waits = false;
         exchange.request = RequestState::Command(command);
         match ending {
             Some(ending) => {
@@ -315,7 +313,7 @@ impl Engine {
             state.out.reserved = to_usize(first_burst);
             state.out.unsolicited = Some(Reassembly::new(0, first_burst));
         } else {
-            state.out.waits = true;
+            state.out.dropped = true;
         }
         self.accept_data(exchange, level, header.off, payload)
     }

@@ -7,9 +7,8 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::buffer::DataList;
-use base::int_cast::to_usize;
 use transport::status;
-use transport::target::{Finish, SessionId, TaskRef};
+use transport::target::SessionId;
 
 use super::contract::{Event, PathChange, PathNotice, SessionEnd};
 use super::engine::Engine;
@@ -19,75 +18,14 @@ use crate::aead::Level;
 use crate::connection::{Connection, ConnectionEvent as Transported, Delivery, Message, PathAddress};
 use crate::fault_injection::{self, Bug};
 use crate::frame::Cmd;
-use crate::pdu::abort::{Abort, AbortResult};
+use crate::pdu::abort::Abort;
 use crate::pdu::reply::{Reply, Response};
 
 impl Engine {
-    /// Accepts Data-In, which must begin where the Data-In given before ended. A `task` that is no longer
-    /// valid is ignored.
-    pub fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
-        let key = task.0;
-        let Some(exchange) =
-            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
-        else {
-            return self.recycle(data);
-        };
-        let room = exchange.data_in.len.saturating_sub(exchange.data_in.end());
-        if offset != exchange.data_in.end() || data.len() > to_usize(room) {
-            // Data at this offset or of this length would be stored in the wrong place by the initiator.
-            self.recycle(data);
-            self.bug();
-            return self.fail_at_once(key, TaskResult::GivenUp(AbortResult::ABORTED));
-        }
-        for part in data.into_parts().filter(|part| !part.is_empty()) {
-            exchange.data_in.queued.push(part);
-        }
-        let excess = exchange.data_in.excess();
-        if let Some(session) = self.sessions.get_mut(exchange.session) {
-            self.quotas.data_in.charge(&mut session.shares.data_in, excess);
-        }
-        self.list(key);
-    }
-
-    fn recycle(&self, data: DataList) {
+    pub(super) fn recycle(&self, data: DataList) {
         for part in data.into_parts() {
             self.pool.recycle(part);
         }
-    }
-
-    /// Accepts the end of a task. A `task` that is no longer valid is ignored.
-    pub fn finish(&mut self, task: TaskRef, finish: Finish<'_>) {
-        let key = task.0;
-        let Some(exchange) =
-            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
-        else {
-            return;
-        };
-        exchange.result = Some(TaskResult::of(finish));
-        // Data-In that the layer above did not supply so far will not follow.
-        let spare = exchange.data_in.close();
-        let session = exchange.session;
-        let freed = exchange.out.stop(&self.pool);
-        self.release_data_out_quota(session, freed);
-        self.release_data_in_quota(session, spare);
-        self.queue_result(key);
-    }
-
-    /// Records that the layer above ended a task without a response (task management). Nothing of the task
-    /// that is not sent yet is sent; the initiator receives an Abort message, by which it knows that no
-    /// status follows.
-    pub fn abort(&mut self, task: TaskRef) {
-        let key = task.0;
-        let Some(exchange) =
-            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
-        else {
-            return;
-        };
-        exchange.result = Some(TaskResult::GivenUp(AbortResult::ABORTED));
-        let session = exchange.session;
-        let freed = exchange.out.stop(&self.pool);
-        self.release_data_out_quota(session, freed);
-        self.queue_result(key);
     }
 
     /// Queues the result of an exchange for sending.

@@ -107,25 +107,6 @@ impl Engine {
         }
     }
 
-    /// Accepts the result of a task management request. A `tmf` that is no longer valid is ignored.
-    pub fn finish_tmf(&mut self, tmf: TmfRef, result: TmfResult) {
-        let key = tmf.0;
-        let Some(exchange) =
-            self.exchanges.get_mut(key).filter(|exchange| exchange.holder == Holder::DeviceServer)
-        else {
-            return;
-        };
-        if !matches!(exchange.request, RequestState::Manage(..)) {
-            return;
-        }
-        if exchange.tag.is_none() {
-            // The exchange that was given up has its own result.
-            return self.remove_exchange(key);
-        }
-        exchange.result = Some(TaskResult::Managed(result));
-        self.queue_result(key);
-    }
-
     /// Gives up an exchange whose request was received.
     pub(super) fn give_up_known(&mut self, now: Instant, session: Key, key: Key) {
         let Some(exchange) = self.exchanges.get(key).filter(|exchange| exchange.result.is_none()) else {

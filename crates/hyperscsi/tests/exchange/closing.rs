@@ -8,6 +8,7 @@ use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::FramePlan;
 use transport::command::TaskAttribute;
+use transport::initiator::InitiatorTransport as _;
 
 use crate::hostile::Raw;
 use crate::world::*;

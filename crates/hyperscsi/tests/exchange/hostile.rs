@@ -17,7 +17,9 @@ use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
 use transport::command::TaskAttribute;
+use transport::initiator::InitiatorTransport as _;
 use transport::initiator::Request as Ask;
+use transport::target::TargetTransport as _;
 
 use crate::world::*;
 
@@ -283,6 +285,37 @@ fn data_without_requests_takes_a_bounded_room_and_is_forgotten() {
     raw.world.rest(4 * SECOND);
     assert_eq!((raw.world.engine.stats().orphan_data, raw.world.engine.data_bytes()), (127, 0));
     assert_eq!(raw.world.engine.sessions().count(), 1);
+}
+
+/// Data that found no memory before its request was received is gone, and was acknowledged. So the request is
+/// answered with BUSY, even if it comes when others have received memory meanwhile.
+#[test]
+fn a_request_whose_data_found_no_memory_is_answered_with_busy() {
+    let mut raw =
+        Raw::within(true, EngineLimits { data_out_bytes_max: 256 << 10, ..EngineLimits::default() });
+    let long = 48 << 10;
+    for slot in 0..4_u16 {
+        raw.request(slot, 2 + u32::from(slot), &command(WRITE, u32::from(slot) * 128, long, 0), &[]);
+    }
+    raw.world.rest(Duration::from_millis(1));
+    assert!(raw.world.engine.stats().withheld > 0, "a write waits for memory");
+    let early: Vec<u16> = (4..100).collect();
+    for slot in &early {
+        raw.data(*slot, 2 + u32::from(*slot), 0, &[1; 512]);
+    }
+    for at in (0..long).step_by(1024) {
+        raw.data(0, 2, at, &[2; 1024]);
+    }
+    raw.world.rest(Duration::from_millis(1));
+    let (executed, busy) = (raw.world.server.executed, raw.world.engine.stats().busy);
+    for slot in &early {
+        raw.request(*slot, 2 + u32::from(*slot), &command(WRITE, 4096, 512, 512), &[]);
+        raw.world.rest(Duration::from_millis(1));
+    }
+    let stored = raw.world.server.executed - executed;
+    let dropped = raw.world.engine.stats().busy - busy;
+    assert!(stored > 0 && dropped > 0, "{stored} {dropped}");
+    assert_eq!(stored + dropped, early.len() as u64);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::target::contract::SessionEnd;
 use netem::frame::{FramePlan, lossy};
 use transport::command::TaskAttribute;
-use transport::initiator::{Request, TaskResult};
+use transport::initiator::{InitiatorTransport as _, Request, TaskResult};
+use transport::target::TargetTransport as _;
 
 use crate::world::*;
 

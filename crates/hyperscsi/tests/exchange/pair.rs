@@ -9,6 +9,7 @@ use hyperscsi::pdu::parameters::{Illegal, Parameters};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
 use transport::command::TaskAttribute;
+use transport::initiator::InitiatorTransport as _;
 
 use crate::world::*;
 

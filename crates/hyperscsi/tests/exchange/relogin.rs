@@ -11,6 +11,8 @@ use hyperscsi::pdu::negotiate::Negotiate;
 use hyperscsi::target::contract::SessionEnd;
 use netem::frame::FramePlan;
 use transport::command::TaskAttribute;
+use transport::initiator::InitiatorTransport as _;
+use transport::target::TargetTransport as _;
 
 use crate::loss::hint;
 use crate::world::*;

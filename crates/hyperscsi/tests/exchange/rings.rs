@@ -4,6 +4,7 @@ use base::ether::{EtherPort, FrameMachine};
 use base::time::Duration;
 use hyperscsi::connection::PathView;
 use netem::frame::FramePlan;
+use transport::target::TargetTransport as _;
 
 use crate::world::*;
 

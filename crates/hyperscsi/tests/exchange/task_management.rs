@@ -6,8 +6,8 @@ use base::time::Duration;
 use hyperscsi::aead::Level;
 use netem::frame::{FramePlan, lossy};
 use transport::command::TaskAttribute;
-use transport::initiator::{Request, TaskId, TaskResult, TmfId, TmfParameters};
-use transport::target::TaskRef;
+use transport::initiator::{InitiatorTransport as _, Request, TaskId, TaskResult, TmfId, TmfParameters};
+use transport::target::{TargetTransport as _, TaskRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::world::*;
@@ -187,7 +187,7 @@ fn a_session_that_is_given_up_is_built_anew_and_only_what_may_run_again_does() {
     assert!(before.is_some());
     assert_eq!(world.initiators[0].session.progress(again), before, "it gets no answer");
     let now = world.now;
-    world.initiators[0].session.relogin(now);
+    world.initiators[0].session.rebuild_session(now);
     assert_eq!(world.end(0, lost).end, TaskResult::Lost);
     let up = world.run(60 * SECOND, |world| world.initiators[0].session.is_up());
     assert!(up, "it is not built anew");

@@ -21,8 +21,8 @@ use hyperscsi::target::contract::{Event, PathChange, PathNotice, SessionDirector
 use hyperscsi::target::engine::{Engine, EngineLimits};
 use netem::frame::{FrameLink, FramePlan};
 use transport::command::{Cdb, TaskAttribute};
-use transport::initiator::{Outcome, Request, TaskId};
-use transport::target::{Finish, SessionId, TaskRef};
+use transport::initiator::{InitiatorTransport as _, Outcome, Request, TaskId};
+use transport::target::{Finish, SessionId, TargetTransport as _, TaskRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
 pub(crate) const BLOCK: usize = 512;
@@ -177,11 +177,15 @@ impl Server {
                         engine.finish(command.task, Finish::good(len as u64));
                     }
                     WRITE => {
-                        let step = self.fetch_max.max(512);
-                        for from in (0..len as u32).step_by(step as usize) {
-                            engine.fetch(command.task, from, step.min(len as u32 - from));
-                        }
                         self.tasks.insert(command.task, task);
+                        let (task, data) =
+                            (command.task, command.data_out.map(DataList::from).unwrap_or_default());
+                        let came = data.len() as u32;
+                        self.event(now, engine, Event::DataOut { task, offset: 0, data });
+                        let (step, len) = (self.fetch_max.max(512), len as u32);
+                        for from in (came..len).step_by(step as usize) {
+                            engine.fetch(task, from, step.min(len - from));
+                        }
                     }
                     COUNT => {
                         self.order.push(lba);

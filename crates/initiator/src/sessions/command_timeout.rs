@@ -1,12 +1,12 @@
 //! Implements the command timeout, and finds commands that the target ended without a response.
 //!
-//! A target may end commands without a response: with TAS=0 (SPC-5, Control mode page), a LOGICAL UNIT RESET,
-//! a CLEAR TASK SET or a TARGET RESET of another initiator ends ours, and only a unit attention for the next
-//! command reports it. So when a unit reports that its commands were ended, every command that was sent to it
-//! before is aborted with ABORT TASK, and the repeatable ones are retried. The response to ABORT TASK proves
-//! that the target no longer has the command, so that no old write can overwrite a new one. A unit whose
-//! commands make no progress is sent a TEST UNIT READY (an attention check), which fetches such a unit
-//! attention.
+//! A target may end commands without a response: with TAS=0 (Control mode page, SPC-5 §7.5.11), a LOGICAL
+//! UNIT RESET, a CLEAR TASK SET or a TARGET RESET of another initiator ends ours, and only a unit attention
+//! for the next command reports it. So when a unit reports that its commands were ended, every command that
+//! was sent to it before is aborted with ABORT TASK, and the repeatable ones are retried. The response to
+//! ABORT TASK proves that the target no longer has the command, so that no old write can overwrite a new one.
+//! A unit whose commands make no progress is sent a TEST UNIT READY (an attention check), which fetches such
+//! a unit attention.
 //!
 //! A command whose timeout expires without progress is ended step by step: with ABORT TASK, then with LOGICAL
 //! UNIT RESET (unless the unit executes other commands meanwhile), then with a new session. An attention

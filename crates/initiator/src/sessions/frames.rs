@@ -13,7 +13,7 @@ use hyperscsi::login::{StretchJob, StretchResult};
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::status::Status;
 use smallvec::SmallVec;
-use transport::initiator::{CommandResponse, TaskResult};
+use transport::initiator::{CommandResponse, InitiatorTransport as _, TaskResult};
 use transport::task_management::TmfResult;
 
 use super::{DriverEvent, DriverRequest, Event, Path, PathError, SessionId, SessionUp, Sessions, index};
@@ -450,7 +450,7 @@ mod tests {
             })
             .collect();
         let up = "eth0 to 02:00:00:00:00:07 is up";
-        let [silent, ended] = ["no frames get through", "its session ended"]
+        let [silent, ended] = ["the path carries no frames", "the session ended"]
             .map(|why| format!("eth0 to 02:00:00:00:00:07: {why}"));
         assert_eq!(told, [up, &silent, up, &ended, "recovering", up, &ended, "down"]);
     }

@@ -69,25 +69,25 @@ pub enum PathError {
     #[error("the connection was lost")]
     Lost,
     /// Nothing was received from the target for too long, or a port has no link.
-    #[error("no frames get through")]
+    #[error("the path carries no frames")]
     Silent,
     /// One of its two Ethernet ports was removed, or has another address.
-    #[error("one of its ports is gone")]
+    #[error("a port of the path was removed")]
     PortGone,
     /// The target violated the protocol.
     #[error("{0}")]
     ProtocolViolation(String),
     /// The target announced that it drops the connection.
-    #[error("the target dropped it")]
+    #[error("the target closed the connection")]
     Dropped,
     /// The initiator dropped the path because the target did not answer commands.
     #[error("the target did not answer commands in time")]
     Unanswered,
     /// The initiator logged the path out.
-    #[error("it was logged out")]
+    #[error("the initiator logged out")]
     LoggedOut,
     /// The session ended, or was lost, and its paths with it.
-    #[error("its session ended")]
+    #[error("the session ended")]
     SessionEnded,
 }
 

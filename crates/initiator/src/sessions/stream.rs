@@ -34,9 +34,9 @@ impl StreamMachine for Sessions {
         self.owner(conn)?.take_rx_buffer(conn)
     }
 
-    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
+    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, rx_buffer: RxBuffer) {
         if let Some(session) = self.owner(conn) {
-            session.return_rx_buffer(now, conn, loan);
+            session.return_rx_buffer(now, conn, rx_buffer);
         }
     }
 

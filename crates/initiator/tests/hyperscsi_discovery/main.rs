@@ -87,10 +87,10 @@ fn sessions_that_cannot_be_say_why() {
         (format!("hyperscsi://backup@missing/{target}/0"), "there is no interface `missing`"),
         // The interface exists, and is down.
         (format!("hyperscsi://backup@lo/{target}/0?connect_timeout=1"), "interface lo is not up"),
-        (format!("hyperscsi://backup@ours/{target}/0?protection=encrypt"), "needs a password"),
+        (format!("hyperscsi://backup@ours/{target}/0?protection=encrypt"), "needs the group's password"),
         (
             format!("hyperscsi://backup%secret@ours/{target}/0?connect_timeout=1"),
-            "nobody answered who serves this target to this group",
+            "no server answered that exports this target to this group",
         ),
     ] {
         let told = fails(&url);

@@ -258,7 +258,7 @@ pub enum SessionOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionDown {
     /// The connection could not be opened.
-    #[error("it could not be opened")]
+    #[error("the TCP connection could not be opened")]
     Unreachable,
     /// Connecting or logging in took too long.
     #[error("the login took too long")]
@@ -276,16 +276,16 @@ pub enum ConnectionDown {
     #[error("{0}")]
     ProtocolError(ProtocolError),
     /// The connection was logged out.
-    #[error("it was logged out")]
+    #[error("the initiator logged out")]
     LoggedOut,
     /// The target announced that it drops the connection.
-    #[error("the target dropped it")]
+    #[error("the target dropped the connection")]
     Dropped,
     /// The initiator gave the connection up: the target did not answer commands.
     #[error("the target did not answer commands in time")]
     Unanswered,
     /// The connection ended together with its session.
-    #[error("its session ended")]
+    #[error("the session ended")]
     SessionEnded,
 }
 

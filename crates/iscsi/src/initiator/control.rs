@@ -31,7 +31,7 @@ impl Session {
                     .is_some_and(|connection| pdu.sn.stat_sn.after(connection.exp_stat_sn))
             {
                 // A status seems to be lost. The StatSN of the answer to a ping proves it.
-                self.ping(now, slot);
+                self.send_ping(now, slot);
             }
         } else {
             if !self.take_status(now, slot, pdu.sn)? {
@@ -135,7 +135,7 @@ impl Session {
             None if now.since(connection.heard) >= limits.ping_after
                 || overdue.is_some_and(|at| at <= now) =>
             {
-                self.ping(now, slot);
+                self.send_ping(now, slot);
                 now.after(limits.pong_within)
             }
             None => {
@@ -149,7 +149,7 @@ impl Session {
     }
 
     /// Sends a ping, unless one is unanswered or a Logout Request was sent.
-    pub(super) fn ping(&mut self, now: Instant, slot: Slot) {
+    pub(super) fn send_ping(&mut self, now: Instant, slot: Slot) {
         if self.is_closing(slot) {
             return;
         }

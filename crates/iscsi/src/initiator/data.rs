@@ -514,7 +514,7 @@ pub(super) fn sense_of(data: &[u8]) -> Result<Option<alloc::boxed::Box<[u8]>>, P
     };
     let len = usize::from(u16::from_be_bytes(*len));
     let sense = rest.get(..len).ok_or(ProtocolError::BadSense)?;
-    // SPC-5 §4.5: 252 bytes at most; no standard defines the bytes beyond.
+    // SPC-5 §4.4: 252 bytes at most; no standard defines the bytes beyond.
     let sense = sense.get(..MAX_SENSE).unwrap_or(sense);
     Ok((!sense.is_empty()).then(|| sense.into()))
 }

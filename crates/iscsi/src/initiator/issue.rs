@@ -3,10 +3,10 @@
 
 use base::time::Instant;
 use transport::command::TaskAttribute;
-use transport::initiator::{Outcome, Request, SubmitError, TaskId, TaskResult};
+use transport::initiator::{Outcome, TaskId, TaskResult};
 
 use super::connection_slot::QueuedPdu;
-use super::contract::{Event, MAX_PROBES, Purpose, Slot};
+use super::contract::{Event, Slot};
 use super::protocol_error::ProtocolError;
 use super::session::{MAX_STALE_TAGS, Phase, Session, TAG_TASK, tag};
 use super::task::{Task, TaskState};
@@ -14,35 +14,6 @@ use crate::pdu::{Itt, TargetSn};
 use crate::target::arena::Key;
 
 impl Session {
-    /// Accepts a command. It is sent immediately if a connection is up and the target's command window is
-    /// open, else as soon as both hold.
-    ///
-    /// # Errors
-    /// The reason for which the session refuses the command.
-    pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, SubmitError> {
-        if self.phase == Phase::Down || self.logout_requested {
-            return Err(SubmitError::Down);
-        }
-        if self.plan.purpose == Purpose::Discovery {
-            return Err(SubmitError::NotPossible);
-        }
-        let probes_max = if request.is_identity_check { MAX_PROBES } else { 0 };
-        if self.tasks.len() >= self.plan.limits.tasks_max + probes_max {
-            return Err(SubmitError::Full);
-        }
-        let data_out_len = u32::try_from(request.data_out.len()).map_err(|_| SubmitError::TooLong)?;
-        let immediate = request.immediate;
-        let key = self.tasks.insert_with(|_| Task::new(request, data_out_len));
-        if immediate {
-            self.waiting.push_front(key);
-        } else {
-            self.waiting.push_back(key);
-        }
-        self.stats.tasks += 1;
-        self.process_pending(now);
-        Ok(TaskId(key))
-    }
-
     /// Assigns waiting tasks to connections as far as the command window allows, and performs the actions
     /// that wait for tasks to end.
     pub(super) fn process_pending(&mut self, now: Instant) {
@@ -65,7 +36,7 @@ impl Session {
                 self.waiting.remove(held);
                 continue;
             };
-            if self.awaits_identity_check(task) {
+            if self.identity_checks.holds_back(&task.request) {
                 held += 1;
                 continue;
             }
@@ -82,7 +53,7 @@ impl Session {
     /// Returns whether a task may be assigned to a connection although other assigned tasks have no CmdSN
     /// yet. Tasks get their CmdSNs when they are sent, and the connections send in no particular order. An
     /// ORDERED or HEAD OF QUEUE task therefore waits until all earlier tasks have a CmdSN, and later tasks
-    /// wait until it has its own (SAM-5 §8.6: the order is that of submission).
+    /// wait until it has its own (SAM-5 §8: the order is that of submission).
     fn may_be_next(&self, task: &Task) -> bool {
         self.unnumbered == 0 || !(self.ordering || keeps_place(task))
     }

@@ -260,7 +260,7 @@ impl Session {
             SessionOrigin::Rebuilt => {
                 self.stats.sessions_rebuilt += 1;
                 // The LUN may lead to another device now.
-                self.identity_unconfirmed.clone_from(&self.identity_checked);
+                self.identity_checks.restart();
             }
             SessionOrigin::Continued => self.stats.sessions_continued += 1,
         }

@@ -116,17 +116,6 @@ impl Session {
         itt
     }
 
-    /// Accepts no more requests and logs out once all open ones have ended.
-    /// [`Event::Down`](super::contract::Event::Down) follows.
-    ///
-    /// Each connection is logged out by a logout of its own, and the last logout closes the session. After
-    /// the response to a logout no more PDUs arrive on that connection, so every PDU that the target sent
-    /// before was received and checked, on all connections.
-    pub fn logout(&mut self, now: Instant) {
-        self.logout_requested = true;
-        self.process_pending(now);
-    }
-
     /// Returns whether a logout was requested and no request is open.
     pub(super) fn is_ready_to_log_out(&self) -> bool {
         self.logout_requested && self.tasks.is_empty() && self.tmfs.is_empty() && !self.has_text()

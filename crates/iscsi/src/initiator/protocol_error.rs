@@ -43,28 +43,28 @@ pub enum ProtocolError {
     #[error("unknown opcode")]
     UnknownOpcode,
     /// The target did not answer a ping.
-    #[error("no answer to a ping")]
+    #[error("the target did not answer a ping")]
     PingUnanswered,
     /// The target answers a ping that was sent after a command, and still waits for the command.
-    #[error("a command did not arrive")]
+    #[error("the target did not receive a command")]
     CommandLost,
     /// A missing PDU was requested several times and was not received.
-    #[error("what was lost on the way was not sent again")]
+    #[error("the target did not retransmit lost PDUs")]
     NotRepaired,
     /// A StatSN that is not the next one.
     #[error("StatSN out of order")]
     StatSnOutOfOrder,
     /// More statuses are missing than can be requested.
-    #[error("StatSN far ahead of what came")]
+    #[error("StatSN too far ahead")]
     StatSnFarAhead,
     /// An initiator task tag that names no open request.
     #[error("answer to a request that is not open")]
     UnknownTask,
     /// An answer on another connection than its request.
-    #[error("answer on another connection than its request")]
+    #[error("answer on another connection than the request")]
     OtherConnection,
     /// An answer that is not of the kind that the request needs.
-    #[error("answer of another kind than its request wants")]
+    #[error("answer of the wrong kind for the request")]
     OtherAnswer,
 
     // Data-In.
@@ -82,7 +82,7 @@ pub enum ProtocolError {
     #[error("DataSN out of order")]
     DataSnOutOfOrder,
     /// The last DataSN, which no command reaches.
-    #[error("DataSN that no command reaches")]
+    #[error("DataSN larger than any command can need")]
     DataSnBeyondEnd,
     /// More separate pieces of data than a correct target sends.
     #[error("Data-In in too many separate pieces")]
@@ -151,7 +151,7 @@ pub enum ProtocolError {
     #[error("the target refused to clean up a lost connection")]
     NotRecoverable,
     /// More answers to pings wait to be sent than a correct target lets accumulate.
-    #[error("pings pile up, and their answers are not read")]
+    #[error("the target sends pings but does not read the answers")]
     AnswersUnread,
     /// An internal error: the initiator reached an impossible state.
     #[error("internal error")]

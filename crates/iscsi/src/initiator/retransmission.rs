@@ -34,7 +34,7 @@ impl Session {
             connection.damaged = true;
         }
         // The answer to the ping shows which statuses are missing, and those show which data is missing.
-        self.ping(now, slot);
+        self.send_ping(now, slot);
         self.arm_retransmit(now, slot);
     }
 
@@ -83,7 +83,7 @@ impl Session {
             return self.handle_protocol_error(now, slot, ProtocolError::NotRepaired);
         }
         if again || unacknowledged || unsure || talks {
-            self.ping(now, slot);
+            self.send_ping(now, slot);
         }
         self.send_reassigns(now, slot);
         if !idle || missing || again || talks || !self.tmfs.is_empty() {

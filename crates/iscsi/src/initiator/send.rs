@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 
+use base::int_cast::{to_u32, to_usize};
 use base::state_machine::ConnId;
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -15,7 +16,7 @@ use base::transmit::Transmit;
 use super::connection_slot::{ControlPdu, QueuedPdu};
 use super::contract::Slot;
 use super::session::{Phase, Session, TAG_TASK, tag};
-use super::task::{DataOutSequence, TaskState, to_u32, to_usize};
+use super::task::{DataOutSequence, TaskState};
 use crate::pdu::ahs::Ahs;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::login_request::LoginRequest;

@@ -1,14 +1,15 @@
 //! The session as its owner uses it, and the state that all modules of the initiator share.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::buffer::Pool;
 use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::Instant;
+use transport::identity_check::IdentityChecks;
 
-use super::connection_slot::{Connection, ConnectionSlot, ConnectionState, TIMERS, Timer};
+use super::connection_slot::{Connection, ConnectionSlot, ConnectionState, Timer};
 use super::contract::{
     ConnectionDown, ConnectionView, Event, MAX_CONNECTIONS, MAX_TASKS, Purpose, SessionEnd, SessionOrigin,
     SessionPlan, SessionStats, Slot,
@@ -69,10 +70,7 @@ pub struct Session {
     /// The reason for which the last connection, or attempt to establish one, ended.
     pub(super) last: ConnectionDown,
     pub(super) stats: SessionStats,
-    /// Logical units whose identity is checked in every new session, and those whose identity is not
-    /// confirmed yet.
-    pub(super) identity_checked: BTreeSet<u64>,
-    pub(super) identity_unconfirmed: BTreeSet<u64>,
+    pub(super) identity_checks: IdentityChecks,
 }
 
 /// The state of the session.
@@ -129,8 +127,7 @@ impl Session {
             session_logout: None,
             last: ConnectionDown::Unreachable,
             stats: SessionStats::default(),
-            identity_checked: BTreeSet::new(),
-            identity_unconfirmed: BTreeSet::new(),
+            identity_checks: IdentityChecks::default(),
             plan,
         };
         if session.plan.portals.is_empty() {
@@ -160,13 +157,13 @@ impl Session {
     }
 
     /// Takes a receive buffer back with the received bytes.
-    pub fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
+    pub fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, rx_buffer: RxBuffer) {
         let receiver =
             self.slot_of(conn).and_then(|slot| Some((slot, self.connection_mut(slot)?.receiver.take()?)));
         let Some((slot, mut receiver)) = receiver else {
-            return self.pool.recycle_buf(loan.buf);
+            return self.pool.recycle_buf(rx_buffer.buf);
         };
-        if receiver.return_rx_buffer(loan) > 0
+        if receiver.return_rx_buffer(rx_buffer) > 0
             && let Some(connection) = self.connection_mut(slot)
         {
             connection.heard = now;
@@ -231,38 +228,7 @@ impl Session {
         self.actions.pop_front()
     }
 
-    /// Returns the time of the next call of `handle_timeout`, if no event arrives before.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let farewell = self.session_logout.map(|(_, at)| at);
-        let places = self.slots.iter().filter_map(|connection_slot| connection_slot.deadlines.next());
-        places.chain([self.retry_deadline, self.retain_deadline, farewell].into_iter().flatten()).min()
-    }
-
-    /// Handles an expired deadline.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        for slot in (0..MAX_CONNECTIONS).map(Slot) {
-            for timer in TIMERS {
-                let connection_slot = self.slots.get_mut(usize::from(slot.0));
-                if connection_slot
-                    .is_some_and(|connection_slot| connection_slot.deadlines.expired(timer, now))
-                {
-                    self.timer(now, slot, timer);
-                }
-            }
-        }
-        if self.session_logout.is_some_and(|(_, at)| at <= now) {
-            self.end_session(SessionEnd::LoggedOut);
-        }
-        if self.retain_deadline.take_if(|at| *at <= now).is_some() {
-            self.lose_session(now, ConnectionDown::Lost);
-        }
-        if self.retry_deadline.take_if(|at| *at <= now).is_some() && self.phase == Phase::NoConnection {
-            self.end_session(SessionEnd::RetriesExhausted(self.last));
-        }
-        self.process_pending(now);
-    }
-
-    fn timer(&mut self, now: Instant, slot: Slot, timer: Timer) {
+    pub(super) fn timer(&mut self, now: Instant, slot: Slot, timer: Timer) {
         match timer {
             Timer::Retry => self.start_connecting(now, slot),
             Timer::Login => self.login_too_slow(now, slot),
@@ -273,17 +239,6 @@ impl Session {
             Timer::Retransmit => self.retransmit_missing(now, slot),
             Timer::Acknowledge => self.acknowledge_statuses(now, slot),
         }
-    }
-
-    /// Ends the session at once. Tasks that were on the way end as
-    /// [`transport::initiator::TaskResult::Lost`].
-    pub fn close(&mut self, _now: Instant) {
-        self.end_session(SessionEnd::Closed);
-    }
-
-    /// Returns whether requests can be sent now.
-    pub fn is_up(&self) -> bool {
-        self.phase == Phase::Up
     }
 
     /// Returns whether the session is over.

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use base::buffer::{Buf, Bytes, Pool};
+use base::int_cast::to_usize;
 use base::time::Instant;
 use smallvec::SmallVec;
 use transport::initiator::{CommandResponse, Request, Residual};
@@ -530,20 +531,12 @@ pub(super) struct DataOutSequence {
     pub(super) data_sn: DataSn,
 }
 
-pub(super) fn to_usize(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
-}
-
-pub(super) fn to_u32(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn land(data_in: &mut DataInBuffer, pool: &Pool, offset: u32, data: &[u8]) {
-        let len = to_u32(data.len());
+        let len = base::int_cast::to_u32(data.len());
         let mut sink = data_in.sink_for(pool, offset, len);
         match &mut sink {
             DataSink::Append(buf) => {

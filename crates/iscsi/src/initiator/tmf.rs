@@ -6,14 +6,14 @@
 
 use base::time::Instant;
 use base::transmit::Transmit;
-use transport::initiator::{SubmitError, TaskId, TaskResult, TmfId, TmfParameters};
+use transport::initiator::{TaskResult, TmfId};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::QueuedPdu;
-use super::contract::{Event, MAX_TMFS, Slot};
+use super::contract::{Event, Slot};
 use super::open_tmf::{Tmf, TmfOrigin};
 use super::protocol_error::ProtocolError;
-use super::session::{Phase, Session, TAG_TASK, TAG_TMF, find, tag};
+use super::session::{Session, TAG_TMF, find, tag};
 use super::task::{Task, TaskState};
 use crate::negotiate::TaskReporting;
 use crate::pdu::tmf_request::TmfRequest;
@@ -23,78 +23,8 @@ use crate::serial::DataSn;
 use crate::target::arena::Key;
 
 impl Session {
-    /// Submits a task management request. Affected tasks that were not sent yet end immediately, as not sent;
-    /// tasks that the target ends are reported before the response.
-    ///
-    /// # Errors
-    /// The reason for which the session refuses the request.
-    pub fn submit_tmf(&mut self, now: Instant, wanted: TmfParameters) -> Result<TmfId, SubmitError> {
-        let TmfParameters { function, lun, task } = wanted;
-        if self.phase == Phase::Down || self.session_logout.is_some() {
-            return Err(SubmitError::Down);
-        }
-        if self.tmfs.len() >= MAX_TMFS {
-            return Err(SubmitError::Full);
-        }
-        let newer = function.0 > TmfFunction::TASK_REASSIGN.0;
-        if function == TmfFunction::TASK_REASSIGN || (newer && self.parameters.protocol_level < 2) {
-            return Err(SubmitError::NotPossible);
-        }
-        let names_task = matches!(function, TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK);
-        //= rfc7143#section-11.5.4
-        //# For all the other functions, this field MUST be set to the reserved value 0xffffffff.
-        let key = task.map(|TaskId(key)| key).filter(|_| names_task);
-        let named = key.and_then(|key| self.tasks.get(key)).map(|task| {
-            let cmd_sn = (!task.request.immediate).then_some(task.cmd_sn);
-            (task.state, cmd_sn, task.was_sent())
-        });
-        if names_task && named.is_none() {
-            return Err(SubmitError::NoTask);
-        }
-        if let (TmfFunction::ABORT_TASK, Some(key), Some((_, _, is_out))) = (function, key, named) {
-            if let Some(task) = self.tasks.get_mut(key) {
-                task.request.replay = false;
-            }
-            if !is_out {
-                return Ok(self.abort_unsent(key));
-            }
-        }
-        //= rfc7143#section-11.5.1
-        //# If the connection is still active (i.e., it is not undergoing an implicit or explicit logout), an
-        //# ABORT TASK MUST be issued on the same connection to which the task to be aborted is allegiant at
-        //# the time the task management request is issued.
-        let own = match named {
-            Some((TaskState::Sent(slot), _, _)) => Some(slot).filter(|slot| !self.is_closing(*slot)),
-            _ => None,
-        };
-        let slot = own
-            .or_else(|| self.any_up(None))
-            .filter(|_| self.phase == Phase::Up)
-            .ok_or(SubmitError::NotUp)?;
-        let mut tmf = Tmf { lun, task: key, ..Tmf::new(TmfOrigin::Owner, function, slot) };
-        if let (Some(key), Some((_, cmd_sn, _))) = (key, named) {
-            //= rfc7143#section-11.5.5
-            //# For an ABORT TASK of a task created by a non-immediate command, the RefCmdSN MUST be set to
-            //# the CmdSN of the task identified by the Referenced Task Tag field.
-            tmf.referenced = (tag(TAG_TASK, key), cmd_sn);
-            tmf.lun = self.tasks.get(key).map_or(lun, |task| task.request.lun);
-        }
-        //= rfc7143#section-11.5.1
-        //# For ABORT TASK SET and CLEAR TASK SET, the issuing initiator MUST continue to respond to all valid
-        //# Target Transfer Tags (received via R2T, Text Response, NOP-In, or SCSI Data-In PDUs) related to
-        //# the affected task set, even after issuing the task management request.
-        let unsent = self.tasks.iter().filter(|(_, task)| !task.was_sent() && tmf.affects(task));
-        for key in unsent.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
-            self.finish(key, TaskResult::NotSent);
-        }
-        let key = self.tmfs.insert_with(|_| tmf);
-        self.queue(slot, QueuedPdu::Tmf(key));
-        self.process_pending(now);
-        Ok(TmfId(key))
-    }
-
     /// Aborts a task that was never sent to the target.
-    fn abort_unsent(&mut self, key: Key) -> TmfId {
+    pub(super) fn abort_unsent(&mut self, key: Key) -> TmfId {
         self.finish(key, TaskResult::NotSent);
         let tmf = Tmf::new(TmfOrigin::Owner, TmfFunction::ABORT_TASK, Slot(0));
         let id = self.tmfs.insert_with(|_| tmf);

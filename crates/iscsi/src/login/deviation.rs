@@ -16,7 +16,7 @@ pub enum Deviation {
     #[error("{}, which RFC 7143 §13.25 made obsolete: answered Reject", .0.name())]
     MarkersWanted(Key),
     /// A name that the first text already contained.
-    #[error("{} said again in a later text of the login (RFC 7143 §6.3), as before: passed over", .0.name())]
+    #[error("{} repeated in a later text of the login with the same value (RFC 7143 §6.3): ignored", .0.name())]
     NameRepeated(Key),
     /// MaxConnections in a session that has only one connection.
     #[error(
@@ -24,10 +24,10 @@ pub enum Deviation {
     )]
     ConnectionsInDiscovery,
     /// An underscore in the initiator's name.
-    #[error("an underscore in InitiatorName (RFC 7143 §4.2.7.2): taken as it is")]
+    #[error("an underscore in InitiatorName (RFC 7143 §4.2.7.2): accepted")]
     UnderscoreInName,
     /// An initiator's name that does not have a standard form.
-    #[error("an InitiatorName that is not of the form of RFC 7143 §4.2.7: taken, since names = \"lenient\"")]
+    #[error("an InitiatorName without the format of RFC 7143 §4.2.7: accepted, because names = \"lenient\"")]
     LenientName,
 }
 

@@ -11,40 +11,40 @@ use crate::text::BadText;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
     /// A request was received after the login had ended.
-    #[error("a login request came after the login had ended")]
+    #[error("the initiator sent a Login Request after the login had ended")]
     AfterTheEnd,
     /// The first PDU of the connection is not a Login Request.
-    #[error("the first PDU is no login request")]
+    #[error("the first PDU is not a Login Request")]
     FirstIsNoLogin,
     /// Another PDU was received before the login was complete.
-    #[error("another PDU came before the login was complete")]
+    #[error("the initiator sent another PDU before the login was complete")]
     OtherPduDuringLogin,
     /// The login took longer than [`super::MAX_LOGIN_TIME`].
     #[error("the login took too long")]
     TooSlow,
     /// The login took more than [`super::MAX_LOGIN_PDUS`] requests.
-    #[error("the login took too many requests")]
+    #[error("the initiator sent too many Login Requests")]
     TooManyPdus,
     /// The login took more than [`super::MAX_LOGIN_TEXTS`] texts without a result.
-    #[error("the login goes round in circles")]
+    #[error("the login makes no progress")]
     TooManyTexts,
     /// The initiator supports no version that the target supports.
-    #[error("no common version")]
+    #[error("initiator and target have no common protocol version")]
     NoCommonVersion,
     /// T and C are both set.
-    #[error("a request both ends its stage and goes on")]
+    #[error("a Login Request has both the T bit and the C bit")]
     TransitWithContinue,
     /// CSG is not the current stage of the login.
-    #[error("the current stage is another one")]
+    #[error("the current stage (CSG) is wrong")]
     StageNotCurrent,
     /// NSG is not a stage that follows CSG.
-    #[error("the next stage does not follow the current one")]
+    #[error("the next stage (NSG) does not follow the current one")]
     StageDoesNotFollow,
     /// ISID, TSIH, CID or the task tag changed during the login.
     #[error("ISID, TSIH, CID or task tag changed during the login")]
     IdentityChanged,
     /// The initiator sent text while it should wait for the rest of the target's text.
-    #[error("text came in the middle of ours")]
+    #[error("the initiator sent text before the target's text was complete")]
     TextAmidAnswer,
     /// The text is not legal.
     #[error(transparent)]
@@ -68,52 +68,52 @@ pub enum LoginError {
     #[error("TargetName: {0}")]
     BadTargetName(BadName),
     /// The session type is neither `Normal` nor `Discovery`.
-    #[error("the session type is unknown")]
+    #[error("the SessionType is unknown")]
     SessionTypeUnknown,
     /// A key that belongs in the first text occurred in a later one with another value.
-    #[error("{} says something else than in the first text", .0.name())]
+    #[error("{} differs from its value in the first text", .0.name())]
     IdentityTooLate(Key),
     /// This node has no such target.
-    #[error("there is no such target")]
+    #[error("the target does not exist")]
     TargetNotFound,
     /// The initiator must not reach the target.
-    #[error("the initiator must not reach the target")]
+    #[error("the initiator has no access to the target")]
     TargetForbidden,
     /// The target was removed.
     #[error("the target was removed")]
     TargetRemoved,
     /// The target moved temporarily.
-    #[error("the target moved for now")]
+    #[error("the target moved temporarily")]
     TargetMovedTemporarily,
     /// The target moved permanently.
-    #[error("the target moved for good")]
+    #[error("the target moved permanently")]
     TargetMovedPermanently,
     /// The target is not operational.
     #[error("the target is not operational")]
     TargetUnavailable,
     /// The target has no resources for another session.
-    #[error("the target has no room for more")]
+    #[error("the target has too many sessions or connections")]
     OutOfResources,
     /// Discovery is not served on this portal.
-    #[error("discovery is not served here")]
+    #[error("the portal serves no discovery sessions")]
     DiscoveryNotServed,
     /// The initiator must not discover targets.
-    #[error("the initiator must not discover")]
+    #[error("the initiator has no access to discovery")]
     DiscoveryForbidden,
     /// The session that the connection wants to join does not exist.
     #[error("the session to join does not exist")]
     NoSuchSession,
     /// The session that the connection wants to join belongs to another portal group.
-    #[error("the session to join is with another portal group")]
+    #[error("the session to join belongs to another portal group")]
     OtherPortalGroup,
     /// The session that the connection wants to join has its maximum number of connections.
-    #[error("the session to join has no room for another connection")]
+    #[error("the session to join has too many connections")]
     TooManyConnections,
     /// The initiator tried to log in without the authentication that it needs.
     #[error("the initiator did not authenticate itself")]
     AuthenticationSkipped,
     /// The two sides support no common authentication method.
-    #[error("no common authentication method")]
+    #[error("initiator and target have no common authentication method")]
     NoCommonAuthMethod,
 }
 

@@ -199,37 +199,37 @@ pub struct LoggedIn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InitiatorLoginError {
     /// A response was received after the login had ended, or before it began.
-    #[error("a login response came out of turn")]
+    #[error("the target sent a Login Response that was not expected")]
     OutOfTurn,
     /// The login took more than [`MAX_LOGIN_PDUS`] responses.
-    #[error("the login took too many responses")]
+    #[error("the target sent too many Login Responses")]
     TooManyPdus,
     /// The login took more than [`MAX_LOGIN_TEXTS`] texts without a result.
-    #[error("the login goes round in circles")]
+    #[error("the login makes no progress")]
     TooManyTexts,
     /// The target chose a version that the initiator does not support.
-    #[error("the target speaks another version")]
+    #[error("the target uses another protocol version")]
     OtherVersion,
     /// ISID, TSIH or the task tag differ from those of the request.
-    #[error("ISID, TSIH or task tag are not those of the request")]
+    #[error("the ISID, TSIH or task tag differs from that of the request")]
     IdentityChanged,
     /// The target gave the new session no TSIH.
-    #[error("the new session has no TSIH")]
+    #[error("the target assigned no TSIH to the new session")]
     NoTsih,
     /// CSG is not the current stage of the login.
-    #[error("the current stage is another one")]
+    #[error("the current stage (CSG) is wrong")]
     StageNotCurrent,
     /// The target moves to a stage that the initiator did not request.
-    #[error("the target moves to a stage that was not asked for")]
+    #[error("the target moved to a stage that the initiator did not request")]
     StageNotAsked,
     /// T and C are both set.
-    #[error("a response both ends its stage and goes on")]
+    #[error("a Login Response has both the T bit and the C bit")]
     TransitWithContinue,
     /// The target sent text while it should wait for the rest of the initiator's text.
-    #[error("text came in the middle of ours")]
+    #[error("the target sent text before the initiator's text was complete")]
     TextAmidRequest,
     /// The target redirects the initiator without an address.
-    #[error("the target moved, but does not say where")]
+    #[error("the target moved, but did not send its new address")]
     MovedNowhere,
     /// The text is not legal.
     #[error(transparent)]
@@ -241,10 +241,10 @@ pub enum InitiatorLoginError {
     #[error(transparent)]
     Chap(#[from] BadChap),
     /// The target chose an authentication method that the initiator did not offer, or none.
-    #[error("the target chose no authentication method that was offered")]
+    #[error("the target chose an authentication method that the initiator did not offer")]
     MethodNotOffered,
     /// The target offered a key when the initiator could not answer any more.
-    #[error("the target offered a key when it was too late to answer")]
+    #[error("the target offered a key when the initiator could not answer any more")]
     OfferAtTheEnd,
 }
 

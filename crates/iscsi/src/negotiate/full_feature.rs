@@ -74,19 +74,19 @@ pub struct Agreed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextNegotiationError {
     /// F and C are both set.
-    #[error("a request both ends the conversation and goes on")]
+    #[error("a Text Request has both the F bit and the C bit")]
     FinalWithContinue,
     /// A tag names no text negotiation that is under way.
-    #[error("no such conversation is under way")]
+    #[error("the text negotiation does not exist")]
     NoSuchConversation,
     /// A peer sent text while the rest of the other side's text was due.
-    #[error("text came in the middle of the other side's")]
+    #[error("the peer sent text before the other text was complete")]
     TextAmidAnswer,
     /// The text negotiation has no result after too many texts or responses.
-    #[error("the conversation goes round in circles")]
+    #[error("the text negotiation makes no progress")]
     TooLong,
     /// A text negotiation in a discovery session does not ask for targets.
-    #[error("a text in a discovery session asks for no targets")]
+    #[error("a Text Request in a discovery session has no SendTargets")]
     NoSendTargets,
     /// The text is not legal.
     #[error(transparent)]

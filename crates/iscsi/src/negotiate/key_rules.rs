@@ -10,16 +10,16 @@ pub enum BadNegotiation {
     #[error("{} was sent twice", .0.name())]
     KeyTwice(Key),
     /// A key was sent in a stage in which it is not legal.
-    #[error("{} does not belong to this stage", .0.name())]
+    #[error("{} is not allowed in this stage", .0.name())]
     KeyInWrongStage(Key),
     /// A key was sent by the side that must not send it.
-    #[error("{} is not for this side to send", .0.name())]
+    #[error("{} must not be sent by this side", .0.name())]
     KeyFromWrongSide(Key),
     /// A session-wide key was sent on a connection that joins a session.
-    #[error("{} was settled when the session began", .0.name())]
+    #[error("{} cannot change after the leading login", .0.name())]
     KeyOfLeadingConnection(Key),
     /// An answer is none of those that the offer allows.
-    #[error("the answer to {} is none that the offer allows", .0.name())]
+    #[error("the answer to {} is not allowed by the offer", .0.name())]
     AnswerNotOffered(Key),
     /// An offer was not answered.
     #[error("{} was not answered", .0.name())]
@@ -28,13 +28,13 @@ pub enum BadNegotiation {
     #[error("the declared value of {} is not legal", .0.name())]
     DeclaredIllegal(Key),
     /// The result of the negotiation is not acceptable to this side.
-    #[error("no agreement on {}", .0.name())]
+    #[error("initiator and target cannot agree on {}", .0.name())]
     NoAgreement(Key),
     /// `NotUnderstood`, `Irrelevant` or `Reject` was received for a key that was not offered.
-    #[error("an answer came to a key that was not offered")]
+    #[error("the peer answered a key that was not offered")]
     AnswerWithoutOffer,
     /// More answers are due than one text can hold.
-    #[error("more answers are due than a text can hold")]
+    #[error("the peer offered more keys than one text can answer")]
     TooManyAnswers,
 }
 

@@ -11,13 +11,13 @@
 //! * Connections that have not logged in: one address may have as many as there are free slots left, so a
 //!   flood from one address leaves as many slots to all others as it has itself.
 
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::SocketAddr;
 
 use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::arena::Key;
-use super::connection::index;
+use super::connection::{index, source};
 use super::contract::SessionEnd;
 use super::dispatch::PduContext;
 use super::engine::Engine;
@@ -43,18 +43,6 @@ const COME_BACK: Duration = Duration::from_secs(5);
 
 /// How many connections that have not logged in an address may always have, however few slots are free.
 const LOGINS_LEAST: usize = 16;
-
-/// Returns the part of a peer's address that the peer cannot choose: hosts choose the lower half of their
-/// IPv6 addresses.
-pub(crate) fn source(peer: SocketAddr) -> IpAddr {
-    match peer.ip() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-        address => address,
-    }
-}
 
 impl Engine {
     /// Counts a connection that is to log in. Returns false if its address has too many of those.

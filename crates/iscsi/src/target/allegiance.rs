@@ -1,380 +1,115 @@
-//! Tasks without a connection, and their reassignment to another (RFC 7143 §7.2.2), at ErrorRecoveryLevel 2.
-//!
-//! When a connection is lost, its session keeps a [`LostConnection`]. The connection's tasks become allegiant
-//! to a substitute number, which looks like a connection's but is used by no connection, so that output
-//! queued for it is sent nowhere. The device server continues to execute the tasks, and they keep the data
-//! they have to send. That data's share of the memory quotas was reserved before the loss, and is released
-//! when the tasks end or `stall` reclaims it.
+//! The connection allegiance of tasks (RFC 7143 §4.2.5.1) when their connection is lost: a session's record
+//! of its lost connections, and the substitute numbers that their tasks have instead of a connection.
 
-use base::state_machine::{Action, ConnId};
+use alloc::vec::Vec;
+
+use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
-use transport::task_management::TmfResult;
 
-use super::arena::Key;
-use super::connection::{Body, Control, Output, index};
-use super::contract::SessionEnd;
-use super::engine::Engine;
-use super::protocol_error::ProtocolError;
-use super::session::{Request, Tmf};
-use super::states::{ConnectionEvent, SessionEvent};
-use super::task::Task;
-use super::timer::{Owner, Timer};
-use crate::fault_injection::{self, Bug};
-use crate::pdu::TargetSn;
-use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
-use crate::recovery::erl2::{self, Allegiance};
-use crate::serial::DataSn;
+use crate::recovery::erl2::Allegiance;
 
 /// A lost connection whose tasks wait for reassignment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LostConnection {
-    pub(crate) cid: u16,
+    cid: u16,
     /// The substitute number that its tasks are allegiant to now.
-    pub(crate) detached_id: ConnId,
+    detached_id: ConnId,
     /// Whether it was logged out for recovery, explicitly or implicitly.
-    pub(crate) logged_out: bool,
+    logged_out: bool,
     /// When it was lost.
-    pub(crate) since: Instant,
+    since: Instant,
     /// When its tasks are ended.
     until: Instant,
 }
+
+impl LostConnection {
+    /// Returns a connection that is lost now. Its tasks are allegiant to `detached_id`.
+    pub(crate) const fn new(cid: u16, detached_id: ConnId, logged_out: bool, now: Instant) -> Self {
+        Self { cid, detached_id, logged_out, since: now, until: now }
+    }
+}
+
+/// The lost connections of a session, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct LostConnections(Vec<LostConnection>);
 
 /// How many lost connections a session remembers: as many as it may have connections. When there are more,
 /// the tasks of the oldest are ended.
 const MAX_LOST: usize = super::MAX_CONNECTIONS as usize;
 
-/// The first of the numbers that no connection has.
-const DETACHED_IDS: u32 = 1 << 31;
-
-/// Returns whether tasks with this allegiance have no connection.
-pub(super) const fn is_detached_id(conn: ConnId) -> bool {
-    conn.0 >= DETACHED_IDS
-}
-
-impl Engine {
-    /// Detaches the tasks of a lost connection. Returns whether the session keeps them, which it does if its
-    /// level permits it, its retention time is not zero, and it is not ending.
-    pub(super) fn detach_tasks(&mut self, now: Instant, session: Key, conn: ConnId, released: bool) -> bool {
-        let detached = ConnId(DETACHED_IDS | self.next_detached);
-        let Some(cid) = self.conn(conn).map(|connection| connection.cid) else {
-            self.impossible(None);
-            return false;
-        };
-        let Some(state) = self.sessions.get_mut(session) else {
-            self.impossible(Some(session));
-            return false;
-        };
-        //= rfc7143#section-7.14
-        //# On connection failure, the initiator and target MUST do one of the following:
-        let keeps = state.parameters.error_recovery_level.reassigns_tasks()
-            && state.parameters.default_time2retain > 0
-            && !state.is_logging_out();
-        if !keeps {
-            return false;
-        }
-        self.discard_early_requests(session, conn);
-        let Some(state) = self.sessions.get_mut(session) else {
-            self.impossible(Some(session));
-            return false;
-        };
-        self.next_detached = (self.next_detached + 1) % DETACHED_IDS;
-        let until =
-            now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
-        let full = state.lost.len() >= MAX_LOST;
-        let oldest = full.then(|| state.lost.remove(0));
-        state.lost.push(LostConnection {
-            cid,
-            detached_id: detached,
-            logged_out: released,
-            since: now,
-            until,
-        });
-        self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, until);
-        let keys: alloc::vec::Vec<Key> =
-            state.tasks(&self.tasks).filter(|(_, task)| task.conn == conn).map(|(key, _)| key).collect();
-        for key in keys {
-            if let Some(task) = self.tasks.get_mut(key) {
-                task.conn = detached;
-                task.in_send_queue = false;
-                task.resend_runs.clear();
-                for sequence in task.data_out.sequences_mut() {
-                    sequence.reset_if_buffer_lost();
-                    sequence.reading = false;
-                }
-            }
-        }
-        //= rfc7143#section-7.14
-        //# On a connection failure, a target MUST terminate
-        //# and/or discard all of the active immediate commands
-        let immediate = state.tasks(&self.tasks).filter(|(_, task)| task.conn == detached && task.immediate);
-        for key in immediate.map(|(key, _)| key).collect::<alloc::vec::Vec<Key>>() {
-            self.clear_task(key);
-        }
-        self.watch_detached(now, session);
-        // A task management request cannot be reassigned. An initiator that misses the response requests the
-        // function again.
-        self.drop_tmfs(session, Some(conn));
-        if let Some(oldest) = oldest {
-            self.end_tasks(session, Some(oldest.detached_id));
-        }
-        true
+impl LostConnections {
+    /// Adds a connection whose tasks wait for so long. Returns the substitute number of the connection that
+    /// is forgotten for it, if there are too many, and when its own tasks are ended.
+    pub(crate) fn insert(&mut self, lost: LostConnection, retention: Duration) -> (Option<ConnId>, Instant) {
+        let oldest = (self.0.len() >= MAX_LOST).then(|| self.0.remove(0).detached_id);
+        let until = lost.since.after(retention);
+        self.0.push(LostConnection { until, ..lost });
+        (oldest, until)
     }
 
-    /// Discards the requests that were received on a connection ahead of their turn. They are not
-    /// acknowledged, and the initiator sends them again.
-    pub(super) fn discard_early_requests(&mut self, session: Key, conn: ConnId) {
-        let (tasks, tmfs) = (&self.tasks, &self.tmfs);
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        //= rfc7143#section-11.14
-        //# When receiving a Logout Request with the reason code "remove
-        //# the connection for recovery", the target MUST discard all requests not
-        //# yet acknowledged via the ExpCmdSN that were issued on the specified
-        //# connection
-        let void = state.window.discard(|request| match request {
-            Request::Command(command) => tasks.get(command.task.0).is_some_and(|task| task.conn == conn),
-            Request::Tmf(key) => tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn),
-            Request::Ping(of, ..) | Request::Text(of, ..) | Request::Logout(of, _) => *of == conn,
-            Request::AbortedSlot => false,
-        });
-        for request in void {
-            match request {
-                Request::Command(command) => self.remove_task(command.task.0),
-                Request::Tmf(key) => {
-                    self.drop_tmf(key);
-                }
-                Request::Ping(_, _, Some(bytes)) | Request::Text(_, _, Some(bytes)) => {
-                    self.pool.recycle(bytes)
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Drops the task management requests of a session, or of one of its connections: their responses cannot
-    /// be sent.
-    pub(super) fn drop_tmfs(&mut self, session: Key, of: Option<ConnId>) {
-        let Some(state) = self.sessions.get(session) else { return };
-        let tmfs: smallvec::SmallVec<[Key; 4]> = state
-            .tmfs
-            .iter()
-            .copied()
-            .filter(|tmf| self.tmfs.get(*tmf).is_some_and(|tmf| of.is_none_or(|conn| tmf.conn == conn)))
-            .collect();
-        for tmf in tmfs {
-            self.drop_tmf(tmf);
-        }
-    }
-
-    /// Marks every lost connection with this CID as logged out for recovery (§11.14.1, §6.3.4). Returns
-    /// whether there was one. The retention time of its tasks starts again.
-    pub(super) fn mark_recovery_logout(&mut self, now: Instant, session: Key, cid: u16) -> bool {
-        let Some(state) = self.sessions.get_mut(session) else {
-            self.impossible(Some(session));
-            return false;
-        };
-        let until =
-            now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
+    /// Marks the connections with a CID as logged out for recovery. Their tasks wait until then. Returns
+    /// whether there is one.
+    pub(crate) fn log_out(&mut self, cid: u16, until: Instant) -> bool {
         let mut any = false;
-        for lost in state.lost.iter_mut().filter(|lost| lost.cid == cid) {
+        for lost in self.0.iter_mut().filter(|lost| lost.cid == cid) {
             (lost.logged_out, lost.until) = (true, until);
             any = true;
         }
         any
     }
 
-    /// Ends the tasks whose retention time is over, and the session if it has neither connections nor lost
-    /// connections left.
-    pub(super) fn on_retain_timer(&mut self, now: Instant, session: Key) {
-        loop {
-            let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
-            let Some(at) = state.lost.iter().position(|lost| lost.until <= now) else { break };
-            let lost = state.lost.remove(at);
-            self.end_tasks(session, Some(lost.detached_id));
-        }
-        let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
-        if let Some(next) = state.lost.iter().map(|lost| lost.until).min() {
-            self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, next);
-        } else if state.conns.is_empty() {
-            self.end_session(session, SessionEnd::ConnectionLost);
+    /// Removes a connection whose tasks have waited for long enough. Returns its substitute number.
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Option<ConnId> {
+        let at = self.0.iter().position(|lost| lost.until <= now)?;
+        Some(self.0.remove(at).detached_id)
+    }
+
+    /// Returns when the tasks of the next connection have waited for long enough.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.0.iter().map(|lost| lost.until).min()
+    }
+
+    /// Returns the allegiance of a task with this connection or substitute number.
+    pub(crate) fn allegiance_to(&self, conn: ConnId) -> Allegiance {
+        match self.0.iter().find(|lost| lost.detached_id == conn) {
+            Some(lost) => Allegiance::Detached { released: lost.logged_out },
+            None => Allegiance::Connected,
         }
     }
 
-    /// Handles TASK REASSIGN (§11.5.1).
-    pub(super) fn handle_task_reassign(
-        &mut self,
-        now: Instant,
-        key: Key,
-        tmf: &Tmf,
-    ) -> Result<(), ProtocolError> {
-        let Some(state) = self.sessions.get(tmf.session) else { return Err(ProtocolError::impossible()) };
-        let task = state.find(&self.tasks, tmf.referenced.0);
-        if task.is_none() && self.is_control_tag(tmf.session, tmf.referenced.0) {
-            //= rfc7143#section-11.5.1
-            //# At the target, a TASK REASSIGN function request MUST NOT be executed to reassign the
-            //# connection allegiance of a Task Management Function Request, an active text negotiation task,
-            //# or a Logout task; such a request MUST result in a task management response of "Function
-            //# rejected".
-            return self.answer_tmf(key, TmfResult::REJECTED);
-        }
-        let owner = task.and_then(|task| self.tasks.get(task)).map(|task| task.conn);
-        let allegiance = match owner {
-            None => Allegiance::Unknown,
-            Some(conn) => match state.lost.iter().find(|lost| lost.detached_id == conn) {
-                Some(lost) => Allegiance::Detached { released: lost.logged_out },
-                None => Allegiance::Connected,
-            },
-        };
-        let result = erl2::reassign(state.parameters.error_recovery_level, allegiance);
-        //= rfc7143#section-7.2.2
-        //# If allegiance reassignment is supported by the target, the task
-        //# management response to the reassignment request MUST be issued before
-        //# the reassignment becomes effective.
-        //= rfc7143#section-11.5.1
-        //# The task management response MUST be issued before the reassignment becomes effective.
-        //= rfc7143#section-11.6
-        //# For TASK REASSIGN, the new connection allegiance MUST ONLY become effective at the target after
-        //# the target issues the task management response.
-        self.answer_tmf(key, result)?;
-        if let (TmfResult::COMPLETE, Some(task)) = (result, task)
-            && !fault_injection::is_injected(Bug::ForgetReassign)
-        {
-            self.reassign_task(now, task, tmf.conn, tmf.exp_data_sn);
-        }
-        Ok(())
+    /// Returns whether tasks with this substitute number have had no connection for so long.
+    pub(crate) fn is_detached_for(&self, conn: ConnId, now: Instant, span: Duration) -> bool {
+        self.0.iter().any(|lost| lost.detached_id == conn && now.since(lost.since) >= span)
     }
 
-    /// Makes a task allegiant to a connection and continues it there.
-    fn reassign_task(&mut self, now: Instant, key: Key, conn: ConnId, exp_data_sn: DataSn) {
-        // The response may have cost another connection, and its loss the tasks of the oldest lost one.
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        let session = task.session;
-        task.conn = conn;
-        task.in_send_queue = false;
-        //= rfc7143#section-7.2.2
-        //# If a SCSI command that involves data input is reassigned, any SNACK Tag it holds for a final
-        //# response from the original connection is deleted, and the default value of 0 MUST be used instead.
-        // §7.2.2: the SNACK tag that was recorded for its response is forgotten.
-        task.snack_tag = 0;
-        let was_answered = task.sent_status.take().is_some();
-        let upto = erl2::acknowledges(task.data_in.acked_sn, task.data_in.data_sn, exp_data_sn);
-        let freed = task.data_in.acknowledge(upto, &self.pool);
-        //= rfc7143#section-11.5.6
-        //# the target MUST transmit all Data-In PDUs (if any) starting with the data acknowledgment reference
-        //# number.
-        task.data_in.rewind();
-        if was_answered {
-            self.uncount_unacked_task(session);
-        }
-        self.stats.reassigns += 1;
-        self.count_repair(conn, |repairs| repairs.reassigns += 1);
-        self.release_data_in(session, freed);
-        self.request_missing_data(now, key, conn);
-        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
-        //= rfc7143#section-7.2.2
-        //# This might possibly involve retransmission of data/R2T/status PDUs as necessary but MUST involve
-        //# the (re)transmission of the status PDU.
-        let ends = task.result.is_some() && !task.data_out.is_expecting();
-        if ends {
-            self.queue_response(key);
-        } else if task.data_in.queued > 0 && !core::mem::replace(&mut task.in_send_queue, true) {
-            self.queue(conn, Output::Task(key));
-        }
-        self.drain_ready(session);
+    /// Returns whether a connection with this CID is lost.
+    pub(crate) fn has_cid(&self, cid: u16) -> bool {
+        self.0.iter().any(|lost| lost.cid == cid)
     }
 
-    /// Asks for the data that the initiator still owes to a reassigned task.
-    fn request_missing_data(&mut self, now: Instant, key: Key, conn: ConnId) {
-        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
-        // Without a connection no data could be received. The time limit of each sequence therefore starts
-        // again with its next R2T, and so does the count of R2Ts that brought no data.
-        task.data_out
-            .sequences_mut()
-            .for_each(|sequence| (sequence.progress, sequence.fruitless_retries) = (None, 0));
-        let runs: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> =
-            task.data_out.sequences_mut().map(|sequence| (sequence.ttt, sequence.sent)).collect();
-        let has_ended = task.result.is_some();
-        for (ttt, sent) in runs {
-            if has_ended {
-                // The task does not need that data any more, and the sequence ended with its connection.
-                if let Some(task) = self.tasks.get_mut(key) {
-                    task.data_out.drop_sequence(ttt, &self.pool);
-                }
-            } else if sent {
-                self.request_recovery_r2t(key, ttt);
-            } else {
-                self.queue(conn, Output::R2t(key, ttt));
-            }
-        }
-        self.advance_fetches(key);
-        self.watch_data(now, conn);
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// Removes a connection from its session, because a logout for recovery names it or a login reinstates
-    /// it.
-    pub(super) fn remove_for_recovery(&mut self, now: Instant, session: Key, conn: ConnId) {
-        let kept = self.detach_tasks(now, session, conn, true);
-        if let Some(state) = self.sessions.get_mut(session) {
-            state.conns.retain(|other| *other != conn);
-            if state.conns.is_empty() && kept {
-                state.state = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
-            }
-        }
-        if !kept {
-            self.end_tasks(session, Some(conn));
-        }
-        if let Some(connection) = self.conn_mut(conn) {
-            connection.session = None;
-            connection.closing = true;
-            connection.deadlines.clear(Timer::Logout);
-            connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
-        }
-        self.remove_from_fences(session, conn);
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
     }
+}
 
-    /// As [`Self::remove_for_recovery`], and aborts the connection at once, without a Logout Response on it.
-    pub(super) fn replace_connection(&mut self, now: Instant, session: Key, conn: ConnId) {
-        self.remove_for_recovery(now, session, conn);
-        self.actions.push_back(Action::Abort(conn));
-    }
+/// The first of the numbers that no connection has.
+const DETACHED_IDS: u32 = 1 << 31;
 
-    /// Reports to another connection of a session that one was dropped (§11.9.1).
-    pub(super) fn announce_loss(&mut self, session: Key, cid: u16) {
-        let Some(state) = self.sessions.get(session) else { return };
-        let Some(conn) = state.conns.first().copied() else { return };
-        let (parameter2, parameter3) =
-            (state.parameters.default_time2wait, state.parameters.default_time2retain);
-        let message = AsyncMessage {
-            lun: 0,
-            sn: TargetSn::default(),
-            event: AsyncEventCode::CONNECTION_DROP,
-            vendor_code: 0,
-            parameter1: cid,
-            parameter2,
-            parameter3,
-        };
-        if let Err(why) = self.queue_control(conn, Control::Async(message), Body::Empty) {
-            self.drop_connection(conn, why);
-        }
-    }
+/// Returns a substitute number for tasks without a connection.
+pub(crate) const fn detached_id(number: u32) -> ConnId {
+    ConnId(DETACHED_IDS | number)
+}
 
-    /// Returns the connection of a session with this CID.
-    pub(super) fn member(&self, session: Key, cid: u16) -> Option<ConnId> {
-        let state = self.sessions.get(session)?;
-        let is_it = |conn: &ConnId| {
-            self.conns.get(index(*conn)).and_then(Option::as_deref).is_some_and(|found| found.cid == cid)
-        };
-        state.conns.iter().copied().find(is_it)
-    }
+/// Returns whether tasks with this allegiance have no connection.
+pub(crate) const fn is_detached_id(conn: ConnId) -> bool {
+    conn.0 >= DETACHED_IDS
 }
 
 /// Returns how long tasks wait for reassignment.
-fn retention(time2wait: u16, time2retain: u16) -> Duration {
+pub(crate) fn retention(time2wait: u16, time2retain: u16) -> Duration {
     Duration::from_secs(u64::from(time2wait) + u64::from(time2retain))
-}
-
-impl Task {
-    /// Returns whether it has no connection.
-    pub(crate) const fn is_detached(&self) -> bool {
-        is_detached_id(self.conn)
-    }
 }

@@ -5,11 +5,10 @@ use alloc::collections::VecDeque;
 use base::int_cast::to_usize;
 use base::state_machine::ConnId;
 use transport::quota::{Admission, DataInReservation};
-use transport::status::SENSE_MAX;
-use transport::target::{Command, Finish, SessionId, TaskRef};
+use transport::target::{Command, SessionId, TaskRef};
 
 use super::arena::Key;
-use super::connection::{Output, index};
+use super::connection::index;
 use super::contract::Event;
 use super::data_in::DataIn;
 use super::data_out_sequence::Sequence;
@@ -17,9 +16,10 @@ use super::data_out_transfer::DataOutTransfer;
 use super::dispatch::PduContext;
 use super::engine::Engine;
 use super::incoming::{Incoming, IncomingCommand};
+use super::output::Output;
 use super::protocol_error::ProtocolError;
-use super::session::{Ready, Request, Session};
-use super::stall::SequenceProgress;
+use super::sequence_progress::SequenceProgress;
+use super::session::{PendingCommand, Ready, Request, Session};
 use super::task::{Holder, Task, TaskResult};
 use super::window::CmdSnOrder;
 use crate::fault_injection::{self, Bug};
@@ -175,7 +175,7 @@ impl Engine {
             data_out: DataOutTransfer::default(),
             data_in: DataIn::default(),
             result: None,
-            needs_fence: is_preempt_and_abort(&command.cdb),
+            needs_fence: false,
             retains_sent: keeps,
             sent_status: None,
             snack_tag: 0,
@@ -218,16 +218,8 @@ impl Engine {
         if !command.is_final {
             self.watch_data(context.now, context.conn);
         }
-        let up = Command {
-            task: TaskRef(key),
-            session: SessionId(session),
-            lun: command.lun,
-            attribute: command.attribute,
-            priority: command.priority,
-            cdb: ahs.join_cdb(command.cdb),
-            data_in_len,
-            data_out_len,
-        };
+        let (attribute, priority, cdb) = (command.attribute, command.priority, ahs.join_cdb(command.cdb));
+        let up = PendingCommand { task: key, attribute, priority, cdb };
         self.sequence_command(context, session, command, up)
     }
 
@@ -237,7 +229,7 @@ impl Engine {
         context: PduContext<'_>,
         session: Key,
         command: &ScsiCommand,
-        up: Command,
+        up: PendingCommand,
     ) -> Result<(), ProtocolError> {
         if command.immediate {
             self.deliver_in_order(session, up);
@@ -265,11 +257,10 @@ impl Engine {
     }
 
     /// Delivers a command to the layer above, or queues it behind the requests that already wait.
-    pub(super) fn deliver_in_order(&mut self, session: Key, command: Command) {
-        let key = command.task.0;
+    pub(super) fn deliver_in_order(&mut self, session: Key, command: PendingCommand) {
         // A logout whose turn came together with this command may have ended the session.
         let Some(state) = self.sessions.get_mut(session) else { return };
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(command.task) else { return };
         if !task.immediate && !task.in_window {
             task.in_window = true;
             state.window.command_started();
@@ -277,20 +268,32 @@ impl Engine {
         if task.result.is_some() {
             return;
         }
-        if state.ready.is_empty() && self.reserve_data_in(session, command.data_in_len) {
+        let data_in_len = task.data_in_len;
+        if state.ready.is_empty() && self.reserve_data_in(session, data_in_len) {
             self.deliver_command(command);
         } else if let Some(state) = self.sessions.get_mut(session) {
             state.ready.push_back(Ready::Command(command));
         }
     }
 
-    fn deliver_command(&mut self, command: Command) {
-        if let Some(task) = self.tasks.get_mut(command.task.0).filter(|task| task.result.is_none()) {
-            task.holder = Holder::DeviceServer;
-            let claim = self.quotas.data_in_claim(command.data_in_len);
-            task.data_in.reservation = DataInReservation::new(claim, command.data_in_len);
-            self.events.push_back(Event::Command(command));
-        }
+    /// Passes a command to the layer above, together with the unsolicited data that is received.
+    fn deliver_command(&mut self, command: PendingCommand) {
+        let PendingCommand { task: key, attribute, priority, cdb } = command;
+        let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
+        task.holder = Holder::DeviceServer;
+        let claim = self.quotas.data_in_claim(task.data_in_len);
+        task.data_in.reservation = DataInReservation::new(claim, task.data_in_len);
+        self.events.push_back(Event::Command(Command {
+            task: TaskRef(key),
+            session: SessionId(task.session),
+            lun: task.lun,
+            attribute,
+            priority,
+            cdb,
+            data_in_len: task.data_in_len,
+            data_out_len: task.data_out_len,
+            data_out: task.data_out.unsolicited_data(),
+        }));
     }
 
     /// Reserves memory for the Data-In of a command, or enqueues its session for it.
@@ -329,9 +332,9 @@ impl Engine {
                     self.deliver_tmf(session, tmf);
                 }
                 Some(Ready::Command(command)) => {
-                    let len = command.data_in_len;
-                    let is_live = self.tasks.get(command.task.0).is_some_and(|task| task.result.is_none());
-                    if is_live && !self.reserve_data_in(session, len) {
+                    let live = self.tasks.get(command.task).filter(|task| task.result.is_none());
+                    let len = live.map(|task| task.data_in_len);
+                    if len.is_some_and(|len| !self.reserve_data_in(session, len)) {
                         return;
                     }
                     if let Some(Ready::Command(command)) = self.pop_ready(session) {
@@ -349,46 +352,6 @@ impl Engine {
             state.ready = VecDeque::new();
         }
         ready
-    }
-
-    /// Ends a task with a result. The Data-In that is queued for it is sent first; status GOOD is sent in the
-    /// last Data-In. A stale handle is ignored.
-    pub fn finish(&mut self, task: TaskRef, finish: Finish<'_>) {
-        let key = task.0;
-        let Some(state) = self.tasks.get_mut(key).filter(|task| task.holder == Holder::DeviceServer) else {
-            return;
-        };
-        state.holder = Holder::Nobody;
-        let sense = finish.sense.get(..SENSE_MAX).unwrap_or(finish.sense);
-        state.result = Some(TaskResult {
-            status: finish.status,
-            sense: (!sense.is_empty()).then(|| sense.into()),
-            transferable: finish.transferable,
-            is_unit_attention: finish.is_unit_attention,
-        });
-        // Data-In that the layer above did not supply before will not follow.
-        let spare = state.data_in.end_input();
-        let session = state.session;
-        self.release_data_in(session, spare);
-        self.stop_data_out(key);
-        self.queue_response(key);
-        self.drain_ready(session);
-    }
-
-    /// Handles a task that the layer above ended without a response (task management). Nothing more is sent
-    /// for it.
-    ///
-    /// If the initiator did not request the abort itself and FastAbort is in use, an asynchronous message
-    /// reports it (RFC 7143 §4.2.3.4).
-    pub fn abort(&mut self, task: TaskRef) {
-        let key = task.0;
-        let Some(state) = self.tasks.get_mut(key).filter(|task| task.holder == Holder::DeviceServer) else {
-            return;
-        };
-        state.holder = Holder::Nobody;
-        let (session, conn, lun) = (state.session, state.conn, state.lun);
-        self.remove_task(key);
-        self.report_abort(session, key, conn, lun);
     }
 
     /// Fails a task because one of its PDUs broke a rule, and sends a Reject first if the rule requires one.
@@ -552,12 +515,6 @@ fn unsolicited_len(state: &Session, command: &ScsiCommand, immediate_len: u32) -
         return immediate_len;
     }
     state.parameters.first_burst_length.min(command.expected_data_transfer_length).max(immediate_len)
-}
-
-/// Returns whether a command is PERSISTENT RESERVE OUT with PREEMPT AND ABORT (SPC-5 §6.14), which ends tasks
-/// of other initiators.
-const fn is_preempt_and_abort(cdb: &[u8; 16]) -> bool {
-    cdb[0] == 0x5f && cdb[1] & 0x1f == 0x05
 }
 
 /// Returns how many bytes a command reads and writes.

@@ -2,17 +2,15 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use base::buffer::Bytes;
 use base::state_machine::{AcceptInfo, ConnId};
 use base::time::Instant;
 
-use super::admission::source;
 use super::arena::Key;
 use super::contract::ConnectionView;
 use super::incoming::Incoming;
+use super::output::Output;
 use super::protocol_error::ProtocolError;
 use super::states;
 use super::status_log::StatusLog;
@@ -23,14 +21,7 @@ use crate::login::directory::ConnectionPath;
 use crate::login::target::TargetLogin;
 use crate::negotiate::ConnectionParameters;
 use crate::negotiate::full_feature::TargetText;
-use crate::pdu::async_message::AsyncMessage;
-use crate::pdu::login_response::LoginResponse;
-use crate::pdu::logout_response::LogoutResponse;
-use crate::pdu::nop_in::NopIn;
-use crate::pdu::reject::Reject;
-use crate::pdu::text_response::TextResponse;
-use crate::pdu::tmf_response::TmfResponse;
-use crate::pdu::{TargetSn, Ttt};
+use crate::pdu::Ttt;
 use crate::recovery::RecoveryLevel;
 use crate::serial::{CmdSn, StatSn};
 
@@ -103,74 +94,6 @@ pub(crate) struct Connection {
     /// idle.
     pub(crate) ping_overdue: bool,
     pub(crate) text: TargetText,
-}
-
-/// An entry of the send queue. PDUs are built when they are sent: sequence numbers and data are filled in
-/// then.
-#[derive(Debug)]
-pub(crate) enum Output {
-    /// The Data-In and the status of a task, as far as they are available.
-    Task(Key),
-    /// An R2T of a task.
-    R2t(Key, Ttt),
-    /// The Data-In and R2T PDUs of a task that were asked for again.
-    ResendData(Key),
-    /// The statuses that were asked for again.
-    ResendStatus,
-    /// A mark that sends nothing: when it reaches the front, all output queued before it was sent.
-    FenceMark(u32),
-    /// A control PDU.
-    Control(Box<(Control, Body)>),
-}
-
-/// A PDU that has little or no data, without its counters.
-#[derive(Clone, Copy, Debug)]
-//= rfc7143#section-11.2.1.2
-//# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
-pub(crate) enum Control {
-    NopIn(NopIn),
-    Tmf(TmfResponse),
-    Text(TextResponse),
-    Logout(LogoutResponse),
-    Async(AsyncMessage),
-    Reject(Reject),
-    Login(LoginResponse),
-}
-
-/// The data of a control PDU.
-#[derive(Debug)]
-pub(crate) enum Body {
-    Empty,
-    Text(Vec<u8>),
-    Echo(Bytes),
-}
-
-impl Body {
-    /// Returns a copy. Shared bytes are not copied.
-    pub(crate) fn again(&self) -> Self {
-        match self {
-            Self::Empty => Self::Empty,
-            Self::Text(text) => Self::Text(text.clone()),
-            Self::Echo(bytes) => Self::Echo(bytes.clone()),
-        }
-    }
-
-    /// Returns how many bytes of memory it takes.
-    pub(crate) fn held(&self) -> usize {
-        match self {
-            Self::Empty => 0,
-            Self::Text(text) => text.len(),
-            Self::Echo(bytes) => bytes.block_len(),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Empty => &[],
-            Self::Text(text) => text,
-            Self::Echo(bytes) => bytes,
-        }
-    }
 }
 
 impl Connection {
@@ -262,19 +185,14 @@ pub(crate) fn index(conn: ConnId) -> usize {
     usize::try_from(conn.0).unwrap_or(usize::MAX)
 }
 
-impl Control {
-    /// Fills in the counters. Returns the header, and whether the PDU takes a status number.
-    pub(crate) fn encode(self, sn: TargetSn) -> (crate::pdu::Bhs, bool) {
-        use crate::pdu::{Itt, PduHeader};
-        match self {
-            // §11.19.2: a ping of ours, or a bare update of counters, takes no status number.
-            Self::NopIn(pdu) => (NopIn { sn, ..pdu }.encode(), pdu.itt != Itt::NONE),
-            Self::Tmf(pdu) => (TmfResponse { sn, ..pdu }.encode(), true),
-            Self::Text(pdu) => (TextResponse { sn, ..pdu }.encode(), true),
-            Self::Logout(pdu) => (LogoutResponse { sn, ..pdu }.encode(), true),
-            Self::Async(pdu) => (AsyncMessage { sn, ..pdu }.encode(), true),
-            Self::Reject(pdu) => (Reject { sn, ..pdu }.encode(), true),
-            Self::Login(pdu) => (LoginResponse { sn, ..pdu }.encode(), true),
+/// Returns the part of a peer's address that the peer cannot choose: hosts choose the lower half of their
+/// IPv6 addresses.
+pub(crate) fn source(peer: SocketAddr) -> IpAddr {
+    match peer.ip() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
         }
+        address => address,
     }
 }

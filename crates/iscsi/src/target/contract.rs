@@ -75,6 +75,20 @@ pub enum AsyncEvent<'a> {
     },
 }
 
+/// Limits that can differ from target to target, and can change while sessions are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Numbered commands of a session that may be open at a time (1 to 1024).
+    pub queue_depth: u32,
+    /// How long a connection may be silent before the engine pings it.
+    pub ping_after: Duration,
+    /// How long the answer to a ping may take before the engine drops the connection.
+    pub pong_within: Duration,
+    /// How long a connection may be silent, its ping unanswered, while its session has no command under way.
+    /// Some initiators, firmware above all, answer no pings while they are idle.
+    pub idle_within: Duration,
+}
+
 /// A login that failed, for the log.
 #[derive(Clone, Debug)]
 pub struct FailedLogin {
@@ -102,26 +116,26 @@ pub enum LoginRejected {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionEnd {
     /// The initiator logged out.
-    #[error("it logged out")]
+    #[error("the initiator logged out")]
     LoggedOut,
     /// The initiator logged in again under the same name (session reinstatement, RFC 7143 §6.3.5).
-    #[error("it logged in again")]
+    #[error("the initiator logged in again")]
     Reinstated,
     /// The initiator closed its half of the last connection, and the target sent the responses to all
     /// requests received before.
-    #[error("it closed its half of the connection")]
+    #[error("the initiator closed its half of the connection")]
     HalfClosed,
     /// Its last connection was lost.
-    #[error("its connection was lost")]
+    #[error("the last connection was lost")]
     ConnectionLost,
     /// The initiator broke the protocol beyond what the session's error recovery level repairs.
-    #[error("it broke a rule: {0}")]
+    #[error("the initiator violated the protocol: {0}")]
     Misbehaved(super::protocol_error::ProtocolError),
     /// The initiator did not answer in time.
-    #[error("it did not answer in time")]
+    #[error("the initiator did not answer in time")]
     TimedOut,
     /// The layer above asked for it.
-    #[error("it was closed")]
+    #[error("the target closed the session")]
     Closed,
 }
 

@@ -1,6 +1,7 @@
 //! Data from the initiator: unsolicited, or in answer to R2Ts (RFC 7143 §4.2.5.2, §11.7, §11.8).
 //!
-//! The layer above fetches ranges. A range is assembled from unsolicited data and from R2Ts for the rest.
+//! Unsolicited data that is complete when its command is delivered goes up with the command. The layer above
+//! fetches all other ranges. A range is assembled from unsolicited data and from R2Ts for the rest.
 //! Every sequence that the initiator owes is a [`Sequence`]: it knows which bytes may arrive and in what
 //! order, and owns the buffer that they are received into, so that a payload is copied at most once and a
 //! large one not at all.
@@ -12,15 +13,15 @@ use base::state_machine::ConnId;
 use transport::target::TaskRef;
 
 use super::arena::Key;
-use super::connection::Output;
 use super::contract::Event;
 use super::data_out_sequence::{PduDisposition, SequenceEnd};
 use super::data_out_transfer::{Completion, FetchStep, Freed, R2tLimits, R2tStep};
 use super::engine::Engine;
 use super::incoming::DataOutCheck;
+use super::output::Output;
 use super::protocol_error::ProtocolError;
 use super::recovery_r2t::is_gap_repaired;
-use super::stall::SequenceProgress;
+use super::sequence_progress::SequenceProgress;
 use super::task::TaskResult;
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_out::DataOut;
@@ -33,27 +34,6 @@ use crate::recovery::{TargetAction, TransportSense};
 const MAX_R2T: u32 = 1 << 20;
 
 impl Engine {
-    /// Fetches bytes `offset..offset + len` of a command's data. They are delivered as one
-    /// [`Event::DataOut`]: at once if they are already received, else when the initiator has sent them. A
-    /// task can have several fetches open; they are served in order, as far as the R2Ts go.
-    ///
-    /// The range must not be empty and must lie within `data_out_len`. A stale handle is ignored.
-    pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
-        let key = task.0;
-        let Some(state) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
-        let session = state.session;
-        let end = offset.checked_add(len).filter(|end| *end <= state.data_out_len && len > 0);
-        let Some(end) = end else { return self.bug(session) };
-        if let Some((data, freed)) = state.data_out.take_received(offset, end) {
-            self.release_data_out(session, freed);
-            self.events.push_back(Event::DataOut { task, offset, data });
-            return self.mark_logouts_dirty(session);
-        }
-        state.data_out.add_fetch(offset, end);
-        self.advance_fetches(key);
-        self.mark_logouts_dirty(session);
-    }
-
     /// Queues the R2Ts that a task may send now, and delivers the fetches that are complete. Returns whether
     /// the task waits for memory.
     pub(super) fn advance_fetches(&mut self, key: Key) -> bool {

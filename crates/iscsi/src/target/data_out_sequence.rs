@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::buffer::Buf;
 
 use super::protocol_error::ProtocolError;
-use super::stall::SequenceProgress;
+use super::sequence_progress::SequenceProgress;
 use crate::fault_injection::{self, Bug};
 use crate::pdu::Ttt;
 use crate::serial::{DataSn, R2tSn};

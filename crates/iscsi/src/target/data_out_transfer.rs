@@ -34,18 +34,17 @@ pub(crate) struct DataOutTransfer {
     r2t_sn: R2tSn,
     /// R2Ts that recovery R2Ts replaced: Data-Out that answers them is ignored.
     superseded: SmallVec<[SupersededR2t; 0]>,
-    /// The tags of the R2Ts that were answered last, latest first.
-    answered_r2ts: [Option<Ttt>; MAX_ANSWERED],
+    /// The tags of the first and of the last R2T so far. Tags between them may belong to other tasks.
+    issued_tags: Option<(Ttt, Ttt)>,
+    /// Whether the initiator has sent, or announced, unsolicited data.
+    has_unsolicited: bool,
     /// Whether it waits for the memory quota.
     waits_for_quota: bool,
 }
 
-/// How many superseded R2Ts a task remembers.
-const MAX_SUPERSEDED: usize = 64;
-
-/// How many answered R2Ts a task remembers, in case a Data-Out is received twice: in most sessions, as many
-/// as are open at a time.
-const MAX_ANSWERED: usize = 4;
+/// How many superseded R2Ts a task remembers, in case the initiator asks for them in a SNACK. 512 take 12
+/// KiB.
+const MAX_SUPERSEDED: usize = 512;
 
 /// How many bytes of each Data-Out quota become free again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,28 +156,21 @@ impl DataOutTransfer {
     /// Stores immediate data that is all of the command's unsolicited data and takes `reserved` bytes of the
     /// memory quota.
     pub(crate) fn store_immediate_data(&mut self, data: Bytes, reserved: usize) {
-        self.record_answered(Ttt::NONE);
+        self.has_unsolicited = true;
         self.reserved = reserved;
         self.unsolicited_data = Some(data);
     }
 
     /// Expects unsolicited data for which `reserved` bytes of the memory quota are taken already.
     pub(crate) fn expect_unsolicited(&mut self, sequence: Sequence, reserved: usize) {
+        self.has_unsolicited = true;
         self.reserved = reserved;
         self.unsolicited = Some(sequence);
     }
 
-    /// Returns the bytes `start..end`, if they are received and every fetch before them is delivered, and the
-    /// bytes of the memory quota that this frees.
-    pub(crate) fn take_received(&mut self, start: u32, end: u32) -> Option<(DataList, Freed)> {
-        let early = self.unsolicited_data.as_ref()?;
-        if !self.fetches.is_empty() || self.unsolicited.is_some() || to_usize(end) > early.len() {
-            return None;
-        }
-        let is_rest = to_usize(end) == early.len();
-        let data = DataList::from(early.slice(to_usize(start), to_usize(end)));
-        let unsolicited = if is_rest { mem::take(&mut self.reserved) } else { 0 };
-        Some((data, Freed { unsolicited, ..Freed::default() }))
+    /// Returns a share of the unsolicited data, or nothing before it is complete.
+    pub(crate) fn unsolicited_data(&self) -> Option<Bytes> {
+        self.unsolicited_data.clone()
     }
 
     /// Adds a fetch of the bytes `start..end`, behind the others.
@@ -264,6 +256,7 @@ impl DataOutTransfer {
         fetch.parts.push(None);
         fetch.requested_until += len;
         self.solicited.push(sequence);
+        self.record_tag(ttt);
         R2tStep::Added
     }
 
@@ -288,9 +281,6 @@ impl DataOutTransfer {
     /// has ended and its data is discarded.
     pub(crate) fn complete_unsolicited(&mut self, is_wanted: bool, pool: &Pool) -> Completion {
         let Some(sequence) = self.unsolicited.take() else { return Completion::Impossible };
-        // Recovery R2Ts asked for the lost part of it, and the answer to the last of them may be received
-        // twice.
-        self.record_answered(sequence.ttt);
         if !is_wanted {
             return Completion::Discarded(sequence.buf);
         }
@@ -327,7 +317,6 @@ impl DataOutTransfer {
             return Completion::Impossible;
         };
         let sequence = self.solicited.remove(at);
-        self.record_answered(ttt);
         if !is_wanted {
             return Completion::Discarded(sequence.buf);
         }
@@ -457,20 +446,23 @@ impl DataOutTransfer {
         self.superseded.push(superseded);
     }
 
-    /// Remembers an R2T that was answered completely.
-    pub(crate) fn record_answered(&mut self, ttt: Ttt) {
-        self.answered_r2ts.rotate_right(1);
-        if let Some(latest) = self.answered_r2ts.first_mut() {
-            *latest = Some(ttt);
-        }
+    /// Records the tag of a new R2T.
+    pub(crate) fn record_tag(&mut self, ttt: Ttt) {
+        let first = self.issued_tags.map_or(ttt, |(first, _)| first);
+        self.issued_tags = Some((first, ttt));
     }
 
     /// Returns whether a Data-Out with this tag belongs to a sequence that is over: the sequence was lost and
     /// asked for again, or it is completely received.
+    ///
+    /// A tag of another task that lies between those of this task counts as one of a sequence that is over.
     pub(crate) fn is_over(&self, ttt: Ttt) -> bool {
-        self.superseded.iter().any(|superseded| superseded.ttt == ttt)
-            || self.answered_r2ts.contains(&Some(ttt))
-            || ttt == Ttt::NONE && self.unsolicited_data.is_some() && self.unsolicited.is_none()
+        if self.unsolicited.iter().chain(&self.solicited).any(|sequence| sequence.ttt == ttt) {
+            return false;
+        }
+        let is_between =
+            |(first, last): (Ttt, Ttt)| ttt.0.wrapping_sub(first.0) <= last.0.wrapping_sub(first.0);
+        if ttt == Ttt::NONE { self.has_unsolicited } else { self.issued_tags.is_some_and(is_between) }
     }
 
     /// Revokes the memory of every fetch of which no solicited data was received. Returns how much, and for

@@ -10,9 +10,10 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;
-use super::connection::{Body, Control, Output, index};
-use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
+use super::connection::index;
+use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_QUEUED};
 use super::incoming::{ControlPdu, Incoming};
+use super::output::{Body, Control, MAX_CONTROL_BYTES, Output};
 use super::protocol_error::ProtocolError;
 use super::session::Request;
 use crate::framing::{DataSink, FramingEvent, ReceivedPdu, Receiver, StreamError};

@@ -24,9 +24,10 @@ use transport::quota::DataQuotas;
 
 use super::allegiance::is_detached_id;
 use super::arena::{Arena, Key};
-use super::connection::{Connection, Output, index};
-use super::contract::{Event, FailedLogin, LoginRejected, Repairs};
-use super::initiator_notes::{Deviation, Notes};
+use super::connection::{Connection, index};
+use super::contract::{Event, FailedLogin, LoginRejected, Repairs, SessionLimits};
+use super::initiator_notes::{Deviation, InitiatorNote, Notes};
+use super::output::Output;
 use super::protocol_error::ProtocolError;
 use super::session::{Session, Tmf};
 use super::task::Task;
@@ -73,20 +74,6 @@ pub struct Engine {
     pub(super) now: Instant,
     pub(super) next_tsih: u16,
     pub(super) stats: EngineStats,
-}
-
-/// Limits that can differ from target to target, and can change while sessions are open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionLimits {
-    /// Numbered commands of a session that may be open at a time (1 to 1024).
-    pub queue_depth: u32,
-    /// How long a connection may be silent before the engine pings it.
-    pub ping_after: Duration,
-    /// How long the answer to a ping may take before the engine drops the connection.
-    pub pong_within: Duration,
-    /// How long a connection may be silent, its ping unanswered, while its session has no command under way.
-    /// Some initiators, firmware above all, answer no pings while they are idle.
-    pub idle_within: Duration,
 }
 
 /// The limits of an engine.
@@ -187,9 +174,6 @@ impl Default for Limits {
 /// How many control PDUs (answers to pings, Rejects, …) may wait to be sent on one connection. Every request
 /// in a full window could cause one, and a peer that reads at all empties the queue with every batch.
 pub const MAX_CONTROL_QUEUED: usize = 2048;
-
-/// How many bytes the queued control PDUs of one connection may take: a few pings of the longest kind.
-pub const MAX_CONTROL_BYTES: usize = 4 << 20;
 
 /// How many failed logins wait to be polled. The engine only counts the ones beyond it.
 const MAX_FAILED_LOGINS: usize = 64;
@@ -375,6 +359,11 @@ impl Engine {
         self.failed_logins.pop_front()
     }
 
+    /// Returns the next note about an initiator.
+    pub fn poll_note(&mut self) -> Option<InitiatorNote> {
+        self.notes.pop()
+    }
+
     /// Returns the next action that the driver must carry out.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.serve_quota_waiters();
@@ -498,6 +487,14 @@ impl Engine {
             let peer = connection.via.peer;
             self.failed_logins.push_back(FailedLogin { peer, claims, why });
         }
+    }
+
+    /// Records a deviation of a connection's initiator. The first of its kind is reported.
+    pub(super) fn record_deviation(&mut self, conn: ConnId, departure: Deviation) {
+        let Some(connection) = self.conn(conn) else { return };
+        let peer = connection.via.peer;
+        let Some(session) = connection.session.and_then(|key| self.sessions.get(key)) else { return };
+        self.notes.record_deviation((&session.initiator, &session.kind), peer, departure);
     }
 
     /// Looks up the response to a broken rule.

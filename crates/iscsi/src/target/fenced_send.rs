@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 use transport::task_management::TmfResult;
 
 use super::arena::Key;
-use super::connection::{Body, Control, Output, index};
+use super::connection::index;
 use super::engine::Engine;
+use super::output::{Body, Control, Output};
 use super::protocol_error::ProtocolError;
 use super::response_fence::{FenceStep, FencedResponse};
 use super::session::Tmf;

@@ -6,15 +6,12 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
-use super::arena::Key;
-use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use crate::login::SessionKind;
 use crate::login::deviation;
-use crate::name::IscsiName;
+use crate::name::{IscsiName, Isid};
 
 /// A note about an initiator, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +76,41 @@ pub(super) struct Notes {
 }
 
 impl Notes {
+    /// Takes the next note.
+    pub(super) fn pop(&mut self) -> Option<InitiatorNote> {
+        self.waiting.pop_front()
+    }
+
+    /// Records a deviation of the initiator of a session. The first of its kind is reported.
+    pub(super) fn record_deviation(
+        &mut self,
+        (initiator, kind): (&IscsiName, &SessionKind),
+        peer: SocketAddr,
+        departure: Deviation,
+    ) {
+        if self.is_new(initiator, departure) {
+            let (initiator, target) = (initiator.clone(), named(kind));
+            self.push(InitiatorNote { initiator, target, peer, kind: NoteKind::Deviation(departure) });
+        }
+    }
+
+    /// Reports a login from `peer` that took over the session of another host, unless one was reported not
+    /// long ago.
+    pub(super) fn report_takeover(
+        &mut self,
+        (initiator, kind, isid): (&IscsiName, &SessionKind, Isid),
+        (peer, other): (SocketAddr, IpAddr),
+        takeovers: &mut Takeovers,
+    ) {
+        let now = takeovers.at;
+        if takeovers.told.is_none_or(|told| now >= told.after(QUIET)) {
+            let matter = NoteKind::SharedName { isid: isid.to_string(), other, times: takeovers.untold };
+            let (initiator, target) = (initiator.clone(), named(kind));
+            self.push(InitiatorNote { initiator, target, peer, kind: matter });
+            (takeovers.told, takeovers.untold) = (Some(now), 0);
+        }
+    }
+
     fn push(&mut self, note: InitiatorNote) {
         if self.waiting.len() < MAX_NOTES {
             self.waiting.push_back(note);
@@ -118,47 +150,22 @@ pub(crate) struct Takeovers {
     untold: u64,
 }
 
-impl Engine {
-    /// Returns the next note about an initiator.
-    pub fn poll_note(&mut self) -> Option<InitiatorNote> {
-        self.notes.waiting.pop_front()
+impl Takeovers {
+    /// Returns the history as far as it is recent.
+    pub(super) fn recent(known: Option<Self>, now: Instant) -> Option<Self> {
+        known.filter(|known| now <= known.at.after(TAKEOVERS_WITHIN))
     }
 
-    /// Records a deviation of a connection's initiator. The first of its kind is reported.
-    pub(super) fn record_deviation(&mut self, conn: ConnId, departure: Deviation) {
-        let Some(connection) = self.conn(conn) else { return };
-        let peer = connection.via.peer;
-        let Some(session) = connection.session.and_then(|key| self.sessions.get(key)) else { return };
-        if self.notes.is_new(&session.initiator, departure) {
-            let (initiator, target) = (session.initiator.clone(), named(&session.kind));
-            self.notes.push(InitiatorNote { initiator, target, peer, kind: NoteKind::Deviation(departure) });
-        }
-    }
-
-    /// Records a login from `peer` that takes over a session. Two hosts use one name if the session goes back
-    /// and forth between addresses.
-    pub(super) fn record_takeover(&mut self, now: Instant, old: Key, peer: SocketAddr) -> Option<Takeovers> {
-        let session = self.sessions.get(old)?;
-        let known = session.takeovers.filter(|known| now <= known.at.after(TAKEOVERS_WITHIN));
-        let other = session.first_peer.ip();
-        if other == peer.ip() {
-            return known;
-        }
+    /// Returns the history with one more takeover.
+    pub(super) fn with_another(known: Option<Self>, now: Instant) -> Self {
         let (told, times, untold) =
             known.map_or((None, 0, 0), |known| (known.told, known.times, known.untold));
-        let mut rivalry = Takeovers { at: now, told, times: times + 1, untold: untold + 1 };
-        if rivalry.times < 2 {
-            return Some(rivalry);
-        }
-        self.stats.rival_logins += 1;
-        if told.is_none_or(|told| now >= told.after(QUIET)) {
-            let matter =
-                NoteKind::SharedName { isid: session.isid.to_string(), other, times: rivalry.untold };
-            let (initiator, target) = (session.initiator.clone(), named(&session.kind));
-            self.notes.push(InitiatorNote { initiator, target, peer, kind: matter });
-            (rivalry.told, rivalry.untold) = (Some(now), 0);
-        }
-        Some(rivalry)
+        Self { at: now, told, times: times + 1, untold: untold + 1 }
+    }
+
+    /// Returns whether the session went back and forth between hosts.
+    pub(super) const fn is_rivalry(&self) -> bool {
+        self.times >= 2
     }
 }
 

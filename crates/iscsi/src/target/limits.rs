@@ -11,7 +11,8 @@ use base::time::{Duration, Instant};
 
 use super::arena::Key;
 use super::connection::index;
-use super::engine::{Engine, Limits, SessionLimits};
+use super::contract::SessionLimits;
+use super::engine::{Engine, Limits};
 use super::timer::{Owner, Timer};
 use super::window::MAX_DEPTH;
 use crate::login::SessionKind;

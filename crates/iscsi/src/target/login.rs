@@ -2,16 +2,18 @@
 
 use alloc::boxed::Box;
 
+use core::net::SocketAddr;
+
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 use transport::target::SessionId;
 
 use super::arena::Key;
-use super::connection::{Body, Control};
 use super::contract::{Event, LoginRejected, SessionEnd, SessionUp};
 use super::dispatch::PduContext;
 use super::engine::Engine;
-use super::initiator_notes::Deviation;
+use super::initiator_notes::{Deviation, Takeovers};
+use super::output::{Body, Control};
 use super::protocol_error::ProtocolError;
 use super::session::Session;
 use super::states::{self, ConnectionEvent, SessionEvent};
@@ -34,6 +36,24 @@ use crate::pdu::{Itt, Opcode, PduHeader, TargetSn};
 use crate::serial::CmdSn;
 
 impl Engine {
+    /// Records a login from `peer` that takes over a session. Two hosts use one name if the session goes back
+    /// and forth between addresses.
+    fn record_takeover(&mut self, now: Instant, old: Key, peer: SocketAddr) -> Option<Takeovers> {
+        let session = self.sessions.get(old)?;
+        let known = Takeovers::recent(session.takeovers, now);
+        let other = session.first_peer.ip();
+        if other == peer.ip() {
+            return known;
+        }
+        let mut takeovers = Takeovers::with_another(known, now);
+        if takeovers.is_rivalry() {
+            self.stats.rival_logins += 1;
+            let of = (&session.initiator, &session.kind, session.isid);
+            self.notes.report_takeover(of, (peer, other), &mut takeovers);
+        }
+        Some(takeovers)
+    }
+
     /// Handles a PDU of a connection that has no session.
     pub(super) fn login_pdu(
         &mut self,
@@ -348,7 +368,7 @@ impl Directory for WithSessions<'_> {
             parameters: session.parameters,
             connections: u16::try_from(session.conns.len()).unwrap_or(u16::MAX),
             has_cid: session.conns.iter().any(|conn| cid_of(conn) == Some(query.cid.0))
-                || session.lost.iter().any(|lost| lost.cid == query.cid.0),
+                || session.lost.has_cid(query.cid.0),
         })
     }
 

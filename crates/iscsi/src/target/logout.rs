@@ -17,66 +17,17 @@ use smallvec::SmallVec;
 use transport::target::{SessionId, TaskRef};
 
 use super::arena::Key;
-use super::connection::{Body, Control};
 use super::contract::{Event, SessionEnd};
 use super::engine::Engine;
+use super::output::{Body, Control};
+use super::pending_logout::{LogoutScope, PendingLogout};
 use super::protocol_error::ProtocolError;
 use super::states::{Connection as State, ConnectionEvent};
 use super::task::{Holder, Task};
 use super::timer::{Owner, Timer};
+use crate::pdu::TargetSn;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
-use crate::pdu::{Itt, TargetSn};
-
-/// An accepted logout that waits for the tasks that it ends.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingLogout {
-    /// The connection on which the request was received.
-    requested_on: ConnId,
-    ends: LogoutScope,
-    /// The Logout Response; `None` if the initiator only closed its half of the connection.
-    answer: Option<LogoutResponse>,
-    /// Whether its time limit has passed.
-    late: bool,
-}
-
-/// The scope of a logout.
-#[derive(Clone, Copy, Debug)]
-enum LogoutScope {
-    Connection(ConnId),
-    Session,
-}
-
-impl PendingLogout {
-    pub(crate) const fn ends_session(&self) -> bool {
-        matches!(self.ends, LogoutScope::Session)
-    }
-
-    /// Returns the tag of the Logout Request.
-    pub(crate) fn itt(&self) -> Option<Itt> {
-        self.answer.map(|answer| answer.itt)
-    }
-
-    /// Returns the one connection whose tasks end, or `None` if all tasks of the session end.
-    const fn scope(&self) -> Option<ConnId> {
-        match self.ends {
-            LogoutScope::Connection(named) => Some(named),
-            LogoutScope::Session => None,
-        }
-    }
-
-    /// Returns the connection whose timer limits the logout.
-    const fn timed(&self) -> ConnId {
-        match self.ends {
-            LogoutScope::Connection(named) => named,
-            LogoutScope::Session => self.requested_on,
-        }
-    }
-
-    fn covers(&self, conn: ConnId) -> bool {
-        self.scope().is_none_or(|named| named == conn)
-    }
-}
 
 impl Engine {
     /// Handles a Logout Request.
@@ -119,7 +70,7 @@ impl Engine {
             time2retain: 0,
         };
         let Some(ends) = ends else { return self.queue_control(conn, Control::Logout(answer), Body::Empty) };
-        let pending = PendingLogout { requested_on: conn, ends, answer: Some(answer), late: false };
+        let pending = PendingLogout::new(conn, ends, Some(answer));
         self.start_logout(now, session, pending)
     }
 
@@ -144,8 +95,7 @@ impl Engine {
             // A logout of this connection alone is under way, and the session has lost its others since.
             return false;
         }
-        let pending =
-            PendingLogout { requested_on: conn, ends: LogoutScope::Session, answer: None, late: false };
+        let pending = PendingLogout::new(conn, LogoutScope::Session, None);
         self.start_logout(now, key, pending).is_ok()
     }
 
@@ -192,7 +142,7 @@ impl Engine {
         let named = self.member(session, request.cid);
         let response = if !parameters.error_recovery_level.reassigns_tasks() {
             LogoutResult::NO_RECOVERY
-        } else if named.is_some() || state.lost.iter().any(|lost| lost.cid == request.cid) {
+        } else if named.is_some() || state.lost.has_cid(request.cid) {
             LogoutResult::CLOSED
         } else {
             LogoutResult::NO_CID
@@ -256,8 +206,8 @@ impl Engine {
     fn process_logouts(&mut self, session: Key) {
         let mut at = 0;
         while let Some(pending) = self.sessions.get(session).and_then(|s| s.logouts.get(at).copied()) {
-            if pending.late {
-                self.end_tasks(session, pending.scope());
+            if pending.is_late() {
+                self.end_tasks(session, pending.named());
             }
             if self.is_waiting(session, &pending) {
                 at += 1;
@@ -283,7 +233,7 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in stuck {
-            match pending.ends {
+            match pending.scope() {
                 LogoutScope::Connection(_) => self.clear_task(key),
                 LogoutScope::Session => self.end_task(key),
             }
@@ -318,21 +268,21 @@ impl Engine {
     /// Answers a logout and executes it. Everything that it ends is finished now.
     fn finish_logout(&mut self, session: Key, pending: &PendingLogout) {
         let is_there = |conn: ConnId| self.conn(conn).is_some_and(|c| c.session == Some(session));
-        let (asked, named) = (is_there(pending.requested_on), is_there(pending.timed()));
-        let answered = match pending.answer {
+        let (asked, named) = (is_there(pending.requested_on()), is_there(pending.timed()));
+        let answered = match pending.answer() {
             Some(answer) if asked => {
-                self.queue_control(pending.requested_on, Control::Logout(answer), Body::Empty)
+                self.queue_control(pending.requested_on(), Control::Logout(answer), Body::Empty)
             }
             _ => Ok(()),
         };
-        let down = if pending.answer.is_some() { SessionEnd::LoggedOut } else { SessionEnd::HalfClosed };
-        match pending.ends {
+        let down = if pending.answer().is_some() { SessionEnd::LoggedOut } else { SessionEnd::HalfClosed };
+        match pending.scope() {
             LogoutScope::Session => self.end_session(session, down),
             LogoutScope::Connection(conn) if named => self.close_member(session, conn),
             LogoutScope::Connection(_) => {}
         }
         if let Err(why) = answered {
-            self.drop_connection(pending.requested_on, why);
+            self.drop_connection(pending.requested_on(), why);
         }
     }
 
@@ -363,7 +313,12 @@ impl Engine {
         let of = unanswered.map(|task| (SessionId(task.session), task.lun));
         self.end_task(key);
         if let Some((session, lun)) = of {
-            self.events.push_back(Event::TasksCleared { session, lun });
+            //= rfc7143#section-11.14.5
+            //# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
+            //# command processed on any connection for each affected I_T_L nexus with the status of CHECK
+            //# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
+            //# etc.; see [SPC3].
+            self.events.push_back(Event::TasksCleared { session, lun, code: [0x47, 0x7f] });
         }
     }
 
@@ -385,7 +340,7 @@ impl Engine {
             .and_then(|state| state.logouts.iter_mut().find(|pending| pending.timed() == conn));
         match (session, pending) {
             (Some(session), Some(pending)) => {
-                pending.late = true;
+                pending.expire();
                 self.mark_logouts_dirty(session);
             }
             _ => self.handle_omission(conn, ProtocolError::LogoutTooSlow),

@@ -16,10 +16,10 @@ use transport::task_management::{TmfFunction, TmfResult};
 
 use super::allegiance::is_detached_id;
 use super::arena::Key;
-use super::connection::{Body, Control, Output};
 use super::contract::Event;
 use super::dispatch::PduContext;
 use super::engine::Engine;
+use super::output::{Body, Control, Output};
 use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Tmf};
 use super::task::Holder;
@@ -283,7 +283,7 @@ impl Engine {
             Holder::Session | Holder::Nobody => {
                 let waiting = self.sessions.get_mut(tmf.session).map(|state| state.window.early_mut());
                 for request in waiting.into_iter().flatten() {
-                    if matches!(request, Request::Command(command) if command.task.0 == task) {
+                    if matches!(request, Request::Command(command) if command.task == task) {
                         *request = Request::AbortedSlot;
                     }
                 }
@@ -328,14 +328,6 @@ impl Engine {
             }
             Some((_, Holder::Session)) => self.answer_tmf(key, TmfResult::SUCCEEDED),
             Some((_, Holder::Nobody)) | None => self.answer_tmf(key, TmfResult::COMPLETE),
-        }
-    }
-
-    /// Answers a task management request with the result of the layer above. A stale handle is ignored.
-    pub fn finish_tmf(&mut self, tmf: TmfRef, result: TmfResult) {
-        let Some(conn) = self.tmfs.get(tmf.0).map(|tmf| tmf.conn) else { return };
-        if let Err(why) = self.answer_tmf(tmf.0, result) {
-            self.drop_connection(conn, why);
         }
     }
 

@@ -9,10 +9,10 @@ use transport::status::SENSE_MAX;
 use transport::target::SessionId;
 
 use super::arena::Key;
-use super::connection::{Body, Control};
-use super::contract::AsyncEvent;
-use super::engine::{Engine, SessionLimits};
+use super::contract::{AsyncEvent, SessionLimits};
+use super::engine::Engine;
 use super::initiator_notes::Deviation;
+use super::output::{Body, Control};
 use super::protocol_error::ProtocolError;
 use super::states::ConnectionEvent;
 use super::timer::{Owner, Timer};

@@ -14,8 +14,8 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;
-use super::connection::Output;
 use super::engine::Engine;
+use super::output::Output;
 use super::protocol_error::ProtocolError;
 use super::timer::Timer;
 use crate::pdu::data_out::DataOut;
@@ -78,6 +78,7 @@ impl Engine {
         }
         let superseded = sequence.restart_with(fresh, in_order);
         task.data_out.record_superseded(superseded);
+        task.data_out.record_tag(fresh);
         self.stats.recovery_r2ts += 1;
         self.count_repair(conn, |repairs| repairs.recovery_r2ts += 1);
         self.queue(conn, Output::R2t(key, fresh));

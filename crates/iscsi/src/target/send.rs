@@ -5,18 +5,18 @@
 //! occupies no more memory than one batch of the driver, and every PDU carries the counters of the moment at
 //! which it is sent.
 
-use base::buffer::{Bytes, DataList};
+use base::buffer::Bytes;
 use base::int_cast::to_usize;
 use base::state_machine::ConnId;
 use base::time::Instant;
 use base::transmit::Transmit;
 use transport::initiator::{Residual, ServiceResponse};
-use transport::target::TaskRef;
 
 use super::arena::Key;
-use super::connection::{Body, Connection, Control, Output};
+use super::connection::Connection;
 use super::data_in::Sent as SentData;
 use super::engine::{Engine, take_ttt};
+use super::output::{Body, Control, Output};
 use super::status_log::LoggedStatus;
 use super::task::{SentStatus, Task, TaskResult};
 use crate::digest::{Crc32c, DIGEST_LEN};
@@ -27,30 +27,6 @@ use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, TargetSn, Ttt};
 use crate::serial::{DataSn, StatSn};
 
 impl Engine {
-    /// Queues `data` for the initiator, at `offset` of a task's data. The pieces of a task must follow one
-    /// another without gaps and end within `data_in_len`. A stale handle is ignored.
-    pub fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
-        let key = task.0;
-        let Some(state) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
-        let len = u64::try_from(data.len()).unwrap_or(u64::MAX);
-        let (end, session) = (state.data_in.end(), state.session);
-        if u64::from(offset) != end || end.saturating_add(len) > u64::from(state.data_in_len) {
-            return self.bug(session);
-        }
-        for part in data.into_parts() {
-            state.data_in.push(part);
-        }
-        let excess = state.data_in.grow_reservation();
-        if let Some(session) = self.sessions.get_mut(session) {
-            self.quotas.data_in.charge(&mut session.shares.data_in, excess);
-        }
-        if !state.in_send_queue && state.data_in.queued > 0 {
-            state.in_send_queue = true;
-            let conn = state.conn;
-            self.queue(conn, Output::Task(key));
-        }
-    }
-
     /// Appends the queued output of a connection to `out` until it is full or nothing is left.
     pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         self.now = now;

@@ -10,16 +10,15 @@ use base::buffer::Bytes;
 use base::state_machine::ConnId;
 use base::time::Instant;
 use smallvec::SmallVec;
+use transport::command::{Cdb, TaskAttribute};
 use transport::quota::DataShares;
-use transport::target::Command;
 use transport::task_management::TmfFunction;
 
-use super::allegiance::LostConnection;
+use super::allegiance::LostConnections;
 use super::arena::{Arena, Key};
-use super::contract::{Repairs, SessionUp, Traffic};
-use super::engine::SessionLimits;
+use super::contract::{Repairs, SessionLimits, SessionUp, Traffic};
 use super::initiator_notes::Takeovers;
-use super::logout::PendingLogout;
+use super::pending_logout::PendingLogout;
 use super::response_fence::ResponseFence;
 use super::states;
 use super::task::Task;
@@ -47,7 +46,7 @@ pub(crate) struct Session {
     /// Its connections, the leading one first.
     pub(crate) conns: SmallVec<[ConnId; 1]>,
     /// Lost connections whose tasks wait for allegiance reassignment.
-    pub(crate) lost: Vec<LostConnection>,
+    pub(crate) lost: LostConnections,
     pub(crate) response_fence: ResponseFence,
     pub(crate) window: Window<Request>,
     tags: [Option<Key>; TAG_BUCKETS],
@@ -101,10 +100,19 @@ pub(crate) struct Session {
     pub(crate) is_announced: bool,
 }
 
+/// A command that is not delivered to the layer above yet: what its task does not hold.
+#[derive(Debug)]
+pub(crate) struct PendingCommand {
+    pub(crate) task: Key,
+    pub(crate) attribute: TaskAttribute,
+    pub(crate) priority: u8,
+    pub(crate) cdb: Cdb,
+}
+
 /// A numbered request that waits for its turn in the order of the CmdSNs.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Command(Command),
+    Command(PendingCommand),
     Tmf(Key),
     Ping(ConnId, NopOut, Option<Bytes>),
     Text(ConnId, TextRequest, Option<Bytes>),
@@ -116,7 +124,7 @@ pub(crate) enum Request {
 /// A request whose turn has come, and which waits to be passed to the layer above.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    Command(Command),
+    Command(PendingCommand),
     Tmf(Key),
 }
 
@@ -167,7 +175,7 @@ impl Session {
             limits,
             state: states::Session::Active,
             conns: SmallVec::new(),
-            lost: Vec::new(),
+            lost: LostConnections::default(),
             response_fence: ResponseFence::default(),
             window,
             tags: [None; TAG_BUCKETS],

@@ -13,9 +13,9 @@ use base::time::Instant;
 use base::transmit::Transmit;
 
 use super::arena::Key;
-use super::connection::Output;
 use super::data_out_sequence::SupersededR2t;
 use super::engine::Engine;
+use super::output::Output;
 use super::protocol_error::ProtocolError;
 use super::status_log::LoggedStatus;
 use super::task::Task;

@@ -6,6 +6,7 @@ use base::state_machine::ConnId;
 use smallvec::SmallVec;
 use transport::status;
 
+use super::allegiance::is_detached_id;
 use super::arena::Key;
 use super::data_in::DataIn;
 use super::data_out_transfer::DataOutTransfer;
@@ -73,6 +74,11 @@ pub(crate) struct SentStatus {
 pub(crate) const MAX_RESEND_RUNS: usize = 8;
 
 impl Task {
+    /// Returns whether it has no connection.
+    pub(crate) const fn is_detached(&self) -> bool {
+        is_detached_id(self.conn)
+    }
+
     /// Returns whether its Data-In and R2T PDUs are numbered in one sequence (§4.2.2.4).
     pub(crate) const fn is_bidirectional(&self) -> bool {
         self.data_in_len > 0 && self.data_out_len > 0

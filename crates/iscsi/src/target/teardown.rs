@@ -151,13 +151,6 @@ impl Engine {
         }
     }
 
-    /// Ends a session at the request of the layer above. An asynchronous message reports it to the initiator,
-    /// queued output is sent, and the connections are closed.
-    pub fn close_session(&mut self, _now: Instant, session: SessionId) {
-        self.announce_drop(session.0);
-        self.end_session(session.0, SessionEnd::Closed);
-    }
-
     /// Handles a state that must not occur, on a session if there is one left to end.
     #[cold]
     #[track_caller]

@@ -5,9 +5,9 @@ use base::buffer::Bytes;
 use base::state_machine::ConnId;
 
 use super::arena::Key;
-use super::connection::{Body, Control};
 use super::dispatch::PduContext;
 use super::engine::Engine;
+use super::output::{Body, Control};
 use super::protocol_error::ProtocolError;
 use crate::negotiate::full_feature::{self, TextContext};
 use crate::pdu::text_request::TextRequest;

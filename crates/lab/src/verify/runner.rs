@@ -381,7 +381,7 @@ impl<'a> Runner<'a> {
         for (number, block) in (0..).zip(buf.filled_mut().chunks_mut(self.plan.unit)) {
             let lba = Lba(span.first).after(Blocks(number)).unwrap_or(Lba(u64::MAX));
             let generation = self.history.next_generation(self.device, lba);
-            let stamp = BlockHeader {
+            let block_header = BlockHeader {
                 device: self.device,
                 lba,
                 generation,
@@ -392,7 +392,7 @@ impl<'a> Runner<'a> {
                 pattern,
             };
             // The plan was checked: the length of a unit is valid for a signed block.
-            let _ = stamp.sign(block);
+            let _ = block_header.sign(block);
         }
         buf.freeze().into()
     }

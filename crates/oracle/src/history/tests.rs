@@ -1,4 +1,5 @@
 use super::*;
+use crate::block_model::MAX_VERSIONS;
 use crate::order::{Attribute, TaskPosition};
 use crate::pattern::Pattern;
 use alloc::string::ToString;
@@ -31,7 +32,7 @@ impl Desk {
 
     fn signed(&self, lba: u64, sequence: u64) -> Vec<u8> {
         let mut bytes = vec![0; BLOCK];
-        let stamp = BlockHeader {
+        let block_header = BlockHeader {
             device: DEVICE,
             lba: Lba(lba),
             generation: self.history.next_generation(DEVICE, Lba(lba)),
@@ -41,7 +42,7 @@ impl Desk {
             seed: 0,
             pattern: Pattern::Fixed,
         };
-        stamp.sign(&mut bytes).unwrap();
+        block_header.sign(&mut bytes).unwrap();
         bytes
     }
 
@@ -102,8 +103,8 @@ fn a_block_of_another_place_or_nobody_is_told_apart() {
     let unsent = desk.signed(2, 99);
     assert_eq!(desk.read(2, &unsent), Some(Violation::Unsubmitted));
     let mut foreign = vec![0; BLOCK];
-    let BlockCheck::Signed(stamp) = BlockCheck::of(&one) else { panic!() };
-    BlockHeader { device: DeviceId(8), ..stamp }.sign(&mut foreign).unwrap();
+    let BlockCheck::Signed(block_header) = BlockCheck::of(&one) else { panic!() };
+    BlockHeader { device: DeviceId(8), ..block_header }.sign(&mut foreign).unwrap();
     assert_eq!(desk.read(1, &foreign), Some(Violation::Foreign));
     let mut garbled = one.clone();
     garbled[700] ^= 4;
@@ -196,6 +197,34 @@ fn a_failed_write_may_have_happened_in_part() {
     let third = desk.done(1);
     assert_eq!(desk.read(1, &torn), Some(Violation::Torn));
     assert_eq!(desk.read(1, &third), None);
+}
+
+#[test]
+fn a_crash_may_bring_back_forgotten_versions_whole_or_in_part() {
+    let mut desk = Desk::new();
+    let change = change(1, 1, Planned::Zero, false);
+    let zeros = desk.history.submit(change);
+    desk.history.end_change(zeros, ChangeResult::Done);
+    let oldest = desk.done(1);
+    for _ in 0..2 * MAX_VERSIONS {
+        desk.done(1);
+    }
+    let newest = desk.done(1);
+    let mut flushed = desk.clone();
+    desk.history.crash(DEVICE);
+    let torn = [&newest[..512], &ZEROS[512..]].concat();
+    assert_eq!(desk.clone().read(1, &torn), None, "in part");
+    assert_eq!(desk.clone().read(1, &ZEROS), None, "whole");
+    assert_eq!(desk.clone().read(1, &oldest), None, "whole");
+    let foreign = desk.signed(2, 1);
+    assert_eq!(desk.read(1, &foreign), Some(Violation::Misdirected), "no write to this block");
+    let fresh = flushed.done(1);
+    flushed.flush();
+    flushed.history.crash(DEVICE);
+    for old in [&torn, &ZEROS.to_vec(), &oldest] {
+        assert!(flushed.clone().read(1, old).is_some(), "a flush came between");
+    }
+    assert_eq!(flushed.read(1, &fresh), None);
 }
 
 #[test]

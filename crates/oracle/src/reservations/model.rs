@@ -228,7 +228,7 @@ impl State {
         let mut preempted = Nexuses::default();
         let outcome = match service {
             ReserveCommand::ReserveUnit | ReserveCommand::ReleaseUnit => next.reserve_unit(nexus, service),
-            // SPC-2 §5.5.1: the conflict applies to every nexus, including the one that reserved the unit.
+            // SPC-2: the conflict applies to every nexus, including the one that reserved the unit.
             _ if self.is_reserved() => ReserveOutcome::Conflict,
             ReserveCommand::Register { key, sa_key: new, aptpl: persist, ignore_existing_key: ignores } => {
                 next.register(nexus, key, new, persist, ignores)
@@ -252,8 +252,8 @@ impl State {
         }
     }
 
-    /// Executes RESERVE(6) or RELEASE(6), with the exceptions of compatible reservation handling (SPC-4
-    /// §5.13.3).
+    /// Executes RESERVE(6) or RELEASE(6), with the exceptions of compatible reservation handling
+    /// (SPC-4 §5.13.3).
     fn reserve_unit(&mut self, nexus: Nexus, service: ReserveCommand) -> ReserveOutcome {
         if !self.registered.is_empty() {
             let admitted = self.is_holder(nexus)

@@ -19,8 +19,8 @@ pub const MAX_DESIGNATOR_LEN: usize = 20;
 const LU_ID_TYPE: u8 = 0xc0;
 const NUL: u8 = 0x20;
 
-/// Identifies a CSCD in a segment descriptor: an index into the list of descriptors, or a code (SPC-4 table
-/// 121).
+/// Identifies a CSCD in a segment descriptor: an index into the list of descriptors, or a code
+/// (SPC-4 §6.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CscdId(pub u16);
 
@@ -34,7 +34,7 @@ impl CscdId {
 pub struct Cscd {
     /// Peripheral device type.
     pub device_type: u8,
-    /// Code set of the designator (SPC-4 §7.8.6.1).
+    /// Code set of the designator (SPC-4 §7.8.6).
     pub code_set: u8,
     /// Designator type.
     pub kind: u8,

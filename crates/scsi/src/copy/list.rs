@@ -7,7 +7,7 @@ use super::cscd::{self, Cscd};
 use super::segment::{self, Segment, SegmentAction};
 use super::{CopyError, ListId, len16, len32, size, u8_at, u16_at, u32_at};
 
-/// The limits of a copy manager (RECEIVE COPY OPERATING PARAMETERS, SPC-4 §6.21).
+/// The limits of a copy manager (RECEIVE COPY OPERATING PARAMETERS, SPC-4 §6.22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The most CSCD descriptors.
@@ -28,7 +28,7 @@ pub enum CscdFields {
     /// LU ID TYPE and NUL too (SPC-3 §6.3.6.1): LU ID TYPE must be 00b, and NUL makes the CSCD a null device,
     /// which cannot be queried.
     Spc3,
-    /// LU ID TYPE does not apply to this descriptor and NUL is obsolete: both are ignored (SPC-4 §6.4.5.2).
+    /// LU ID TYPE does not apply to this descriptor and NUL is obsolete: both are ignored (SPC-4 §6.4.5).
     #[default]
     Spc4,
 }
@@ -40,7 +40,7 @@ impl Limits {
     }
 }
 
-/// How the list identifier is used (SPC-4 table 112).
+/// How the list identifier is used (SPC-4 §6.4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListIdUsage {
     /// The identifier names the operation, and its results are held until they are fetched.

@@ -1,4 +1,4 @@
-//! The parameter data of RECEIVE COPY RESULTS (SPC-4 §6.18 to §6.24): the progress of a copy, its result, the
+//! The parameter data of RECEIVE COPY RESULTS (SPC-4 §6.20 to §6.26): the progress of a copy, its result, the
 //! limits of the copy manager.
 
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use super::list::{CscdFields, Limits};
 use super::rod::{ROD_TOKEN_LEN, RodToken};
 use super::{len16, len32, size};
 
-/// The unit of a transfer count (SPC-4 table 244).
+/// The unit of a transfer count (SPC-4 §6.24).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferUnits(pub u8);
 
@@ -22,7 +22,7 @@ impl TransferUnits {
     pub const LOGICAL_BLOCKS: Self = Self(0xf1);
 }
 
-/// COPY MANAGER STATUS of LID1 commands (SPC-4 table 252).
+/// COPY MANAGER STATUS of LID1 commands (SPC-4 §6.25).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManagerStatus(pub u8);
 
@@ -35,7 +35,7 @@ impl ManagerStatus {
     pub const FAILED: Self = Self(0x02);
 }
 
-/// COPY OPERATION STATUS of LID4 commands and ROD token operations (SPC-4 table 241).
+/// COPY OPERATION STATUS of LID4 commands and ROD token operations (SPC-4 §6.24).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationStatus(pub u8);
 

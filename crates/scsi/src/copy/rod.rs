@@ -1,5 +1,5 @@
 //! Representations of data (ROD, SPC-4 §5.17.6) of block devices: tokens, and the parameter lists of POPULATE
-//! TOKEN and WRITE USING TOKEN (SBC-3 §5.19, §5.46), which Windows uses for offloaded data transfer (ODX).
+//! TOKEN and WRITE USING TOKEN (SBC-4 §5.12, §5.59), which Windows uses for offloaded data transfer (ODX).
 
 use alloc::vec::Vec;
 
@@ -15,8 +15,8 @@ pub const ROD_TOKEN_LEN: usize = 512;
 /// does not give access to the data.
 pub const ROD_MANAGEMENT_TOKEN_LEN: usize = 96;
 
-/// The kind of data that a ROD represents, and what happens to the ROD when the blocks change (SPC-4 table
-/// 116).
+/// The kind of data that a ROD represents, and what happens to the ROD when the blocks change
+/// (SPC-4 §5.17.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RodType(pub u32);
 
@@ -34,7 +34,7 @@ impl RodType {
 #[derive(Clone, PartialEq, Eq)]
 pub struct RodToken(pub [u8; ROD_TOKEN_LEN]);
 
-/// The fields of a token that its creator sets (SPC-4 table 118, SBC-3 table 129).
+/// The fields of a token that its creator sets (SPC-4 §5.17.6, SBC-4 §4.28).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenFields<'a> {
     /// The kind of data that the token represents.
@@ -273,7 +273,7 @@ fn ranges(list: &[u8], header: usize, ranges_max: u16) -> Result<Vec<BlockRange>
     }
     let length_field = header - 2;
     let len = usize::from(u16_at(list, length_field));
-    // Bytes after the last whole descriptor are ignored (SBC-3 §5.19.2).
+    // Bytes after the last whole descriptor are ignored (SBC-4 §5.12).
     let count = len / RANGE_LEN;
     if count == 0 || header + len > list_len {
         return Err(CopyError::field(length_field));

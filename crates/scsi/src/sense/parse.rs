@@ -107,7 +107,7 @@ fn forwarded_information(sense: &[u8]) -> Option<u64> {
     data.u64().ok().filter(|_| kind == 0 && valid & 0x80 != 0)
 }
 
-/// Decodes the sense-key specific field, whose meaning depends on the sense key (SPC-5 table 45).
+/// Decodes the sense-key specific field, whose meaning depends on the sense key (SPC-5 §4.4.2).
 fn specific(key: SenseKey, [first, high, low]: [u8; 3]) -> Option<SenseKeySpecific> {
     if first & 0x80 == 0 {
         return None;

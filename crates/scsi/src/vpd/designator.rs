@@ -1,4 +1,4 @@
-//! Designation descriptors (SPC-5 §7.7.6): the names of logical units, ports and devices.
+//! Designation descriptors (SPC-4 §7.8.6): the names of logical units, ports and devices.
 
 use alloc::vec::Vec;
 

@@ -190,7 +190,7 @@ fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
         let mut cdb = [0; 16];
         (cdb[0], cdb[13]) = (0x83, u8::try_from(list.len()).unwrap());
         let answer = mallory.run(&mut world, 0, &cdb, &list, 0);
-        // COPY ABORTED, COPY TARGET DEVICE NOT REACHABLE (SPC-4 §6.4.1).
+        // COPY ABORTED, COPY TARGET DEVICE NOT REACHABLE (SPC-4 §6.4).
         assert_eq!((answer.status, answer.code()), (2, (0x0a, 0x0d02)), "{from} to {to}");
     }
     assert_eq!(owner.read(&mut world, 0, 0, 8).data, [SECRET; 8 * BLOCK]);

@@ -10,7 +10,7 @@ use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::GroupName;
 use shard::config::GroupConfig;
 use transport::command::Cdb;
-use transport::initiator::{Request, TaskId, TaskResult};
+use transport::initiator::{InitiatorTransport as _, Request, TaskId, TaskResult};
 
 use crate::pair::{Answer, World};
 

@@ -15,7 +15,7 @@ use hyperscsi::pdu::name::Name;
 use hyperscsi::pdu::negotiate::StretchCost;
 use shard::config::{HyperScsiConfig, ShardConfig};
 use target::units::UnitId;
-use transport::initiator::Retry;
+use transport::initiator::{InitiatorTransport as _, Retry};
 
 use crate::ether::{Host, group, group_config};
 use crate::medium::held;
@@ -334,7 +334,7 @@ fn a_host_that_gives_its_session_up_finds_its_disks_again_or_none() {
     config.targets[0].luns.iter_mut().for_each(|row| row.unit = UnitId(1 - row.unit.0));
     world.shard.apply(world.now, config);
     let now = world.now;
-    bob.session().relogin(now);
+    bob.session().rebuild_session(now);
     bob.until(&mut world, |bob| bob.session.is_up());
     let answer = bob.run(&mut world, lun(0), &[0; 6], &[], 0);
     assert_eq!((answer.status, answer.code()), (CHECK, (5, 0x2500)), "another disk is at its LUN");

@@ -10,6 +10,7 @@ use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::Name;
 use shard::config::HyperScsiConfig;
+use transport::initiator::InitiatorTransport as _;
 
 use crate::GOOD;
 use crate::ether::{Frame, Host, group, group_config};

@@ -13,7 +13,7 @@ use ::shard::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use target::units::UnitId;
 use transport::command::{Cdb, TaskAttribute};
-use transport::initiator::{Request, TmfParameters};
+use transport::initiator::{InitiatorTransport as _, Request, TmfParameters};
 use transport::task_management::TmfFunction;
 
 use base::buffer::Pool;
@@ -506,7 +506,7 @@ impl Transport for HyperScsi {
         let session = &mut self.hosts[initiator].session;
         // The client library does the same. The host still has its LUNs open.
         if session.is_up() {
-            session.relogin(now)
+            session.rebuild_session(now)
         } else {
             session.close(now)
         }

@@ -10,7 +10,7 @@ use ::shard::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use target::units::UnitId;
 use transport::command::{Cdb, TaskAttribute};
-use transport::initiator::{Request, TaskId, TaskResult, TmfId, TmfParameters};
+use transport::initiator::{InitiatorTransport as _, Request, TaskId, TaskResult, TmfId, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use base::buffer::Pool;

@@ -74,9 +74,9 @@ impl World {
             && matches!(order.cdb[0], 0x2e | 0xae | 0x8e)
             && compares
             && let Some(block) = order.data_out.get(..self.scenario.medium.block_len)
-            && let BlockCheck::Signed(stamp) = BlockCheck::of(block)
+            && let BlockCheck::Signed(block_header) = BlockCheck::of(block)
         {
-            self.harmed.verifying.insert(ticket, (order.unit, stamp.writer, stamp.sequence));
+            self.harmed.verifying.insert(ticket, (order.unit, block_header.writer, block_header.sequence));
         }
     }
 
@@ -210,7 +210,7 @@ const MISCOMPARE: u8 = 0xe;
 fn content_of(reading: &BlockCheck) -> Option<Content> {
     match reading {
         BlockCheck::Zero => Some(Content::Zero),
-        BlockCheck::Signed(stamp) => Some(Content::of(*stamp)),
+        BlockCheck::Signed(block_header) => Some(Content::of(*block_header)),
         _ => None,
     }
 }
@@ -222,7 +222,7 @@ fn content_of(reading: &BlockCheck) -> Option<Content> {
 fn names_of(held: &BlockCheck, lba: Lba) -> Vec<Violation> {
     match held {
         BlockCheck::Zero => vec![Violation::Lost, Violation::Reordered, Violation::NotAtomic],
-        BlockCheck::Signed(stamp) if stamp.lba != lba => {
+        BlockCheck::Signed(block_header) if block_header.lba != lba => {
             vec![Violation::Misdirected, Violation::Stale, Violation::Reordered, Violation::NotAtomic]
         }
         BlockCheck::Signed(_) => {

@@ -17,7 +17,7 @@ fn each_obstacle_is_named() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (place, told) in [
         (format!("iscsi://{closed}/{NAME}/0"), "no process listens there"),
-        (format!("iscsi://{at}/iqn.2001-04.com.example:other/0"), "there is no such target"),
+        (format!("iscsi://{at}/iqn.2001-04.com.example:other/0"), "the target does not exist"),
         (format!("iscsi://{at}/{NAME}/7"), "this target has no LUN 7"),
         (
             format!("iscsi://no-such-host.invalid/{NAME}/0"),
@@ -103,13 +103,13 @@ fn a_command_that_a_signal_ends_logs_out() {
         while daemon.ask("sessions")["sessions"][0][moved].as_u64().unwrap_or(0) < 16 << 10 {
             assert!(Instant::now() < deadline, "{args:?} moves nothing");
         }
-        let before = fixture.log().matches("it logged out").count();
+        let before = fixture.log().matches("the initiator logged out").count();
         let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
         assert!(sent.unwrap().success());
         let status = child.wait().unwrap();
         assert_eq!((status.code(), status.signal()), (code, code.is_none().then_some(15)), "{args:?}");
         drop(feeder.join().unwrap());
-        while fixture.log().matches("it logged out").count() == before {
+        while fixture.log().matches("the initiator logged out").count() == before {
             assert!(Instant::now() < deadline, "{args:?}: {}", fixture.log());
         }
     }

@@ -9,7 +9,7 @@ use crate::initiator::Initiator;
 
 const BLOCK: usize = 512;
 
-/// SBC-4 §5.43, §5.18: WRITE (10), READ (10) of `count` blocks.
+/// SBC-4 §5.40, §5.16: WRITE (10), READ (10) of `count` blocks.
 fn cdb(code: u8, lba: u32, count: u8) -> [u8; 16] {
     let [a, b, c, d] = lba.to_be_bytes();
     [code, 0, a, b, c, d, 0, 0, count, 0, 0, 0, 0, 0, 0, 0]
@@ -91,7 +91,7 @@ fn a_full_file_system_refuses_writes_tells_the_others_and_recovers() {
     let full = initiator.failure(write(9000, 64), &data, 0);
     assert_eq!(code(&full), NO_SPACE);
     assert!((9000..9064).contains(&information(&full).unwrap()), "{full:02x?}");
-    // UNMAP of the first half frees space again (SBC-4 §5.38).
+    // UNMAP of the first half frees space again (SBC-4 §5.35).
     let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     list.extend((written / 2 * 64).to_be_bytes());
     list.extend([0; 4]);
@@ -321,8 +321,8 @@ fn a_registration_stays_with_its_port_when_a_target_is_added_and_targe_restarted
     assert_eq!(daemon.reload()["applied"], true);
     assert_eq!(daemon.stop().0, 0);
     let daemon = fixture.serve(&["--config", "targe.toml"]);
-    // SPC-5 §6.16: RESERVE, write exclusive; RESERVATION CONFLICT for an initiator that is not registered
-    // through this port.
+    // PERSISTENT RESERVE OUT (SPC-5 §6.17), RESERVE, write exclusive; RESERVATION CONFLICT for an initiator
+    // that is not registered through this port.
     let reserve = [0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
     let list = [&0xabcd_u64.to_be_bytes()[..], &[0; 16]].concat();
     let mut other = Initiator::log_in(daemon.address, &format!("{NAME}z"));
@@ -419,6 +419,8 @@ fn what_a_disk_says_of_itself_changes_with_the_configuration_or_the_reload_is_re
         assert_eq!(daemon.reload()["applied"], applied, "{ro}: the file is open for writing");
     }
     assert_eq!(initiator.command(write(0, 1), &[8; 512], 0), Ok(vec![]));
+    // Otherwise LUN 0 could lead it to no other disk, not even after a restart.
+    initiator.log_out();
     assert_eq!(daemon.stop().0, 0);
 
     fixture.write("targe.toml", &disk(file, "ro = true"));

@@ -180,7 +180,7 @@ impl Initiator {
         }
     }
 
-    /// PERSISTENT RESERVE OUT, REGISTER, with APTPL (SPC-5 §6.16).
+    /// PERSISTENT RESERVE OUT, REGISTER, with APTPL (SPC-5 §6.17).
     pub(crate) fn register(&mut self, key: u64) -> Result<Vec<u8>, [u8; 3]> {
         let mut list = [0; 24];
         list[8..16].copy_from_slice(&key.to_be_bytes());
@@ -188,7 +188,7 @@ impl Initiator {
         self.command([0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0], &list, 0)
     }
 
-    /// PERSISTENT RESERVE IN, READ KEYS (SPC-5 §6.15.2).
+    /// PERSISTENT RESERVE IN, READ KEYS (SPC-5 §6.16.2).
     pub(crate) fn read_keys(&mut self) -> Result<Vec<u64>, [u8; 3]> {
         let data = self.command([0x5e, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[], 256)?;
         Ok(data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect())

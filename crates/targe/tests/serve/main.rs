@@ -284,7 +284,7 @@ fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
         fs::write(&state, damaged).unwrap();
         let daemon = fixture.serve(&args);
         let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-        // READ (10) is answered with PERSISTENT RESERVATION INFORMATION LOST (SPC-5 §5.14.5.4).
+        // READ (10) is answered with PERSISTENT RESERVATION INFORMATION LOST (SPC-5 §5.14.5).
         let read = initiator.command([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], &[], 512);
         assert_eq!(read.map_err(|[_, asc, ascq]| [asc, ascq]), Err([0x44, 0x01]));
         daemon.kill();
@@ -332,8 +332,8 @@ fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
     let who = "iqn.2001-04.com.example:test";
     for told in [
         format!("info  session of {who} from {from} with {NAME}a is up"),
-        format!("info  session of {who} from {from} with {NAME}a is over: it logged out"),
-        format!(" with {NAME}a is over: it closed its half of the connection"),
+        format!("info  session of {who} from {from} with {NAME}a is over: the initiator logged out"),
+        format!(" with {NAME}a is over: the initiator closed its half of the connection"),
         format!("warn  login of {who} from 127.0.0.1:"),
         format!(" with {NAME}b is refused: "),
         format!("info  listening on {address}, portal group tag 1"),

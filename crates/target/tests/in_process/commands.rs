@@ -94,14 +94,14 @@ fn two_initiators_see_their_own_units_under_the_same_lun() {
 fn a_lun_outside_the_map_is_described_and_refuses_everything_else() {
     let mut world = World::new(2);
     let alice = world.login("alice", map(&[(1, 0), (7, 0)]));
-    // SPC-5 §6.6: PERIPHERAL QUALIFIER 011b, PERIPHERAL DEVICE TYPE 1Fh.
+    // SPC-5 §6.7.2: PERIPHERAL QUALIFIER 011b, PERIPHERAL DEVICE TYPE 1Fh.
     let inquiry = world.run(alice, 0, &[0x12, 0, 0, 0, 96, 0], &[], 96);
     assert_eq!((inquiry.status, inquiry.data[0], inquiry.residual), (GOOD, 0x7f, 0));
     let short = world.run(alice, 0, &[0x12, 0, 0, 0, 96, 0], &[], 5);
     assert_eq!((short.data.len(), short.residual), (5, 91));
-    // SPC-5 §6.33: REPORT LUNS lists the same at every LUN.
+    // SPC-5 §6.32: REPORT LUNS lists the same at every LUN.
     assert_eq!(world.run(alice, 0, &REPORT_LUNS, &[], 256).data, luns(&[1, 7]));
-    // SPC-5 §6.39: REQUEST SENSE ends with GOOD and returns the reason as data.
+    // SPC-5: REQUEST SENSE ends with GOOD and returns the reason as data.
     let sense = world.run(alice, 0, &[0x03, 0, 0, 0, 252, 0], &[], 252);
     assert_eq!((sense.status, sense.data[2], &sense.data[12..14]), (GOOD, 5, &[0x25, 0][..]));
     let test_unit_ready = world.run(alice, 0, &[0; 6], &[], 0);

@@ -11,6 +11,7 @@ use crate::world::{BLOCK, CHECK, CONFLICT, GOOD, Initiator, NO_LUN, World, map, 
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
 const PREEMPT: u8 = 4;
+const PREEMPT_AND_ABORT: u8 = 5;
 const ALICE: u64 = 0xa11ce;
 const BOB: u64 = 0xb0b;
 
@@ -68,6 +69,9 @@ fn a_reservation_keeps_the_other_initiator_from_writing_until_it_preempts() {
     assert_eq!(reserve(&mut world, bob, PREEMPT, [BOB, ALICE]).status, GOOD);
     assert_eq!(world.take_attentions(alice, 0), [0x2a05], "REGISTRATIONS PREEMPTED");
     assert_eq!(world.write(alice, 0, 0, &pattern(BLOCK, 4)).status, CONFLICT);
+    assert_eq!(world.transport_of(alice).fenced, 0);
+    assert_eq!(reserve(&mut world, alice, PREEMPT_AND_ABORT, [ALICE, BOB]).status, CONFLICT);
+    assert_eq!(world.transport_of(alice).fenced, 1, "whatever the result");
     assert_eq!(world.write(bob, 0, 0, &pattern(BLOCK, 5)).status, GOOD);
     assert_eq!(world.media[0].peek(0, BLOCK), pattern(BLOCK, 5));
     world.is_settled();

@@ -1,10 +1,10 @@
 //! A transport whose initiators are in the same process. A request is a value in a queue, and data is copied.
+//! The first [`FIRST_BURST`] bytes of the data go with the command.
 //!
-//! The transport checks what [`TargetTransport`] promises it: every fetch is within the initiator's data,
-//! Data-In comes in order and is no longer than the initiator's buffer, and each task ends once.
+//! It checks that each fetch is within the data that did not go with the command, that Data-In is in order
+//! and fits, and that tasks end once.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 
 use base::arena::{Arena, Key};
 use base::buffer::{Bytes, DataList};
@@ -23,7 +23,7 @@ pub(crate) enum InProcess {}
 impl Protocol for InProcess {
     type SessionUp = SessionUp;
     type SessionEnd = SessionEnd;
-    type Notice = Infallible;
+    type Notice = std::convert::Infallible;
 }
 
 /// The begin of a session.
@@ -39,11 +39,8 @@ pub(crate) struct SessionUp {
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
-    /// The initiator logged out.
     LoggedOut,
-    /// The initiator disappeared.
     Lost,
-    /// The target closed it.
     Closed,
 }
 
@@ -89,21 +86,17 @@ pub(crate) struct Response {
 /// The target role of the transport, with the buffers of its initiators.
 #[derive(Debug, Default)]
 pub(crate) struct InProcessTransport {
-    sessions: Arena<Session>,
+    /// For each session, whether its initiator leaves fetches unanswered at present.
+    sessions: Arena<bool>,
     tasks: Arena<Task>,
-    tmfs: Arena<PendingTmf>,
+    tmfs: Arena<(Ticket, SessionId)>,
     events: VecDeque<Event<InProcess>>,
     next_ticket: u64,
     pub(crate) task_ends: BTreeMap<Ticket, TaskEnd>,
     pub(crate) tmf_results: BTreeMap<Ticket, TmfResult>,
     /// How many calls named a task or a request that no longer exists.
     pub(crate) ignored: usize,
-}
-
-#[derive(Debug, Default)]
-struct Session {
-    /// Whether the initiator leaves fetches unanswered at present.
-    holds_data_out: bool,
+    pub(crate) fenced: usize,
 }
 
 #[derive(Debug)]
@@ -112,24 +105,23 @@ struct Task {
     session: SessionId,
     lun: u64,
     out: Vec<u8>,
+    /// How many bytes of `out` went with the command.
+    unsolicited: usize,
     room: usize,
     data: Vec<u8>,
     /// The offset and the length of each fetch that is not answered.
     fetches: VecDeque<(u32, u32)>,
 }
 
-#[derive(Debug)]
-struct PendingTmf {
-    ticket: Ticket,
-    session: SessionId,
-}
+/// How many bytes of Data-Out go with the command, unless the initiator holds its data back.
+const FIRST_BURST: usize = 4096;
 
 /// The role of the initiators.
 impl InProcessTransport {
     pub(crate) fn login(&mut self, initiator: &str, target: u32) -> SessionId {
-        let session = SessionId(self.sessions.insert_with(|_| Session::default()));
-        let up = SessionUp { session, initiator: initiator.into(), target };
-        self.events.push_back(Event::SessionUp(Box::new(up)));
+        let session = SessionId(self.sessions.insert_with(|_| false));
+        let initiator = initiator.into();
+        self.events.push_back(Event::SessionUp(Box::new(SessionUp { session, initiator, target })));
         session
     }
 
@@ -139,7 +131,7 @@ impl InProcessTransport {
             return;
         }
         self.drop_tasks(|task| task.session == session);
-        for key in keys(&self.tmfs, |tmf| tmf.session == session) {
+        for key in keys(&self.tmfs, |(_, known)| *known == session) {
             self.tmfs.discard(key);
         }
         self.events.push_back(Event::SessionDown { session, why });
@@ -148,7 +140,7 @@ impl InProcessTransport {
     /// Ends the tasks that a session has for a LUN, because of an event of the transport.
     pub(crate) fn clear_tasks(&mut self, session: SessionId, lun: u64) {
         self.drop_tasks(|task| task.session == session && task.lun == lun);
-        self.events.push_back(Event::TasksCleared { session, lun });
+        self.events.push_back(Event::TasksCleared { session, lun, code: [0x47, 0x7f] });
     }
 
     fn drop_tasks(&mut self, chosen: impl Fn(&Task) -> bool) {
@@ -161,18 +153,23 @@ impl InProcessTransport {
     pub(crate) fn send_command(&mut self, session: SessionId, request: Request<'_>) -> Ticket {
         let ticket = self.ticket();
         let Request { lun, attribute, cdb, out, room } = request;
+        let holds = self.sessions.get(session.0) == Some(&true);
+        let unsolicited = if holds { 0 } else { out.len().min(FIRST_BURST) };
         let task = TaskRef(self.tasks.insert_with(|_| Task {
             ticket,
             session,
             lun,
             out: out.to_vec(),
+            unsolicited,
             room,
             data: vec![],
             fetches: VecDeque::new(),
         }));
         let (cdb, priority) = (Cdb::new(cdb).unwrap(), 0);
         let (data_in_len, data_out_len) = (u32::try_from(room).unwrap(), u32::try_from(out.len()).unwrap());
-        let command = Command { task, session, lun, attribute, priority, cdb, data_in_len, data_out_len };
+        let data_out = (unsolicited > 0).then(|| Bytes::copied_from(&out[..unsolicited]));
+        let command =
+            Command { task, session, lun, attribute, priority, cdb, data_in_len, data_out_len, data_out };
         self.events.push_back(Event::Command(command));
         ticket
     }
@@ -189,18 +186,17 @@ impl InProcessTransport {
         let task = of.and_then(|of| self.task_of(of));
         if of.is_some() && task.is_none() {
             let is_query = function == TmfFunction::QUERY_TASK;
-            let result = if is_query { TmfResult::COMPLETE } else { TmfResult::NO_TASK };
-            self.tmf_results.insert(ticket, result);
+            self.tmf_results.insert(ticket, if is_query { TmfResult::COMPLETE } else { TmfResult::NO_TASK });
             return ticket;
         }
-        let tmf = TmfRef(self.tmfs.insert_with(|_| PendingTmf { ticket, session }));
+        let tmf = TmfRef(self.tmfs.insert_with(|_| (ticket, session)));
         self.events.push_back(Event::Tmf(TmfIndication { tmf, session, function, lun, task }));
         ticket
     }
 
     /// Leaves the fetches of a session unanswered from now on, or answers them.
     pub(crate) fn hold_data_out(&mut self, session: SessionId, holds: bool) {
-        self.sessions.get_mut(session.0).unwrap().holds_data_out = holds;
+        *self.sessions.get_mut(session.0).unwrap() = holds;
         for key in keys(&self.tasks, |task| task.session == session) {
             self.answer_fetches(TaskRef(key));
         }
@@ -208,7 +204,7 @@ impl InProcessTransport {
 
     fn answer_fetches(&mut self, task: TaskRef) {
         let Some(entry) = self.tasks.get_mut(task.0) else { return };
-        let holds = self.sessions.get(entry.session.0).is_some_and(|session| session.holds_data_out);
+        let holds = self.sessions.get(entry.session.0) == Some(&true);
         while !holds && let Some((offset, len)) = entry.fetches.pop_front() {
             let from = usize::try_from(offset).unwrap();
             let bytes = &entry.out[from..from + usize::try_from(len).unwrap()];
@@ -254,7 +250,8 @@ fn keys<T>(arena: &Arena<T>, chosen: impl Fn(&T) -> bool) -> Vec<Key> {
 impl TargetTransport for InProcessTransport {
     fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
         let Some(entry) = self.tasks.get_mut(task.0) else { return self.ignored += 1 };
-        assert!(len > 0 && u64::from(offset) + u64::from(len) <= entry.out.len() as u64, "{offset} {len}");
+        let end = u64::from(offset) + u64::from(len);
+        assert!(len > 0 && (entry.unsolicited as u64 + 1..=entry.out.len() as u64).contains(&end));
         entry.fetches.push_back((offset, len));
         self.answer_fetches(task);
     }
@@ -264,6 +261,10 @@ impl TargetTransport for InProcessTransport {
         assert_eq!(usize::try_from(offset), Ok(entry.data.len()), "Data-In without gaps");
         data.parts().iter().for_each(|part| entry.data.extend_from_slice(part));
         assert!(entry.data.len() <= entry.room, "Data-In within the buffer");
+    }
+
+    fn fence_response(&mut self, _: TaskRef) {
+        self.fenced += 1;
     }
 
     fn finish(&mut self, task: TaskRef, outcome: Finish<'_>) {
@@ -287,7 +288,7 @@ impl TargetTransport for InProcessTransport {
 
     fn finish_tmf(&mut self, tmf: TmfRef, result: TmfResult) {
         match self.tmfs.remove(tmf.0) {
-            Some(tmf) => assert_eq!(self.tmf_results.insert(tmf.ticket, result), None),
+            Some((ticket, _)) => assert_eq!(self.tmf_results.insert(ticket, result), None),
             None => self.ignored += 1,
         }
     }

@@ -13,9 +13,10 @@ use device::unit::LogicalUnit;
 use scsi::transport_id::TransportId as InitiatorPort;
 use store::Store;
 use target::nexus::{MapEntry, NexusInfo, TargetNumber};
-use target::route::{SessionEvent, Transports};
+use target::route::SessionEvent;
 use target::target::{SaveRequest, Target};
 use target::transport_id::{TransportId, nexus_of};
+use target::transports::Transports;
 use target::units::{DiskId, UnitId};
 use transport::command::TaskAttribute;
 use transport::target::{SessionId, TargetTransport};
@@ -93,7 +94,7 @@ pub(crate) fn map_with(rows: &[(u16, u32, Access)]) -> Vec<MapEntry> {
     rows.iter().map(entry).collect()
 }
 
-/// Returns the initiator port of an initiator: an SRP TransportID (SPC-5 §7.6.4.5), because the target must
+/// Returns the initiator port of an initiator: an SRP TransportID (SPC-5 §7.6.4), because the target must
 /// not expect a name of iSCSI.
 pub(crate) fn port_of(initiator: &str) -> InitiatorPort {
     let mut id = [0; 24];

@@ -312,7 +312,7 @@ class Class:
                 exchange.run()
 
     def may_run(self, exchange):
-        """Task attributes (SAM-5 §8.6): ORDERED waits for all before it, and those behind it wait for it."""
+        """Task attributes (SAM-5 §8): ORDERED waits for all before it, and those behind it wait for it."""
         attribute = exchange.info & 15
         before = self.tasks[:self.tasks.index(exchange)]
         if attribute == HEAD_OF_QUEUE:

@@ -512,12 +512,12 @@ fn payload_is_lent_room_for() {
     client.says(&request(1, 1, 0, 512, payload.len() as u32));
     client.says(&payload[..100]);
     let mut at = 100;
-    while let Some(mut loan) = client.session.take_rx_buffer() {
-        assert!(loan.len_max > 0);
-        let len = loan.len_max.min(70_000);
-        loan.buf.append(&payload[at..at + len]);
+    while let Some(mut rx_buffer) = client.session.take_rx_buffer() {
+        assert!(rx_buffer.len_max > 0);
+        let len = rx_buffer.len_max.min(70_000);
+        rx_buffer.buf.append(&payload[at..at + len]);
         at += len;
-        client.session.return_rx_buffer(loan);
+        client.session.return_rx_buffer(rx_buffer);
     }
     client.turn();
     assert_eq!(at, payload.len());
@@ -605,10 +605,10 @@ fn hostile_bytes_do_no_harm() {
             bytes.truncate(rng.below(bytes.len() as u64 + 1).max(1) as usize);
             client.says(&bytes);
             if rng.chance(1, 5)
-                && let Some(mut loan) = client.session.take_rx_buffer()
+                && let Some(mut rx_buffer) = client.session.take_rx_buffer()
             {
-                loan.buf.append_zeros(loan.len_max.min(rng.below(10_000) as usize));
-                client.session.return_rx_buffer(loan);
+                rx_buffer.buf.append_zeros(rx_buffer.len_max.min(rng.below(10_000) as usize));
+                client.session.return_rx_buffer(rx_buffer);
             }
             client.heard.clear();
             assert!(client.session.input.len() <= OPTION_LEN_MAX as usize + 8192);

@@ -389,7 +389,7 @@ fn derived(lun: &raw::Lun, report: &mut ConfigReport) -> Derived {
     Derived { naa, serial: printable(lun.serial.as_ref(), report), span: lun.span.clone() }
 }
 
-/// Returns a string for an ASCII field of INQUIRY data (SPC-5 §4.3.1); reports other characters.
+/// Returns a string for an ASCII field of INQUIRY data (SPC-5 §4.3); reports other characters.
 fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
     let at = at?;
     if at.value.chars().all(|c| matches!(c, ' '..='~')) {

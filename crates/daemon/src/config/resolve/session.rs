@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
-use iscsi::target::engine::{Limits, SessionLimits};
+use iscsi::target::contract::SessionLimits;
+use iscsi::target::engine::Limits;
 
 use super::super::raw;
 use super::super::source_span::{ConfigReport, Located, SourceSpan};

@@ -2,7 +2,7 @@
 
 use device::contract::{InquiryOverrides, SpcLevel, TaskRules};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
-use iscsi::target::engine::SessionLimits;
+use iscsi::target::contract::SessionLimits;
 
 use super::*;
 use crate::log;

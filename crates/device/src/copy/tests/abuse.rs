@@ -123,7 +123,7 @@ fn thousands_of_list_identifiers_and_tokens_cost_bounded_memory() {
         world.run(0, A, &cdb, 0, &populate).good();
     }
     let told = world.run(0, B, &super::world::in_cdb(8, 1 << 20), 1 << 20, &[]).good();
-    assert_eq!(told.len(), 8 + 96 * super::super::tokens::MAX_TOKENS_OF_ONE);
+    assert_eq!(told.len(), 8 + 96 * crate::copy_manager::tokens::MAX_TOKENS_OF_ONE);
     world.ask_lid4(0, A, 7, 2999).good();
     assert_ne!(world.ask_lid4(0, A, 7, 0).status, Status::GOOD);
     world.copy(0, B, &list(LID4, &[cscd(0, B512)], &[blocks(0, 0, 8, 0, 1000)])).good();

@@ -298,7 +298,7 @@ fn copies_beyond_those_that_are_reported_meet_busy() {
     (copy.list_id, copy.usage) = (ListId(0), ListIdUsage::Unnamed);
     world.slow(true);
     let keys: Vec<_> =
-        (0..super::super::operations::MAX_RUNNING).map(|_| world.start_copy(0, A, &copy)).collect();
+        (0..crate::copy_manager::operations::MAX_RUNNING).map(|_| world.start_copy(0, A, &copy)).collect();
     assert_eq!(world.copy(0, A, &copy).status, Status::BUSY);
     for key in keys {
         world.finish(&mut rng, 0, key).good();

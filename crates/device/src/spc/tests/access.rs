@@ -5,8 +5,8 @@ use scsi::status::Status;
 
 use super::*;
 use crate::contract::{Access, Tmf, TmfOutcome};
-use crate::table::Table;
 use crate::testing::nexus;
+use crate::unit::every_command;
 
 /// Returns a removable unit on which B has read-only access.
 fn limited() -> Rig {
@@ -88,7 +88,7 @@ fn is_refused(rig: &mut Rig, from: NexusId, cdb: &[u8]) -> bool {
 #[test]
 fn a_read_only_nexus_is_refused_every_command_that_changes_what_others_meet() {
     let mut admitted = Vec::new();
-    for row in Table::new().rows() {
+    for row in every_command().rows() {
         let mut cdb = alloc::vec![0; row.usage.len()];
         cdb[0] = row.opcode;
         match (row.service_action, row.opcode) {

@@ -9,9 +9,9 @@ use scsi::transport_id::TransportId;
 
 use super::*;
 use crate::contract::{Tmf, TmfOutcome};
-use crate::persistent_state::StateDecodeError;
 use crate::pr::PrRole;
 use crate::pr::conflict::Conflict;
+use crate::state_decode_error::StateDecodeError;
 use crate::testing::nexus;
 use crate::unit::{LogicalUnit, Reset, UnitError};
 

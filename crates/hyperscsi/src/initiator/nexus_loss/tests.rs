@@ -1,7 +1,7 @@
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use transport::command::Cdb;
-use transport::initiator::{Request, Retry, TaskId};
+use transport::initiator::{InitiatorTransport as _, Request, Retry, TaskId};
 
 use super::*;
 use crate::Role;

@@ -24,16 +24,16 @@ pub struct HandshakeRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusalCause {
     /// The initiator has a password, and the group has none.
-    #[error("the group has no password, and it came with one")]
+    #[error("the initiator sent a password, but the group has none")]
     OpenGroup,
     /// The initiator has no password, and the group has one.
-    #[error("the group has a password, and it came without")]
+    #[error("the initiator sent no password, but the group has one")]
     PasswordNeeded,
     /// Nothing that the initiator offered is acceptable.
-    #[error("it offered no protection, or no parameters, that are taken here")]
+    #[error("the initiator offered no protection level, or no parameters, that the target accepts")]
     Parameters,
     /// The initiator received its ANSWER, and did not finish.
-    #[error("it did not finish: its password is wrong, or it went away")]
+    #[error("the initiator did not finish the handshake: its password is wrong, or it disappeared")]
     Unfinished,
 }
 

@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::Duration;
-use transport::initiator::{Request, SubmitError, TaskId, TaskResult, TmfId, TmfParameters};
+use transport::initiator::{
+    InitiatorTransport as _, Request, SubmitError, TaskId, TaskResult, TmfId, TmfParameters,
+};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};

@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 use transport::command::Cdb;
-use transport::initiator::{Request, ServiceResponse, TaskId, TaskResult, TmfParameters};
+use transport::initiator::{
+    InitiatorTransport as _, Request, ServiceResponse, TaskId, TaskResult, TmfParameters,
+};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, SENSE, Setup, cdb, pattern, read, write};

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use base::rng::Rng;
 use base::state_machine::Action;
 use base::time::Duration;
-use transport::initiator::{Request, Residual, TaskResult};
+use transport::initiator::{InitiatorTransport as _, Request, Residual, TaskResult};
 use transport::task_management::TmfResult;
 
 use super::pair::{LUN, Setup, cdb, read, target_name, write};

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
-use transport::initiator::{Request, SubmitError, TaskId, TaskResult};
+use transport::initiator::{InitiatorTransport as _, Request, SubmitError, TaskId, TaskResult};
 
 use super::pair::{LUN, Setup, pattern, read, write};
 use super::scripted_target::ScriptedTarget;

@@ -2,7 +2,7 @@
 
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
-use transport::initiator::{Request, SubmitError, TaskResult, TmfParameters};
+use transport::initiator::{InitiatorTransport as _, Request, SubmitError, TaskResult, TmfParameters};
 use transport::task_management::TmfFunction;
 
 use super::pair::{LUN, read};
@@ -246,7 +246,7 @@ fn no_request_follows_a_logout() {
         }
         let reset = TmfParameters { function: TmfFunction::LOGICAL_UNIT_RESET, lun: LUN, task: None };
         assert!(raw.session.submit_tmf(raw.now, reset).is_err());
-        raw.session.ping_all(raw.now);
+        raw.session.ping(raw.now);
         if let Some((task, command)) = open {
             let pdu = raw.data_in(conn, command.itt, 0, 0);
             let pdu = raw.with_status(conn, pdu);

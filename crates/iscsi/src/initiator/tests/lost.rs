@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
-use transport::initiator::{Request, TaskResult, TmfParameters};
+use transport::initiator::{InitiatorTransport as _, Request, TaskResult, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, cdb, read, write};

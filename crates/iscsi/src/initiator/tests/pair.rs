@@ -4,6 +4,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use transport::target::TargetTransport;
 
 use base::buffer::{Bytes, DataList, Pool};
 use base::rng::Rng;
@@ -11,7 +12,7 @@ use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use transport::command::Cdb;
-use transport::initiator::{Outcome, Request, TaskId};
+use transport::initiator::{InitiatorTransport as _, Outcome, Request, TaskId};
 use transport::target as services;
 use transport::task_management::{TmfFunction, TmfResult};
 
@@ -444,16 +445,16 @@ impl Pair {
     /// Delivers bytes as a driver does: into a receive buffer if there is one, the rest by reference.
     fn deliver(&mut self, conn: ConnId, ours: bool, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let loan =
+            let rx_buffer =
                 if ours { self.engine.take_rx_buffer(conn) } else { self.session.take_rx_buffer(conn) };
-            let Some(mut loan) = loan else { break };
-            let len = loan.len_max.min(bytes.len());
-            loan.buf.append(&bytes[..len]);
+            let Some(mut rx_buffer) = rx_buffer else { break };
+            let len = rx_buffer.len_max.min(bytes.len());
+            rx_buffer.buf.append(&bytes[..len]);
             bytes = &bytes[len..];
             if ours {
-                self.engine.return_rx_buffer(self.now, conn, loan, &self.names);
+                self.engine.return_rx_buffer(self.now, conn, rx_buffer, &self.names);
             } else {
-                self.session.return_rx_buffer(self.now, conn, loan);
+                self.session.return_rx_buffer(self.now, conn, rx_buffer);
             }
         }
         if ours {

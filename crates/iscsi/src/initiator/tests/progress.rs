@@ -1,7 +1,7 @@
 //! The progress of tasks that get no answer, as the owner sees it, and the replacement of a session.
 
 use base::state_machine::Action;
-use transport::initiator::{Request, TaskResult};
+use transport::initiator::{InitiatorTransport as _, Request, TaskResult};
 
 use super::pair::{Setup, read, write};
 use super::scripted_target::ScriptedTarget;

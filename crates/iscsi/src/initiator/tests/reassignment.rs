@@ -1,7 +1,7 @@
 //! Sessions with several connections, and reassignment of tasks at level 2, with a scripted target.
 
 use alloc::vec::Vec;
-use transport::initiator::{Request, TaskResult};
+use transport::initiator::{InitiatorTransport as _, Request, TaskResult};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use base::state_machine::{Action, ConnId};

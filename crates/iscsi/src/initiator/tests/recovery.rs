@@ -3,7 +3,7 @@
 
 use base::state_machine::ConnId;
 use base::time::Duration;
-use transport::initiator::{Request, TaskResult, TmfParameters};
+use transport::initiator::{InitiatorTransport as _, Request, TaskResult, TmfParameters};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};

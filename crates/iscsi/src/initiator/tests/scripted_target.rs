@@ -7,7 +7,7 @@ use base::buffer::Pool;
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
-use transport::initiator::{Outcome, Request, Residual, ServiceResponse, TaskId};
+use transport::initiator::{InitiatorTransport as _, Outcome, Request, Residual, ServiceResponse, TaskId};
 
 use super::pair::Setup;
 use crate::digest::Crc32c;

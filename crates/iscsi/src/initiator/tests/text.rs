@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::Duration;
-use transport::initiator::SubmitError;
+use transport::initiator::{InitiatorTransport as _, SubmitError};
 
 use super::pair::{pattern, read};
 use super::scripted_target::ScriptedTarget;

@@ -8,7 +8,9 @@ use base::state_machine::ConnId;
 use base::time::Duration;
 use base::transmit::Transmit;
 use transport::command::TaskAttribute;
-use transport::initiator::{Request, Residual, SubmitError, TaskId, TaskResult, TmfParameters};
+use transport::initiator::{
+    InitiatorTransport as _, Request, Residual, SubmitError, TaskId, TaskResult, TmfParameters,
+};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::pair::*;

@@ -8,8 +8,8 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
-use crate::target::contract::{Event, SessionEnd};
-use crate::target::engine::{Limits, SessionLimits};
+use crate::target::contract::{Event, SessionEnd, SessionLimits};
+use crate::target::engine::Limits;
 
 fn ping(world: &mut World, conn: base::state_machine::ConnId) -> NopOut {
     let (itt, cmd_sn) = world.numbers(conn);

@@ -9,7 +9,7 @@ use base::rng::Rng;
 use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
 use transport::command::TaskAttribute;
-use transport::target::{Command, Finish, SessionId, TaskRef, TmfIndication};
+use transport::target::{Command, Finish, SessionId, TargetTransport, TaskRef, TmfIndication};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::world::{LUN, TARGET, World, data_out, keys, pattern};

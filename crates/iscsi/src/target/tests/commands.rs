@@ -6,7 +6,7 @@ use base::state_machine::Action;
 use base::time::Duration;
 use transport::command::TaskAttribute;
 use transport::initiator::Residual;
-use transport::target::{Command, Finish};
+use transport::target::{Command, Finish, TargetTransport};
 
 use super::world::{Got, LUN, World, keys, pattern};
 use crate::negotiate::KeyPolicy;
@@ -19,8 +19,8 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{Event, SessionEnd};
-use crate::target::engine::{Limits, SessionLimits};
+use crate::target::contract::{Event, SessionEnd, SessionLimits};
+use crate::target::engine::Limits;
 use crate::target::protocol_error::ProtocolError;
 
 #[test]

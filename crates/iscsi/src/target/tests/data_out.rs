@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
+use base::buffer::Bytes;
 use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
-use transport::target::{Finish, TaskRef};
+use transport::target::{Finish, TargetTransport, TaskRef};
 
 use super::world::{World, data_out, keys, pattern};
 use crate::pdu::data_out::DataOut;
@@ -437,6 +438,70 @@ fn parts_of_the_first_burst_can_be_fetched_before_and_after_it_came() {
     obey(&mut world, conn, &r2t);
     assert_eq!(world.expect_data(task, 8192), pattern(8192, 4096));
     world.expect_silence(conn);
+}
+
+#[test]
+fn unsolicited_data_that_is_complete_goes_up_with_its_command() {
+    for (name, len, is_final, immediate, received) in [
+        ("no immediate data", 8192, true, 0, 0),
+        ("all of the data", 1000, true, 1000, 1000),
+        ("the first part of the data", 8192, true, 1000, 1000),
+        ("more unsolicited data follows", 8192, false, 1000, 0),
+    ] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&KEYS);
+        let command = ScsiCommand { is_final, ..world.write(conn, len) };
+        let up = world.start(conn, &command, &pattern(0, immediate));
+        assert_eq!(bytes_of(up.data_out), pattern(0, received), "{name}");
+        world.expect_silence(conn);
+        if received == 1000 && len == 8192 {
+            // A fetch of more than that returns it once more.
+            world.fetch(up.task, 0, len);
+            let r2t: R2t = world.expect(conn);
+            assert_eq!((r2t.buffer_offset, r2t.desired_data_transfer_length), (1000, 7192));
+            obey(&mut world, conn, &r2t);
+            assert_eq!(world.expect_data(up.task, 0), pattern(0, 8192));
+            assert_eq!(world.engine.data_bytes(), 0, "the task has fetched everything");
+        }
+    }
+}
+
+#[test]
+fn data_that_came_before_the_turn_of_its_command_goes_up_with_it() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&KEYS);
+    let first = world.command(conn);
+    world.count(conn);
+    let second = ScsiCommand { is_final: false, ..world.write(conn, 3000) };
+    world.issue(conn, &second, &pattern(0, 1000));
+    world.send(conn, &unsolicited(&second, 0, 1000, true), &pattern(1000, 2000));
+    assert!(world.events.is_empty());
+    world.send(conn, &first, &[]);
+    assert!(world.expect_command().data_out.is_none());
+    assert_eq!(bytes_of(world.expect_command().data_out), pattern(0, 3000));
+}
+
+#[test]
+fn data_that_went_up_with_its_command_takes_memory_until_the_task_ends() {
+    type End = fn(&mut World, ConnId, TaskRef);
+    let ends: [(&str, End); 3] = [
+        ("finished", |world, _, task| world.finish(task, Finish::good(1000))),
+        ("aborted", |world, _, task| world.engine.abort(task)),
+        ("lost", |world, conn, _| world.hang_up(conn, DisconnectReason::Failed)),
+    ];
+    for (name, end) in ends {
+        let mut world = World::new();
+        let (conn, _) = world.login(&KEYS);
+        let command = world.write(conn, 1000);
+        let task = world.start(conn, &command, &pattern(0, 1000)).task;
+        assert_eq!(world.engine.data_bytes(), 1000, "{name}");
+        end(&mut world, conn, task);
+        assert_eq!(world.engine.data_bytes(), 0, "{name}");
+    }
+}
+
+fn bytes_of(data: Option<Bytes>) -> Vec<u8> {
+    data.map(|data| data.to_vec()).unwrap_or_default()
 }
 
 #[test]

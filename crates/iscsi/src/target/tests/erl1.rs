@@ -9,7 +9,7 @@ mod snack;
 use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
-use transport::target::Finish;
+use transport::target::{Finish, TargetTransport};
 
 use super::world::{Got, World, keys, pattern};
 use crate::negotiate::KeyPolicy;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
 use transport::status;
-use transport::target::{Finish, TaskRef};
+use transport::target::{Finish, TargetTransport, TaskRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::data_out::idle;

@@ -2,7 +2,7 @@
 
 use base::state_machine::Action;
 use transport::initiator::Residual;
-use transport::target::Finish;
+use transport::target::{Finish, TargetTransport};
 
 use alloc::vec::Vec;
 

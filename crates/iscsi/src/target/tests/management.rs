@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId};
 use base::time::Duration;
-use transport::target::{Finish, TmfIndication};
+use transport::target::{Finish, TargetTransport, TmfIndication};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::world::{LUN, World, data_out, keys, pattern};

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
-use transport::target::{Finish, TaskRef};
+use transport::target::{Finish, TargetTransport, TaskRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::erl1::{ack, policy, snack};
@@ -604,17 +604,19 @@ fn an_ended_preemption_of_others_is_told_behind_a_fence() {
     let (_, answered) = start(&mut world, &conns, conns[1]);
     world.finish(answered, Finish::good(0));
     let before: ScsiResponse = world.expect(conns[1]);
-    for (action, waits) in [(0x04, false), (0x05, true)] {
-        let mut command = world.command(conns[0]);
-        command.cdb[..2].copy_from_slice(&[0x5f, action]);
+    for waits in [false, true] {
+        let command = world.command(conns[0]);
         issue(&mut world, &conns, conns[0], &command, &[]);
         let task = world.expect_command().task;
+        if waits {
+            world.engine.fence_response(task);
+        }
         world.finish(task, Finish::good(0));
         if waits {
             world.expect_silence(conns[0]);
             ack(&mut world, conns[1], before.sn.stat_sn.next());
         }
-        assert_eq!(world.expect::<ScsiResponse>(conns[0]).itt, command.itt, "{action}");
+        assert_eq!(world.expect::<ScsiResponse>(conns[0]).itt, command.itt, "{waits}");
     }
 }
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
-use transport::target::{Finish, SessionId};
+use transport::target::{Finish, SessionId, TargetTransport};
 use transport::task_management::TmfFunction;
 
 use super::world::{INITIATOR, TARGET, World, keys};

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use base::buffer::Bytes;
 use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::Duration;
-use transport::target::Finish;
+use transport::target::{Finish, TargetTransport};
 
 use super::world::{LUN, World, data_out, keys, pattern};
 use crate::pdu::data_out::DataOut;

@@ -11,7 +11,7 @@ use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use transport::command::TaskAttribute;
-use transport::target::{Command, Finish, TaskRef};
+use transport::target::{Command, Finish, TargetTransport, TaskRef};
 use transport::task_management::TmfFunction;
 
 use crate::chap::Secret;

@@ -7,7 +7,7 @@ use base::buffer::Pool;
 use base::time::Instant;
 use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::initiator::session::Session;
-use transport::initiator::{TaskId, TaskResult, TmfId};
+use transport::initiator::{InitiatorTransport as _, TaskId, TaskResult, TmfId};
 
 use crate::transport::Ticket;
 

@@ -2,6 +2,7 @@
 
 use base::ether::FrameMachine as _;
 use base::time::Instant;
+use transport::initiator::InitiatorTransport as _;
 
 use super::HyperScsi;
 use super::host::Host;

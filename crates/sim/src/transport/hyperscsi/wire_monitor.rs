@@ -22,7 +22,7 @@ pub(super) struct WireMonitor {
     /// After how many frames the target, and initiators, must update keys.
     key_frames: [Option<u64>; 2],
     /// The last packet number of each sender, session and packet number space; the path is the last field of
-    /// the key. A session identifier is never used for another session, even after the target has restarted.
+    /// the key.
     last: BTreeMap<(Node, u32, bool, u8), u64>,
     /// The frames that their receiver accepted.
     taken: BTreeSet<(Node, u32, bool, u64)>,
@@ -56,8 +56,23 @@ impl WireMonitor {
 
     /// Records the identifiers that both ends use for a session.
     pub(super) fn agreed(&mut self, sids: (u32, u32)) {
-        self.names.insert(sids.0, sids.1);
-        self.names.insert(sids.1, sids.0);
+        for (sid, peer) in [sids, (sids.1, sids.0)] {
+            let former = self.names.insert(sid, peer);
+            // Identifiers are random. With keys, a session may have the identifier of an earlier one, since
+            // frames of the earlier one do not open in it. Without keys, it must not.
+            if self.keyed && former.is_some_and(|former| former != peer) {
+                self.forget(sid);
+            }
+        }
+    }
+
+    /// Forgets the frames of an earlier session with this identifier.
+    fn forget(&mut self, sid: u32) {
+        self.last.retain(|(_, known, ..), _| *known != sid);
+        self.taken.retain(|(_, known, ..)| *known != sid);
+        self.phases.retain(|(_, known), _| *known != sid);
+        self.told.retain(|(known, _), _| *known != sid);
+        self.beyond.retain(|(known, _), _| *known != sid);
     }
 
     /// Checks a frame that a host sends.
@@ -179,6 +194,39 @@ impl WireMonitor {
     pub(super) fn took(&mut self, who: Node, header: &Header) {
         if !self.taken.insert((who, header.sid, header.protected, header.pn)) {
             self.violations.push(format!("{who:?} took a frame twice: {header:?}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_may_return_for_another_session_only_with_keys() {
+        for keyed in [true, false] {
+            let mut monitor = WireMonitor::new(keyed, [None; 2]);
+            let frame = Header {
+                tag: 0,
+                last: true,
+                fragment: 0,
+                protected: keyed,
+                cmd: Cmd::Ask,
+                flags: Flags::default(),
+                len: 0,
+                sid: 7,
+                pn: 1,
+                xid: 0,
+                off: 0,
+            };
+            monitor.agreed((3, 7));
+            monitor.took(Node::Target, &frame);
+            monitor.agreed((3, 7));
+            monitor.took(Node::Target, &frame);
+            assert_eq!(monitor.violations.len(), 1, "one session accepts a frame twice");
+            monitor.agreed((4, 7));
+            monitor.took(Node::Target, &frame);
+            assert_eq!(monitor.violations.len(), if keyed { 1 } else { 2 }, "{keyed}");
         }
     }
 }

@@ -72,7 +72,7 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 trait Machine {
     fn take(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
     fn borrow(&mut self, conn: ConnId) -> Option<RxBuffer>;
-    fn repay(&mut self, now: Instant, conn: ConnId, loan: RxBuffer);
+    fn repay(&mut self, now: Instant, conn: ConnId, rx_buffer: RxBuffer);
     fn give(&mut self, now: Instant, conn: ConnId, out: &mut Transmit);
 }
 
@@ -85,8 +85,8 @@ macro_rules! machine {
             fn borrow(&mut self, conn: ConnId) -> Option<RxBuffer> {
                 self.take_rx_buffer(conn)
             }
-            fn repay(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
-                self.return_rx_buffer(now, conn, loan);
+            fn repay(&mut self, now: Instant, conn: ConnId, rx_buffer: RxBuffer) {
+                self.return_rx_buffer(now, conn, rx_buffer);
             }
             fn give(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
                 self.transmit(now, conn, out);
@@ -282,11 +282,11 @@ impl Iscsi {
             Side::Server => &mut self.shard,
         };
         let mut rest = bytes;
-        if let Some(mut loan) = machine.borrow(conn) {
-            let (own, after) = rest.split_at(loan.len_max.min(rest.len()));
-            assert_eq!(loan.buf.append(own), own.len(), "a loan with less room than it wants");
+        if let Some(mut rx_buffer) = machine.borrow(conn) {
+            let (own, after) = rest.split_at(rx_buffer.len_max.min(rest.len()));
+            assert_eq!(rx_buffer.buf.append(own), own.len(), "a loan with less room than it wants");
             rest = after;
-            machine.repay(now, conn, loan);
+            machine.repay(now, conn, rx_buffer);
         }
         // The state machine may have closed the connection meanwhile; a driver checks that only after the
         // receive.

@@ -3,13 +3,14 @@
 
 use alloc::vec::Vec;
 
-use base::state_machine::Action;
+use base::state_machine::{Action, ConnId};
 use base::time::Duration;
-use transport::target::Finish;
+use transport::target::{Finish, TargetTransport as _};
 use transport::task_management::{TmfFunction, TmfResult};
 
-use super::super::world::{LUN, World};
+use super::super::world::{LUN, World, pattern};
 use super::{ack, data_ins, login, policy, read_all, rejected, snack, world};
+use crate::pdu::data_in::DataIn;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::nop_in::NopIn;
@@ -190,6 +191,42 @@ fn reads_wait_for_acknowledgements_when_what_is_kept_fills_the_room() {
     let pong = NopOut { immediate: true, lun: 0, itt: Itt::NONE, ttt: ping.ttt, cmd_sn, exp_stat_sn };
     world.send(conn, &pong, &[]);
     assert_eq!(world.expect_command().data_in_len, 8000);
+}
+
+#[test]
+fn an_acknowledgement_is_asked_for_at_once_where_others_wait_for_the_memory() {
+    let limits = Limits { data_in_bytes_max: 10_000, ..Limits::default() };
+    let mut world = World::with(limits, policy(1));
+    let conn = login(&mut world, &[]);
+    let first = world.read(conn, 8000);
+    let up = world.start(conn, &first, &[]);
+    let second = world.read(conn, 8000);
+    world.issue(conn, &second, &[]);
+    assert!(world.events.is_empty(), "no memory for the second");
+    // An acknowledgement that is asked for before the first has ended frees nothing.
+    let early: NopIn = world.expect(conn);
+    answer(&mut world, conn, &early);
+    world.engine.data_in(up.task, 0, base::buffer::Bytes::copied_from(&pattern(0, 8000)).into());
+    world.finish(up.task, Finish::good(8000));
+    let mut last = None;
+    let ping = loop {
+        let pdu = world.receive(conn).expect("a ping");
+        if pdu.bhs.opcode() == Opcode::NOP_IN {
+            break pdu.read::<NopIn>();
+        }
+        last = Some(pdu.read::<DataIn>());
+    };
+    assert_eq!(ping.sn.stat_sn, last.unwrap().sn.stat_sn.next());
+    answer(&mut world, conn, &ping);
+    assert_eq!(world.expect_command().data_in_len, 8000);
+}
+
+/// Answers a ping of the target, and so acknowledges every status before it.
+fn answer(world: &mut World, conn: ConnId, ping: &NopIn) {
+    let (_, cmd_sn) = world.numbers(conn);
+    let exp_stat_sn = ping.sn.stat_sn;
+    let pong = NopOut { immediate: true, lun: 0, itt: Itt::NONE, ttt: ping.ttt, cmd_sn, exp_stat_sn };
+    world.send(conn, &pong, &[]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use base::time::Duration;
 use transport::target::Finish;
 
 use super::super::world::{World, data_out, pattern};
-use super::{LEVEL, login, policy, rejected, send_hurt, snack, world};
+use super::{LEVEL, ack, login, policy, rejected, send_hurt, snack, world};
 use crate::negotiate::KeyPolicy;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
@@ -319,4 +319,36 @@ fn one_r2t_of_a_task_is_open_at_a_time_where_sequences_come_in_order() {
         let asked = core::iter::from_fn(|| world.receive(conn)).count();
         assert_eq!(asked, usize::from(open), "{order}");
     }
+}
+
+/// On a path that damages many PDUs, a long command has hundreds of R2Ts that recovery R2Ts replaced. When a
+/// SNACK brings back one that was lost, the initiator answers it, and that answer can be damaged too.
+#[test]
+fn answers_to_replaced_r2ts_are_passed_over_however_many_there_are() {
+    let mut world = world();
+    let conn = login(&mut world, &["ImmediateData=No", "InitialR2T=Yes"]);
+    let len = 4096 * 100;
+    let write = world.write(conn, len);
+    let up = world.start(conn, &write, &[]);
+    world.fetch(up.task, 0, len);
+    let mut first = None;
+    for _ in 0..100 {
+        let r2t: R2t = world.expect(conn);
+        answer_r2t(&mut world, conn, &write, as_asked(&r2t), 1024, (&[0], &[]));
+        assert_eq!(rejected(&mut world, conn), RejectReason::DATA_DIGEST_ERROR);
+        let first = first.get_or_insert(r2t);
+        let recovery: R2t = world.expect(conn);
+        world.send(conn, &snack(SnackKind::DATA_OR_R2T, write.itt, (0, 1)), &[]);
+        assert_eq!(as_asked(&world.expect::<R2t>(conn)), as_asked(first));
+        answer_r2t(&mut world, conn, &write, as_asked(first), 1024, (&[], &[]));
+        answer_r2t(&mut world, conn, &write, as_asked(first), 1024, (&[0], &[]));
+        let reject: Reject = world.expect(conn);
+        assert_eq!(reject.reason, RejectReason::DATA_DIGEST_ERROR);
+        ack(&mut world, conn, reject.sn.stat_sn.next());
+        assert!(world.receive(conn).is_none(), "nothing but the missing data is asked for");
+        answer_r2t(&mut world, conn, &write, as_asked(&recovery), 1024, (&[], &[]));
+    }
+    assert_eq!(world.expect_data(up.task, 0), pattern(0, len as usize));
+    world.finish(up.task, Finish::good(len.into()));
+    assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
 }

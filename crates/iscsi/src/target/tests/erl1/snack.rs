@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::Duration;
-use transport::target::Finish;
+use transport::target::{Finish, TargetTransport};
 
 use super::super::world::{LUN, World, pattern};
 use super::recovery_r2t::{answer_r2t, as_asked};

@@ -1,4 +1,4 @@
-//! The ROD tokens that a unit has created (SPC-4 §5.17.6, SBC-3 §4.21).
+//! The ROD tokens that a unit has created (SPC-4 §5.17.6, SBC-4 §4.28).
 //!
 //! Their type is *point in time copy, change vulnerable*: a token represents blocks as they were when it was
 //! created, their data is not copied, and the first write to any of its blocks revokes the token. So a read

@@ -9,12 +9,9 @@ use scsi::cdb::Cdb;
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
 
-use crate::copy;
-use crate::device_server::{DeviceServer, UnitInfo};
-use crate::outcome::Outcome;
+use super::outcome::Outcome;
+use super::{DeviceServer, UnitInfo};
 use crate::pr::conflict::Conflict;
-use crate::sbc;
-use crate::spc;
 use crate::task::TaskInfo;
 
 /// Executes a command: checks it, and returns its outcome or the work that it requires.
@@ -32,7 +29,7 @@ pub(crate) struct Row {
         expect(dead_code, reason = "REPORT SUPPORTED OPERATION CODES has no names; people have")
     )]
     pub(crate) name: &'static str,
-    /// The CDB usage data (SPC-5 §6.35.3): the operation code and service action as such, and a one for every
+    /// The CDB usage data (SPC-5 §6.34.3): the operation code and service action as such, and a one for every
     /// bit that is evaluated. A CDB with any other bit set is refused.
     pub(crate) usage: &'static [u8],
     /// Which reservations of other nexuses conflict with it.
@@ -59,7 +56,7 @@ impl Row {
     }
 }
 
-/// How a pending unit attention affects a command (SAM-5 §5.14.6).
+/// How a pending unit attention affects a command (SAM-5 §5.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttentionRule {
     /// The unit attention is reported instead of executing the command.
@@ -104,9 +101,6 @@ impl ReadOnlyNexus {
     }
 }
 
-/// Every row.
-const ROWS: &[&[Row]] = &[spc::ROWS, sbc::ROWS, copy::ROWS];
-
 /// For commands that every unit supports.
 pub(crate) const fn always(_: &UnitInfo) -> bool {
     true
@@ -127,9 +121,9 @@ struct Entry {
 }
 
 impl Table {
-    /// Arranges all rows.
-    pub(crate) fn new() -> Self {
-        let mut rows: Vec<Entry> = ROWS
+    /// Arranges the rows of several standards.
+    pub(crate) fn new(standards: &[&'static [Row]]) -> Self {
+        let mut rows: Vec<Entry> = standards
             .iter()
             .flat_map(|rows| rows.iter())
             .map(|row| Entry { row, forbidden: forbidden(row) })

@@ -13,14 +13,14 @@ pub(crate) struct OrwGenerations {
 /// The ORWRITE processing policy: how a set operation is processed that expects the previous generation, and
 /// one that expects any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Policy {
+pub(crate) struct Policy {
     previous: Disposition,
     other: Disposition,
 }
 
 /// How a set operation is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Disposition {
+pub(crate) enum Disposition {
     /// It is executed.
     Done,
     /// Its data is discarded, and the status is GOOD.
@@ -30,8 +30,8 @@ pub(super) enum Disposition {
 }
 
 impl Policy {
-    /// Decodes PREVIOUS GENERATION PROCESSING (SBC-4 table 29); `None` for a reserved code.
-    pub(super) const fn from_code(code: u8) -> Option<Self> {
+    /// Decodes PREVIOUS GENERATION PROCESSING (SBC-4 §4.27.4); `None` for a reserved code.
+    pub(crate) const fn from_code(code: u8) -> Option<Self> {
         use Disposition::{Discarded, Done, Refused};
         let (previous, other) = match code {
             0 => (Done, Refused),
@@ -47,7 +47,7 @@ impl Policy {
 
 impl OrwGenerations {
     /// Returns how a set operation that expects this generation is processed.
-    pub(super) const fn disposition_of(&self, expected: u32) -> Disposition {
+    pub(crate) const fn disposition_of(&self, expected: u32) -> Disposition {
         if expected == self.current {
             Disposition::Done
         } else if expected == self.previous {
@@ -58,12 +58,12 @@ impl OrwGenerations {
     }
 
     /// Returns whether this is the current generation.
-    pub(super) const fn is_current(&self, expected: u32) -> bool {
+    pub(crate) const fn is_current(&self, expected: u32) -> bool {
         expected == self.current
     }
 
     /// Begins a generation.
-    pub(super) const fn change(&mut self, new: u32, policy: Policy) {
+    pub(crate) const fn change(&mut self, new: u32, policy: Policy) {
         *self = Self { current: new, previous: self.current, policy };
     }
 }

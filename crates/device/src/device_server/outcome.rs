@@ -1,18 +1,19 @@
 //! The outcome that a handler decides, and the interface of jobs: work that takes several steps.
 
+pub(crate) mod one_operation;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use base::buffer::DataList;
-use scsi::sense::Sense;
+use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
 use store::api::{Failure, OpOutput};
 
+use super::DeviceServer;
 use crate::contract::{NexusId, ThirdPartyResult};
-use crate::device_server::DeviceServer;
-use crate::sbc::read::Read;
-use crate::sbc::write::Write;
 use crate::task::{TaskId, TaskInfo};
+use one_operation::{Read, Write};
 
 /// The longest parameter list that is fetched. The largest legal one is that of an EXTENDED COPY or POPULATE
 /// TOKEN with 16-bit lengths plus headers; anything longer is answered with PARAMETER LIST LENGTH ERROR.
@@ -129,4 +130,18 @@ pub(crate) enum JobStep {
     Wait,
     /// The job is done. The unit waits for its remaining operations and discards their results.
     Done(Outcome),
+}
+
+impl Outcome {
+    /// The outcome of a bug in this program.
+    pub(crate) const fn bug() -> Self {
+        Self::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
+    }
+}
+
+impl JobStep {
+    /// The end of a job that received an input which it did not request: a bug in this program.
+    pub(crate) const fn unexpected_input() -> Self {
+        Self::Done(Outcome::bug())
+    }
 }

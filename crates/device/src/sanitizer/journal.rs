@@ -1,13 +1,13 @@
 //! The durable record of a SANITIZE or FORMAT UNIT, so that the operation is resumed when the unit is started
-//! again, and a failure is not forgotten (SBC-4 §4.11.2: a sanitize operation is resumed after a power on;
-//! §4.11.3: a failed one closes the unit until the failure is cleared).
+//! again, and a failure is not forgotten (SBC-4 §4.11.3: a sanitize operation is resumed after a power on;
+//! SBC-4 §4.11.4: a failed one closes the unit until the failure is cleared).
 
 use alloc::vec::Vec;
 
 use base::bytes::Reader;
 
-use super::worker::{Kind, Method};
-use crate::persistent_state::StateDecodeError;
+use super::{Kind, Method};
+use crate::state_decode_error::StateDecodeError;
 
 /// An operation that is in progress, or that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

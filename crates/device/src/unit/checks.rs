@@ -1,0 +1,76 @@
+//! What is checked before a command is executed: unit attentions, reservations, and what the command requires
+//! of the unit.
+
+use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::status::{Status, TaskAttribute};
+
+use crate::contract::Access;
+use crate::device_server::DeviceServer;
+use crate::device_server::outcome::Outcome;
+use crate::device_server::table::{AttentionRule, Handler, MediumNeed, Row};
+use crate::settings::AttentionInterlock;
+use crate::task::TaskInfo;
+use crate::unit_attention;
+
+impl DeviceServer {
+    /// Finds the handler of a command, or the outcome that prevents its execution.
+    pub(super) fn find_handler(&mut self, task: &TaskInfo) -> Result<Handler, Outcome> {
+        let Some(access) = self.nexuses.find(task.nexus).map(|state| state.nexus.access) else {
+            return Err(Outcome::bug());
+        };
+        let found = self.table.find(&self.info, &task.cdb);
+        let passed =
+            matches!(found, Ok(Row { attention: AttentionRule::Exempt, .. })) || task.key().is_none();
+        // SAM-5 §5.3: resets are reported before a reservation conflict, everything else after it.
+        let obstacle = self
+            .attention(task, passed, unit_attention::outranks_conflict)
+            .or_else(|| found.as_ref().ok().and_then(|row| self.reservation_conflict(task, row)))
+            .or_else(|| self.attention(task, passed, |_| true));
+        if let Some(outcome) = obstacle {
+            return Err(outcome);
+        }
+        let row = found.map_err(Outcome::CheckCondition)?;
+        self.check_request(task, row, access)?;
+        Ok(row.handler)
+    }
+
+    /// Reports the next unit attention of a task's nexus, if `counts` selects it.
+    fn attention(&mut self, task: &TaskInfo, passed: bool, counts: fn(Asc) -> bool) -> Option<Outcome> {
+        let kept = self.settings.attention_interlock == AttentionInterlock::Kept;
+        let state = self.nexuses.find_mut(task.nexus)?;
+        let next = state.attentions.next().filter(|next| !passed && counts(next.asc))?;
+        if !kept {
+            state.attentions.take();
+        }
+        Some(Outcome::CheckCondition(next))
+    }
+
+    fn check_request(&self, task: &TaskInfo, row: &Row, access: Access) -> Result<(), Outcome> {
+        if task.data_in_len > 0 && task.data_out_len > 0 {
+            let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+            return Err(Outcome::CheckCondition(sense));
+        }
+        if task.attribute == TaskAttribute::Aca {
+            return Err(Outcome::CheckCondition(Sense::illegal(Asc::INVALID_MESSAGE_ERROR)));
+        }
+        if let Some(sense) = self.sanitizer.obstacle(row.opcode) {
+            return Err(Outcome::CheckCondition(
+                self.sanitizer.progress(self.info.capabilities.len).unwrap_or(sense),
+            ));
+        }
+        if access == Access::ReadOnly && !row.read_only.admits(&task.cdb) {
+            return Err(Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)));
+        }
+        if row.medium == MediumNeed::NotNeeded {
+            return Ok(());
+        }
+        if self.medium.has_too_many_abandoned() {
+            return Err(Outcome::Status(Status::BUSY));
+        }
+        let obstacle = self.not_ready().or_else(|| match row.medium {
+            MediumNeed::Writable => self.write_protection(task.nexus),
+            _ => None,
+        });
+        obstacle.map_or(Ok(()), |sense| Err(Outcome::CheckCondition(sense)))
+    }
+}

@@ -194,9 +194,14 @@ pub(super) struct Connection {
     pub(super) ping: Option<(Itt, Instant)>,
     /// When the last answered ping was sent. A PDU that was sent before and is not acknowledged was lost.
     pub(super) last_answered_ping: Instant,
-    /// Whether a PDU was lost since the last check, and how often the same PDU was requested without success.
+    /// Whether a PDU was lost since the last check.
     pub(super) damaged: bool,
+    /// Whether data, or a status that was missing, arrived since the last check.
+    pub(super) progressed: bool,
+    /// How many checks in a row found PDUs missing and no progress.
     pub(super) repairs: u32,
+    /// How many checks in a row left missing PDUs to arrive because there was progress.
+    pub(super) unrequested: u32,
     /// Tasks to be reassigned to the connection, and how many TASK REASSIGN requests are open.
     pub(super) to_reassign: VecDeque<Key>,
     pub(super) open_reassigns: u32,
@@ -286,7 +291,9 @@ impl Connection {
             ping: None,
             last_answered_ping: Instant::ORIGIN,
             damaged: false,
+            progressed: false,
             repairs: 0,
+            unrequested: 0,
             to_reassign: VecDeque::new(),
             open_reassigns: 0,
         }
@@ -332,6 +339,7 @@ impl Connection {
         //= rfc7143#section-4.2.2.2
         //# Initiators and targets MUST support the response-numbering scheme.
         if sn == self.exp_stat_sn {
+            self.progressed |= !self.ahead.is_empty();
             self.exp_stat_sn = sn.next();
             self.ahead.retain(|(from, to)| {
                 if *from == self.exp_stat_sn {

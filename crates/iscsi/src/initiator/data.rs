@@ -169,6 +169,7 @@ impl Session {
             task.data_in.commit(&self.pool, sink, pdu.buffer_offset, len);
         }
         self.stats.data_in_bytes += u64::from(len);
+        self.record_progress(slot);
         self.data_in_status(now, slot, Some(key), &pdu)?;
         if pdu.acknowledge
             && self.level().retains_data()
@@ -183,6 +184,13 @@ impl Session {
         }
         self.acknowledge_data(slot, key);
         self.finish_if_complete(key)
+    }
+
+    /// Records that data arrived on a connection.
+    pub(super) fn record_progress(&mut self, slot: Slot) {
+        if let Some(connection) = self.connection_mut(slot) {
+            connection.progressed = true;
+        }
     }
 
     /// Handles the status that a Data-In carries, if there is one.

@@ -96,6 +96,7 @@ impl Session {
             task.data_in.commit(&self.pool, sink, pdu.buffer_offset, len);
         }
         self.stats.data_in_bytes += u64::from(len);
+        self.record_progress(slot);
         self.data_in_status(now, slot, Some(key), pdu)?;
         let rode = self.tasks.get(key).is_some_and(|task| task.status.is_some());
         if rode { self.finish_resegmentation(now, slot, key) } else { Ok(()) }
@@ -150,14 +151,15 @@ impl Session {
         Ok(())
     }
 
-    /// Requests data again that did not arrive for a while; returns whether there was any.
-    pub(super) fn resend_r_data_snacks(&mut self, now: Instant, slot: Slot) -> bool {
+    /// Requests resegmented data again that did not arrive for a while, if `request`; returns whether there
+    /// was any.
+    pub(super) fn resend_r_data_snacks(&mut self, now: Instant, slot: Slot, request: bool) -> bool {
         let after = self.plan.limits.repair_after;
         let silent = |anew: Resegmentation| anew.tag != 0 && now.since(anew.heard) >= after;
         let mine = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Sent(slot));
         let mine = mine.filter(|(_, task)| task.resegmentation.is_some_and(silent));
         let keys: alloc::vec::Vec<Key> = mine.map(|(key, _)| key).collect();
-        for key in &keys {
+        for key in keys.iter().filter(|_| request) {
             self.send_r_data_snack(now, slot, *key);
         }
         !keys.is_empty()

@@ -46,15 +46,19 @@ impl Session {
         }
         let limits = self.plan.limits;
         let overdue = |sent_at| now.since(sent_at) >= limits.repair_after;
-        let mut missing = false;
-        if let Some(connection) = self.connection_mut(slot) {
+        let Some(connection) = self.connection_mut(slot) else { return };
+        let progressed = core::mem::take(&mut connection.progressed);
+        // On a slow path, what was requested comes behind other data. To request it again would only add to
+        // that. But a SNACK can be lost, so on a path that is never at rest it is repeated at times.
+        let request = !progressed || connection.unrequested >= limits.repairs_max;
+        connection.unrequested = if request { 0 } else { connection.unrequested.saturating_add(1) };
+        let mut missing = !connection.ahead.is_empty();
+        if missing && request {
             connection.statuses_asked = connection.exp_stat_sn;
-            missing = !connection.ahead.is_empty();
-        }
-        if missing {
             self.snack_statuses(now, slot, None);
         }
-        missing |= self.snack_missing_data(now, slot) | self.resend_r_data_snacks(now, slot);
+        missing |= self.snack_missing_data(now, slot, request);
+        missing |= self.resend_r_data_snacks(now, slot, request);
         self.resend_lost_requests(now, slot);
         let synced =
             self.connection(slot).map_or(Instant::ORIGIN, |connection| connection.last_answered_ping);
@@ -69,7 +73,7 @@ impl Session {
         } else if connection.ping.is_none() && !missing {
             connection.damaged = false;
         }
-        connection.repairs = if missing { connection.repairs.saturating_add(1) } else { 0 };
+        connection.repairs = if missing && !progressed { connection.repairs.saturating_add(1) } else { 0 };
         let again = (connection.damaged || unanswered) && connection.ping.is_none();
         let idle = connection.tasks == 0 && connection.open_reassigns == 0;
         if connection.repairs > limits.repairs_max {
@@ -91,8 +95,8 @@ impl Session {
         }
     }
 
-    /// Requests missing data again; returns whether there was any.
-    fn snack_missing_data(&mut self, now: Instant, slot: Slot) -> bool {
+    /// Requests missing data again, if `request`; returns whether there was any.
+    fn snack_missing_data(&mut self, now: Instant, slot: Slot, request: bool) -> bool {
         let damaged = self.connection(slot).is_some_and(|connection| connection.damaged);
         let after = self.plan.limits.repair_after;
         let mine = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Sent(slot));
@@ -108,7 +112,7 @@ impl Session {
                 stalled.push(key);
             }
         }
-        for key in &gaps {
+        for key in gaps.iter().filter(|_| request) {
             self.snack_data(now, slot, *key, 0..u32::MAX);
         }
         for key in stalled {

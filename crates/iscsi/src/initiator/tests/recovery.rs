@@ -152,6 +152,47 @@ fn a_status_that_is_missing_is_asked_for_until_patience_ends() {
 }
 
 #[test]
+fn data_that_arrives_slowly_is_not_given_up_and_seldom_requested_again() {
+    let (mut raw, conn) = ScriptedTarget::level(1, &DIGESTS);
+    let count = 30;
+    let data = pattern(3, count * 100);
+    let (task, command) = raw.start(conn, read(0, u32::try_from(data.len()).unwrap()));
+    let piece = |raw: &mut ScriptedTarget, sn: usize| {
+        let number = u32::try_from(sn).unwrap();
+        let mut pdu = raw.data_in(conn, command.itt, number, number * 100);
+        if sn == count - 1 {
+            pdu = raw.with_status(conn, pdu);
+        }
+        raw.send(conn, &pdu, &data[sn * 100..][..100]);
+    };
+    // All but the last piece is lost, and the target needs more checks than are patient to send it again.
+    piece(&mut raw, count - 1);
+    let snack: Snack = raw.expect(conn);
+    assert_eq!((snack.beg_run, snack.run_length), (0, 29));
+    for sn in 0..count - 3 {
+        raw.pass(Duration::from_millis(990));
+        piece(&mut raw, sn);
+    }
+    let repeated = |raw: &mut ScriptedTarget| {
+        let mut repeated = 0;
+        while let Some(sent) = raw.receive(conn) {
+            repeated += usize::from(sent.bhs.opcode() == Snack::OPCODE);
+        }
+        repeated
+    };
+    // The SNACK may have been lost, so it is repeated at each ninth check.
+    assert!(repeated(&mut raw) <= 3, "data that arrives is requested again at each check");
+    assert_eq!(raw.why(), None);
+    // What stays away is.
+    raw.pass(Duration::from_secs(3));
+    assert!(repeated(&mut raw) >= 2);
+    for sn in count - 3..count - 1 {
+        piece(&mut raw, sn);
+    }
+    assert_eq!(raw.outcome(task).data_in.as_deref(), Some(&data[..]));
+}
+
+#[test]
 fn data_is_acknowledged_when_the_target_asks() {
     //= rfc7143#section-11.7.2
     //= type=test

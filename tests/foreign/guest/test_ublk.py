@@ -296,6 +296,10 @@ def test_only_the_same_disk_takes_a_device_over(disks):
     with disks.attached() as path:
         disks.signal("KILL")
         with another_disk(disks.server):
+            # The killed attach has not logged out: the target withholds the LUN from its successor, whose end is a logout.
+            said = disks.refused()
+            expect("no LUN 0" in said, f"the target reaches another disk: {said}")
+            # From here on the initiator's own check protects the device.
             said = disks.refused()
             expect("another disk" in said, f"another disk: {said}")
         expect(disks.attach() == path, "it is taken over once its own disk is back")

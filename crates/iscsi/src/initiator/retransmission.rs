@@ -53,7 +53,7 @@ impl Session {
         let request = !progressed || connection.unrequested >= limits.repairs_max;
         connection.unrequested = if request { 0 } else { connection.unrequested.saturating_add(1) };
         let mut missing = !connection.ahead.is_empty();
-        if missing && request {
+        if request {
             connection.statuses_asked = connection.exp_stat_sn;
             self.snack_statuses(now, slot, None);
         }

@@ -503,21 +503,26 @@ impl SessionEntry {
     fn carried_by(&mut self, now: Instant, task: TaskId, mut pending: PendingCommand) {
         pending.task = Some(task);
         pending.attempt = self.overdue.attempt(now);
-        let before = self.tasks.get_mut(index(task.index())).and_then(Option::take);
-        self.ended.extend(before);
+        // Branches instead of combinators: `PendingCommand` is large, and each of them would copy it.
+        if let Some(place) = self.tasks.get_mut(index(task.index()))
+            && place.is_some()
+        {
+            self.ended.extend(place.take());
+        }
         put_at(&mut self.tasks, task.index(), pending);
     }
 
     /// Removes and returns the command that a task executed.
     fn take(&mut self, task: TaskId) -> Option<PendingCommand> {
         let place = self.tasks.get_mut(index(task.index()))?;
-        let mut pending = match place.take_if(|pending| pending.task == Some(task)) {
-            Some(pending) => pending,
-            None => {
-                let at = self.ended.iter().position(|pending| pending.task == Some(task))?;
-                self.ended.swap_remove(at)
-            }
-        };
+        if let Some(pending) = place
+            && pending.task == Some(task)
+        {
+            pending.task = None;
+            return place.take();
+        }
+        let at = self.ended.iter().position(|pending| pending.task == Some(task))?;
+        let mut pending = self.ended.swap_remove(at);
         pending.task = None;
         Some(pending)
     }

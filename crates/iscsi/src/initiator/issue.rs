@@ -177,19 +177,22 @@ impl Session {
     /// Ends a task and reports it.
     pub(super) fn finish(&mut self, key: Key, end: TaskResult) {
         self.unassign(key);
-        let Some(mut task) = self.tasks.remove(key) else { return self.bug() };
+        // The task is large: it ends where it lies, without a copy.
+        let Some(task) = self.tasks.get_mut(key) else { return self.bug() };
         // A task that waits to be executed again may have been executed before.
         let end = if end == TaskResult::NotSent && task.replays > 0 { TaskResult::Lost } else { end };
-        if task.was_sent() && !matches!(end, TaskResult::Status(_) | TaskResult::Failed(_)) {
-            self.remember(tag(TAG_TASK, key));
-        }
+        let is_stale = task.was_sent() && !matches!(end, TaskResult::Status(_) | TaskResult::Failed(_));
         let data_in = match &end {
             TaskResult::Status(_) => task.data_in.finish(),
             _ => None,
         };
         task.data_in.clear(&self.pool);
-        for part in task.request.data_out.into_parts() {
+        for part in core::mem::take(&mut task.request.data_out).into_parts() {
             self.pool.recycle(part);
+        }
+        self.tasks.discard(key);
+        if is_stale {
+            self.remember(tag(TAG_TASK, key));
         }
         self.stats.done += 1;
         self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });

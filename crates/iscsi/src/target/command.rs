@@ -282,7 +282,7 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
         task.holder = Holder::DeviceServer;
         let claim = self.quotas.data_in_claim(task.data_in_len);
-        task.data_in.reservation = DataInReservation::new(claim, task.data_in_len);
+        task.data_in.set_reservation(DataInReservation::new(claim, task.data_in_len));
         self.events.push_back(Event::Command(Command {
             task: TaskRef(key),
             session: SessionId(task.session),

@@ -65,8 +65,7 @@ impl Engine {
                 task.in_send_queue = false;
                 task.resend_runs.clear();
                 for sequence in task.data_out.sequences_mut() {
-                    sequence.reset_if_buffer_lost();
-                    sequence.reading = false;
+                    sequence.connection_lost();
                 }
             }
         }
@@ -213,7 +212,7 @@ impl Engine {
         // §7.2.2: the SNACK tag that was recorded for its response is forgotten.
         task.snack_tag = 0;
         let was_answered = task.sent_status.take().is_some();
-        let upto = erl2::acknowledges(task.data_in.acked_sn, task.data_in.data_sn, exp_data_sn);
+        let upto = erl2::acknowledges(task.data_in.acked_sn(), task.data_in.next_sn(), exp_data_sn);
         let freed = task.data_in.acknowledge(upto, &self.pool);
         //= rfc7143#section-11.5.6
         //# the target MUST transmit all Data-In PDUs (if any) starting with the data acknowledgment reference
@@ -233,7 +232,7 @@ impl Engine {
         let ends = task.result.is_some() && !task.data_out.is_expecting();
         if ends {
             self.queue_response(key);
-        } else if task.data_in.queued > 0 && !core::mem::replace(&mut task.in_send_queue, true) {
+        } else if task.data_in.has_queued() && !core::mem::replace(&mut task.in_send_queue, true) {
             self.queue(conn, Output::Task(key));
         }
         self.drain_ready(session);
@@ -242,21 +241,19 @@ impl Engine {
     /// Asks for the data that the initiator still owes to a reassigned task.
     fn request_missing_data(&mut self, now: Instant, key: Key, conn: ConnId) {
         let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
-        // Without a connection no data could be received. The time limit of each sequence therefore starts
-        // again with its next R2T, and so does the count of R2Ts that brought no data.
-        task.data_out
-            .sequences_mut()
-            .for_each(|sequence| (sequence.progress, sequence.fruitless_retries) = (None, 0));
-        let runs: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> =
-            task.data_out.sequences_mut().map(|sequence| (sequence.ttt, sequence.sent)).collect();
+        let mut sequences: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> = smallvec::SmallVec::new();
+        for sequence in task.data_out.sequences_mut() {
+            sequence.reassigned();
+            sequences.push((sequence.ttt(), sequence.is_announced()));
+        }
         let has_ended = task.result.is_some();
-        for (ttt, sent) in runs {
+        for (ttt, is_announced) in sequences {
             if has_ended {
                 // The task does not need that data any more, and the sequence ended with its connection.
                 if let Some(task) = self.tasks.get_mut(key) {
                     task.data_out.drop_sequence(ttt, &self.pool);
                 }
-            } else if sent {
+            } else if is_announced {
                 self.request_recovery_r2t(key, ttt);
             } else {
                 self.queue(conn, Output::R2t(key, ttt));

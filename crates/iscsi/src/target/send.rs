@@ -14,7 +14,7 @@ use transport::initiator::{Residual, ServiceResponse};
 
 use super::arena::Key;
 use super::connection::Connection;
-use super::data_in::Sent as SentData;
+use super::data_in::{DataInLimits, Sent as SentData};
 use super::engine::{Engine, take_ttt};
 use super::output::{Body, Control, Output};
 use super::status_log::LoggedStatus;
@@ -138,7 +138,7 @@ impl Engine {
             //# initiator over the same TCP connection that was used to deliver the SCSI command.
             let Some(task) = self.tasks.get(key).filter(|task| task.conn == conn) else { return };
             let may_end = task.result.is_some() && !task.data_out.is_expecting();
-            if task.data_in.queued == 0 {
+            if !task.data_in.has_queued() {
                 if may_end {
                     self.send_response(now, conn, key, out);
                 } else if let Some(task) = self.tasks.get_mut(key) {
@@ -195,20 +195,12 @@ impl Engine {
             self.impossible(None);
             return SendProgress::TaskDone;
         };
-        let burst_max = to_usize(state.parameters.max_burst_length);
-        let len =
-            task.data_in.queued.min(segment_max).min(burst_max.saturating_sub(task.data_in.burst)).max(1);
-        let (last, keeps) = (len == task.data_in.queued, task.retains_sent);
-        task.data_in.burst += len;
-        let sequence_ends = task.data_in.burst >= burst_max;
-        //= rfc7143#section-11.7.3
-        //# If this bit is set to 1, the F bit MUST also be set to 1.
-        let is_final = last || sequence_ends;
-        let (data_sn, buffer_offset, itt) = (task.data_in.data_sn, task.data_in.offset, task.itt);
-        task.data_in.data_sn = data_sn.next();
-        if is_final {
-            task.data_in.burst = 0;
-        }
+        let limits = DataInLimits { segment_max, burst_max: to_usize(state.parameters.max_burst_length) };
+        let keeps = task.retains_sent;
+        let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
+        let sent = task.data_in.next_pdu(limits, keeps, |part| parts.push(part));
+        let SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge } = sent;
+        let (last, itt, session) = (!task.data_in.has_queued(), task.itt, task.session);
         // A response that carries the tag of a SNACK is a PDU of its own (§11.16.3), and so is a response
         // that is sent again.
         //= rfc7143#section-11.7.3
@@ -221,16 +213,6 @@ impl Engine {
         let status = task.result.as_ref().filter(|ending| may_ride && ending.is_good());
         let status =
             status.map(|ending| DataInStatus { status: ending.status, residual: residual(task, ending) });
-        let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
-        task.data_in.take(len, keeps, |part| parts.push(part));
-        let (moved, session) = (u64::try_from(len).unwrap_or(0), task.session);
-        //= rfc7143#section-11.7.2
-        //# it MUST NOT do so more frequently
-        //= rfc7143#section-11.7.2
-        //# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
-        // An acknowledgement is requested once every MaxBurstLength bytes, but not where the status requests
-        // it (§11.7.2).
-        let acknowledge = keeps && sequence_ends && !last;
         let (mut ttt, mut lun) = (Ttt::NONE, 0);
         //= rfc7143#section-11.7.4
         //# On incoming data, the Target Transfer Tag and LUN MUST be provided by the target if the A bit is
@@ -239,18 +221,15 @@ impl Engine {
         //# If the Target Transfer Tag is provided, then the LUN field MUST hold a valid value and be
         //# consistent with whatever was specified with the command; otherwise, the LUN field is reserved.
         if acknowledge {
-            ttt = *task.data_in.ack_ttt.get_or_insert_with(|| take_ttt(&mut self.next_ttt));
+            ttt = task.data_in.ack_ttt_or_insert_with(|| take_ttt(&mut self.next_ttt));
             lun = task.lun;
         }
-        if keeps {
-            let len = u32::try_from(len).unwrap_or(u32::MAX);
-            task.data_in.note(SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge });
-        } else {
+        if !keeps {
             self.quotas.data_in.release(Some(&mut state.shares.data_in), task.data_in.shrink_reservation());
         }
-        state.traffic.data_in_bytes += moved;
+        state.traffic.data_in_bytes += u64::from(len);
         let waiting = !state.ready.is_empty();
-        self.stats.data_in_bytes += moved;
+        self.stats.data_in_bytes += u64::from(len);
         let ends = status.is_some();
         // The tag is free once the status is sent, and the command window in this PDU shows it.
         match (ends, keeps) {
@@ -267,8 +246,8 @@ impl Engine {
             self.log_status(now, conn, LoggedStatus::Task(key));
         }
         let header = DataIn { is_final, acknowledge, status, lun, itt, ttt, sn, data_sn, buffer_offset };
-        digests.header(header.encode().with_data_len(len), out);
-        digests.data(len, parts, out);
+        digests.header(header.encode().with_data_len(to_usize(len)), out);
+        digests.data(to_usize(len), parts, out);
         self.stats.pdus_out += 1;
         match (ends, is_final && !last) {
             (true, _) => SendProgress::TaskDone,
@@ -300,7 +279,7 @@ impl Engine {
                 .map(|(_, ending)| DataInStatus { status: ending.status, residual: residual(task, ending) }),
             lun: if sent.acknowledge { task.lun } else { 0 },
             itt: task.itt,
-            ttt: task.data_in.ack_ttt.filter(|_| sent.acknowledge).unwrap_or(Ttt::NONE),
+            ttt: task.data_in.ack_ttt().filter(|_| sent.acknowledge).unwrap_or(Ttt::NONE),
             sn,
             data_sn: sent.data_sn,
             buffer_offset: sent.offset,
@@ -452,7 +431,7 @@ fn bidirectional_residual(task: &Task) -> Residual {
         //= rfc7143#section-11.4.6
         //# The Bidirectional Read Residual Count field MUST be valid in the case where either the u bit or
         //# the o bit is set.
-        Residual::of(u64::from(task.data_in.offset), task.data_in_len)
+        Residual::of(u64::from(task.data_in.offset()), task.data_in_len)
     } else {
         Residual::None
     }

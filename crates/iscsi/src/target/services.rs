@@ -42,7 +42,7 @@ impl TargetTransport for Engine {
         if let Some(session) = self.sessions.get_mut(session) {
             self.quotas.data_in.charge(&mut session.shares.data_in, excess);
         }
-        if !state.in_send_queue && state.data_in.queued > 0 {
+        if !state.in_send_queue && state.data_in.has_queued() {
             state.in_send_queue = true;
             let conn = state.conn;
             self.queue(conn, Output::Task(key));

@@ -13,7 +13,7 @@ use base::time::Instant;
 use base::transmit::Transmit;
 
 use super::arena::Key;
-use super::data_out_sequence::SupersededR2t;
+use super::data_out_sequence::IssuedR2t;
 use super::engine::Engine;
 use super::output::Output;
 use super::protocol_error::ProtocolError;
@@ -164,7 +164,7 @@ impl Engine {
         //# This value MUST be copied by the iSCSI target in the last or only SCSI Response PDU it issues for
         //# the command.
         task.snack_tag = tag;
-        let to_send = task.data_in.queued > 0 || task.result.is_some();
+        let to_send = task.data_in.has_queued() || task.result.is_some();
         if to_send && !core::mem::replace(&mut task.in_send_queue, true) {
             self.queue(conn, Output::Task(key));
         }
@@ -177,7 +177,7 @@ impl Engine {
             return Err(ProtocolError::SnackIllegal);
         }
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
-        let named = state.tasks(&self.tasks).find(|(_, task)| task.data_in.ack_ttt == Some(Ttt(snack.tag)));
+        let named = state.tasks(&self.tasks).find(|(_, task)| task.data_in.ack_ttt() == Some(Ttt(snack.tag)));
         let Some((key, _)) = named else {
             // The acknowledgement of the task's status also acknowledged its data (§11.7.2), and may have
             // overtaken this SNACK.
@@ -190,11 +190,8 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key).filter(fits) else {
             return Err(ProtocolError::DataAckUnknown);
         };
-        let (first, next) = (task.data_in.acked_sn, task.data_in.data_sn);
-        if first.distance_to(DataSn(snack.beg_run)) > first.distance_to(next) {
-            return Err(ProtocolError::DataAckUnknown);
-        }
-        let freed = task.data_in.acknowledge(DataSn(snack.beg_run), &self.pool);
+        let freed = task.data_in.acknowledge_sent(DataSn(snack.beg_run), &self.pool);
+        let freed = freed.ok_or(ProtocolError::DataAckUnknown)?;
         self.release_data_in(session, freed);
         self.drain_ready(session);
         Ok(())
@@ -222,7 +219,7 @@ impl Engine {
             let done = if let Some(sent) = data.filter(data_first) {
                 self.put_data_again(conn, key, sent, out);
                 sent.data_sn.0
-            } else if let Some(SupersededR2t { r2t_sn, ttt, start, len }) = r2t {
+            } else if let Some(IssuedR2t { r2t_sn, ttt, start, len }) = r2t {
                 let (lun, itt) = (task.lun, task.itt);
                 //= rfc7143#section-11.16
                 //# R2T(s)requested by SNACK MUST also carry the current value of the StatSN.

@@ -33,7 +33,7 @@ use smallvec::SmallVec;
 
 use super::arena::Key;
 use super::connection::index;
-use super::data_out_sequence::{Sequence, SupersededR2t};
+use super::data_out_sequence::{IssuedR2t, Sequence};
 use super::data_out_transfer::{DataOutTransfer, Freed};
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
@@ -141,8 +141,7 @@ impl Engine {
         let Some(session) = connection.session else { return };
         let limits = (self.limits.data_within, repairs);
         let late: SmallVec<[Key; 8]> = self.owing(session, conn, |out| {
-            out.expected()
-                .any(|sequence| sequence.progress.is_some_and(|pace| pace.is_late(now, brought, limits)))
+            out.expected().any(|sequence| sequence.is_late(now, brought, limits))
         });
         for key in late {
             self.fail_stalled_task(key);
@@ -171,8 +170,7 @@ impl Engine {
             (connection.data_timed_out, connection.command_since_timeout) = (true, false);
         }
         self.stats.data_late += 1;
-        let expected: SmallVec<[SupersededR2t; 4]> =
-            task.data_out.expected().map(Sequence::as_superseded).collect();
+        let expected: SmallVec<[IssuedR2t; 4]> = task.data_out.expected().map(Sequence::as_issued).collect();
         for superseded in expected {
             task.data_out.drop_sequence(superseded.ttt, &self.pool);
             task.data_out.record_superseded(superseded);
@@ -190,17 +188,14 @@ impl Engine {
             return;
         }
         let brought = self.data_out_received(conn);
-        let still = self.owing(session, conn, |out| {
-            out.expected()
-                .all(|sequence| sequence.progress.is_some_and(|pace| pace.stands_still(now, brought)))
-        });
+        let still = self
+            .owing(session, conn, |out| out.expected().all(|sequence| sequence.stands_still(now, brought)));
         for key in still {
             let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { continue };
-            let has_some = |sequence: &Sequence| sequence.received > 0 || sequence.reading;
             let has_early =
-                task.data_out.expected().any(|sequence| sequence.unsolicited && has_some(sequence));
+                task.data_out.expected().any(|sequence| sequence.is_unsolicited() && sequence.has_data());
             let has_some =
-                task.data_out.expected().any(|sequence| !sequence.unsolicited && has_some(sequence));
+                task.data_out.expected().any(|sequence| !sequence.is_unsolicited() && sequence.has_data());
             if asked && has_some || unasked && has_early {
                 // The memory that this frees is for the waiting sessions, not for the next command of the
                 // same session.
@@ -339,10 +334,8 @@ impl Engine {
         let Some(conn) = self.tasks.get(key).map(|task| task.conn) else { return };
         let brought = self.data_out_received(conn);
         let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(ttt));
-        if let Some(sequence) = sequence
-            && let Some(pace) = &mut sequence.progress
-        {
-            pace.note(now, brought, sequence.received);
+        if let Some(sequence) = sequence {
+            sequence.record_progress(now, brought);
         }
     }
 }

@@ -88,9 +88,7 @@ impl Task {
     pub(crate) fn use_r2t_sn(&mut self) -> R2tSn {
         let sn = self.data_out.use_r2t_sn();
         if self.is_bidirectional() {
-            let sn = self.data_in.data_sn;
-            self.data_in.data_sn = sn.next();
-            return R2tSn(sn.0);
+            return R2tSn(self.data_in.use_sn().0);
         }
         sn
     }
@@ -98,14 +96,14 @@ impl Task {
     /// Returns how many Data-In PDUs were sent for it.
     pub(crate) const fn data_ins_sent(&self) -> u32 {
         let r2ts = if self.is_bidirectional() { self.data_out.r2ts_sent() } else { 0 };
-        self.data_in.data_sn.0.wrapping_sub(r2ts)
+        self.data_in.next_sn().0.wrapping_sub(r2ts)
     }
 
     /// Returns the numbers of its Data-In and R2T PDUs: the first that is not acknowledged, and the next to
     /// send.
     pub(crate) fn unacked_sn_range(&self) -> (u32, u32) {
         if self.data_in_len > 0 {
-            (self.data_in.acked_sn.0, self.data_in.data_sn.0)
+            (self.data_in.acked_sn().0, self.data_in.next_sn().0)
         } else {
             (0, self.data_out.r2ts_sent())
         }

@@ -39,12 +39,12 @@ impl Engine {
         let mut at = 0;
         loop {
             let Some(task) = self.tasks.get_mut(key) else { return false };
-            let (session, is_adrift) = (task.session, task.is_detached());
+            let (session, is_detached) = (task.session, task.is_detached());
             let Some(step) = task.data_out.next_step(at) else { return false };
             match step {
                 FetchStep::Deliver => self.deliver_data_out(key, at),
                 FetchStep::Reserve(need) => {
-                    if need > 0 && is_adrift {
+                    if need > 0 && is_detached {
                         // No R2T can be sent before the task has a connection again.
                         return false;
                     }
@@ -123,8 +123,10 @@ impl Engine {
                     //= rfc7143#section-4.2.5.1
                     //# The target MUST return Ready To Transfer (R2T), if any, and the status over the same
                     //# TCP connection that was used to deliver the SCSI command.
-                    let conn = task.conn;
-                    self.queue(conn, Output::R2t(key, ttt));
+                    // The reassignment of a detached task queues its R2Ts.
+                    if let Some(conn) = task.allegiance.connection() {
+                        self.queue(conn, Output::R2t(key, ttt));
+                    }
                 }
             }
         }
@@ -175,7 +177,8 @@ impl Engine {
 
     /// Builds the R2T of a sequence, if the sequence still exists.
     pub(super) fn r2t(&mut self, key: Key, ttt: Ttt, sn: TargetSn) -> Option<Bhs> {
-        let brought = self.tasks.get(key).map_or(0, |task| self.data_out_received(task.conn));
+        let conn = self.tasks.get(key).and_then(|task| task.allegiance.connection());
+        let brought = conn.map_or(0, |conn| self.data_out_received(conn));
         let now = self.now;
         let task = self.tasks.get_mut(key)?;
         if !task.data_out.sequences_mut().any(|sequence| sequence.ttt() == ttt) {
@@ -206,7 +209,7 @@ impl Engine {
         let level = state.parameters.error_recovery_level;
         let refused = |why| (DataOutCheck::Refused(key, why), DataSink::Discard);
         let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::impossible()) };
-        if task.conn != conn {
+        if !task.is_on(conn) {
             //= rfc7143#section-4.2.5.1
             //# the initiator MUST send the data, if any, for that command over the same TCP
             //# connection that was used to deliver the SCSI command.

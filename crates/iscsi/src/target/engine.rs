@@ -22,7 +22,6 @@ use base::state_machine::{AcceptInfo, Action, ConnId, RxBuffer};
 use base::time::{Duration, Instant};
 use transport::quota::DataQuotas;
 
-use super::allegiance::is_detached_id;
 use super::arena::{Arena, Key};
 use super::connection::{Connection, index};
 use super::contract::{Event, FailedLogin, LoginRejected, Repairs, SessionLimits};
@@ -68,8 +67,6 @@ pub struct Engine {
     pub(super) failed_logins: VecDeque<FailedLogin>,
     pub(super) notes: Notes,
     pub(super) next_ttt: u32,
-    /// The next of the substitute connection numbers that tasks without a connection get.
-    pub(super) next_detached: u32,
     /// The time at the last call.
     pub(super) now: Instant,
     pub(super) next_tsih: u16,
@@ -267,7 +264,6 @@ impl Engine {
             failed_logins: VecDeque::new(),
             notes: Notes::default(),
             next_ttt: 0,
-            next_detached: 0,
             now: Instant::ORIGIN,
             stats: EngineStats::default(),
         }
@@ -277,10 +273,7 @@ impl Engine {
     pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         self.now = now;
         self.stats.connections += 1;
-        if conn.0 >= self.limits.connections_max
-            || is_detached_id(conn)
-            || !self.reserve_login_slot(arrival.peer)
-        {
+        if conn.0 >= self.limits.connections_max || !self.reserve_login_slot(arrival.peer) {
             self.actions.push_back(Action::Abort(conn));
             return;
         }

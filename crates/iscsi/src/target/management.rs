@@ -14,7 +14,6 @@ use base::time::Instant;
 use transport::target::{SessionId, TaskRef, TmfIndication, TmfRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
-use super::allegiance::is_detached_id;
 use super::arena::Key;
 use super::contract::Event;
 use super::dispatch::PduContext;
@@ -355,10 +354,11 @@ impl Engine {
     }
 
     /// Reports to a session with FastAbort that a task of it was terminated, unless the function that did so
-    /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d).
-    pub(super) fn report_abort(&mut self, session: Key, task: Key, conn: ConnId, lun: u64) {
+    /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d). A detached task is
+    /// reported on the leading connection.
+    pub(super) fn report_abort(&mut self, session: Key, task: Key, conn: Option<ConnId>, lun: u64) {
         let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
-        let conn = if is_detached_id(conn) { state.conns.first().copied().unwrap_or(conn) } else { conn };
+        let Some(conn) = conn.or_else(|| state.conns.first().copied()) else { return };
         let own = state.tmfs.iter().filter_map(|key| self.tmfs.get(*key)).any(|tmf| {
             let is_single = tmf.function == TmfFunction::ABORT_TASK && tmf.task == Some(task);
             is_single || tmf.conn == conn && tmf.affects(lun)

@@ -41,7 +41,7 @@ impl Engine {
     pub(super) fn request_recovery_r2t(&mut self, key: Key, ttt: Ttt) {
         let fresh = self.new_ttt();
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let (conn, session) = (task.conn, task.session);
+        let (conn, session) = (task.allegiance.connection(), task.session);
         let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
         let Some(sequence) = task.data_out.select(ttt) else { return };
         let unsolicited = sequence.is_unsolicited();
@@ -66,8 +66,11 @@ impl Engine {
         task.data_out.record_superseded(superseded);
         task.data_out.record_tag(fresh);
         self.stats.recovery_r2ts += 1;
-        self.count_repair(conn, |repairs| repairs.recovery_r2ts += 1);
-        self.queue(conn, Output::R2t(key, fresh));
+        // The reassignment of a detached task queues its R2Ts.
+        if let Some(conn) = conn {
+            self.count_repair(conn, |repairs| repairs.recovery_r2ts += 1);
+            self.queue(conn, Output::R2t(key, fresh));
+        }
     }
 
     /// Polls a connection that may owe data: asks again for sequences that were silent since the last poll,
@@ -83,7 +86,7 @@ impl Engine {
         let Some(state) = self.sessions.get(session) else { return };
         let owing: alloc::vec::Vec<Key> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| task.conn == conn && task.data_out.is_expecting())
+            .filter(|(_, task)| task.is_on(conn) && task.data_out.is_expecting())
             .map(|(key, _)| key)
             .collect();
         if owing.is_empty() {

@@ -136,7 +136,7 @@ impl Engine {
             //= rfc7143#section-4.2.5.1
             //# the target MUST send the requested data, if any, followed by the status, to the
             //# initiator over the same TCP connection that was used to deliver the SCSI command.
-            let Some(task) = self.tasks.get(key).filter(|task| task.conn == conn) else { return };
+            let Some(task) = self.tasks.get(key).filter(|task| task.is_on(conn)) else { return };
             let may_end = task.result.is_some() && !task.data_out.is_expecting();
             if !task.data_in.has_queued() {
                 if may_end {

@@ -250,7 +250,7 @@ impl Session {
         //= rfc7143#section-4.2.2.1
         //# An iSCSI target MUST be able to handle at least one immediate task management command
         //# and one immediate non-task-management iSCSI command per connection at any time.
-        self.immediate < most || !self.tasks(tasks).any(|(_, task)| task.immediate && task.conn == conn)
+        self.immediate < most || !self.tasks(tasks).any(|(_, task)| task.immediate && task.is_on(conn))
     }
 
     /// As [`Self::may_open_immediate`], for a task management request. Each connection may always have one of

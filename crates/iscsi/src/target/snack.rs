@@ -62,7 +62,7 @@ impl Engine {
                 if !legal {
                     return Err(ProtocolError::SnackIllegal);
                 }
-                self.r_data_snack(conn, key, snack.tag).or_else(|why| self.reject_snack(conn, bhs, key, why))
+                self.r_data_snack(key, snack.tag).or_else(|why| self.reject_snack(conn, bhs, key, why))
             }
             _ => Err(ProtocolError::SnackIllegal),
         }
@@ -71,7 +71,7 @@ impl Engine {
     /// Finds the task that a SNACK names: a task of this connection, answered or not.
     fn task_of_snack(&self, conn: ConnId, session: Key, snack: &Snack) -> Result<Key, ProtocolError> {
         let key = self.sessions.get(session).and_then(|state| state.find(&self.tasks, snack.itt));
-        let own = |key: &Key| self.tasks.get(*key).is_some_and(|task| task.conn == conn);
+        let own = |key: &Key| self.tasks.get(*key).is_some_and(|task| task.is_on(conn));
         //= rfc7143#section-4.2.5.1
         //# Retransmission requests (SNACK PDUs), and the data and status that they generate, MUST
         //# also use the same connection.
@@ -148,7 +148,7 @@ impl Engine {
 
     /// Sends the unacknowledged data of a task again, resegmented to the initiator's present
     /// MaxRecvDataSegmentLength, and then its response with this tag (§11.16.3).
-    fn r_data_snack(&mut self, conn: ConnId, key: Key, tag: u32) -> Result<(), ProtocolError> {
+    fn r_data_snack(&mut self, key: Key, tag: u32) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::impossible()) };
         if task.is_bidirectional() {
             // Data-In and R2T PDUs are numbered in one sequence, in which the R2Ts keep their numbers.
@@ -165,7 +165,7 @@ impl Engine {
         //# the command.
         task.snack_tag = tag;
         let to_send = task.data_in.has_queued() || task.result.is_some();
-        if to_send && !core::mem::replace(&mut task.in_send_queue, true) {
+        if to_send && let Some(conn) = task.enter_send_queue() {
             self.queue(conn, Output::Task(key));
         }
         Ok(())
@@ -200,7 +200,7 @@ impl Engine {
     /// Sends the Data-In and R2T PDUs of a task that were asked for again, as far as they fit.
     pub(super) fn send_again(&mut self, _now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         loop {
-            let Some(task) = self.tasks.get_mut(key).filter(|task| task.conn == conn) else { return };
+            let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_on(conn)) else { return };
             let Some((from, count)) = task.resend_runs.first().copied() else { return };
             if out.is_full() {
                 if let Some(connection) = self.conn_mut(conn) {

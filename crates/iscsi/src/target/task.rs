@@ -1,14 +1,16 @@
 //! A SCSI task as the transport sees it: the data received and sent, the data still expected, and the result.
 
 use alloc::boxed::Box;
+use core::mem;
 
 use base::state_machine::ConnId;
 use smallvec::SmallVec;
 use transport::status;
 
-use super::allegiance::is_detached_id;
+use super::allegiance::{Allegiance, LossId};
 use super::arena::Key;
 use super::data_in::DataIn;
+use super::data_out_sequence::Sequence;
 use super::data_out_transfer::DataOutTransfer;
 use crate::pdu::Itt;
 use crate::recovery::TransportSense;
@@ -18,8 +20,7 @@ use crate::serial::{R2tSn, StatSn};
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) session: Key,
-    /// The connection that it is allegiant to (RFC 7143 §4.2.5.1).
-    pub(crate) conn: ConnId,
+    pub(crate) allegiance: Allegiance,
     pub(crate) itt: Itt,
     pub(crate) lun: u64,
     pub(crate) immediate: bool,
@@ -74,9 +75,31 @@ pub(crate) struct SentStatus {
 pub(crate) const MAX_RESEND_RUNS: usize = 8;
 
 impl Task {
-    /// Returns whether it has no connection.
+    /// Returns whether it is allegiant to this connection.
+    pub(crate) fn is_on(&self, conn: ConnId) -> bool {
+        self.allegiance.connection() == Some(conn)
+    }
+
+    /// Returns whether its connection is lost, and it is not reassigned yet.
     pub(crate) const fn is_detached(&self) -> bool {
-        is_detached_id(self.conn)
+        self.allegiance.loss().is_some()
+    }
+
+    /// Records that its connection is lost.
+    pub(crate) fn detach(&mut self, loss: LossId) {
+        self.allegiance.detach(loss);
+        self.in_send_queue = false;
+        self.resend_runs.clear();
+        self.data_out.sequences_mut().for_each(Sequence::connection_lost);
+    }
+
+    /// Marks it as queued. Returns the connection to whose send queue it must be added, or `None` if it is in
+    /// that queue already or has no connection.
+    pub(crate) const fn enter_send_queue(&mut self) -> Option<ConnId> {
+        match self.allegiance.connection() {
+            Some(conn) if !mem::replace(&mut self.in_send_queue, true) => Some(conn),
+            Some(_) | None => None,
+        }
     }
 
     /// Returns whether its Data-In and R2T PDUs are numbered in one sequence (§4.2.2.4).

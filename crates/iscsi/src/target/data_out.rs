@@ -307,7 +307,7 @@ impl Engine {
         }
         let (key, verdict) = match check {
             DataOutCheck::Accepted(key) | DataOutCheck::Skipped(key) if !segment.digest_ok => {
-                return self.handle_damaged_data_out(conn, key, (&bhs, pdu), buf);
+                return self.handle_damaged_data_out((conn, session), key, (&bhs, pdu), buf);
             }
             DataOutCheck::Accepted(key) => (key, Ok(true)),
             DataOutCheck::Skipped(key) => (key, Ok(false)),
@@ -341,18 +341,19 @@ impl Engine {
     /// Handles a Data-Out of a sequence with a wrong data digest.
     fn handle_damaged_data_out(
         &mut self,
-        conn: ConnId,
+        (conn, session): (ConnId, Key),
         key: Key,
         (bhs, pdu): (&Bhs, &DataOut),
         buf: Option<Buf>,
     ) -> Result<(), ProtocolError> {
         let why = ProtocolError::DataOutDigestMismatch;
-        let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
-        let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
         let again = matches!(self.response_to(conn, why).action, TargetAction::RequestAgain(_));
         let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
-        match (sequence.filter(|_| again), buf) {
-            (Some(sequence), Some(buf)) => sequence.put_back_damaged(buf, in_order),
+        let wanted = sequence.filter(|_| again).zip(self.sessions.get(session));
+        match (wanted, buf) {
+            (Some((sequence, state)), Some(buf)) => {
+                sequence.put_back_damaged(buf, state.parameters.data_pdu_in_order);
+            }
             (_, buf) => self.recycle_buf(buf),
         }
         //= rfc7143#section-7.8
@@ -367,8 +368,11 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else {
             return self.recycle_buf(buf);
         };
-        let state = self.sessions.get(task.session);
-        let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
+        let Some(state) = self.sessions.get(task.session) else {
+            self.recycle_buf(buf);
+            return self.impossible(None);
+        };
+        let in_order = state.parameters.data_pdu_in_order;
         let starved = of_use && buf.is_none() && len > 0;
         match task.data_out.select(pdu.ttt) {
             Some(sequence) => {
@@ -406,8 +410,8 @@ impl Engine {
     ) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key).filter(|_| pdu.is_final) else { return Ok(()) };
         let (whole, has_ended) = (task.data_out_len, task.result.is_some());
-        let state = self.sessions.get(task.session);
-        let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
+        let Some(state) = self.sessions.get(task.session) else { return Err(ProtocolError::impossible()) };
+        let in_order = state.parameters.data_pdu_in_order;
         let Some(sequence) = task.data_out.select(pdu.ttt) else { return Ok(()) };
         let unsolicited = sequence.is_unsolicited();
         match sequence.check_end(whole, in_order) {

@@ -447,6 +447,7 @@ impl Engine {
     /// Returns the counters of a connection's session, with MaxCmdSN advanced as far as is possible now.
     pub(super) fn counters(&mut self, conn: ConnId) -> TargetSn {
         let Some(connection) = self.conns.get(index(conn)).and_then(Option::as_deref) else {
+            self.impossible(None);
             return TargetSn::default();
         };
         let (stat_sn, session) = (connection.stat_sn, connection.session);

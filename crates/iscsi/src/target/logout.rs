@@ -358,11 +358,12 @@ impl Engine {
             connection.session = None;
             connection.closing = true;
             connection.deadlines.clear(Timer::Logout);
-            connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
+            let moved = connection.on(ConnectionEvent::LoggedOut);
             //= rfc7143#section-11.15
             //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
             //# connections must be closed if the logout reason was session close).
             self.actions.push_back(Action::Close(conn));
+            self.expect_legal(moved);
         }
     }
 }

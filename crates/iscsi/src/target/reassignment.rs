@@ -276,7 +276,8 @@ impl Engine {
         if let Some(state) = self.sessions.get_mut(session) {
             state.conns.retain(|other| *other != conn);
             if state.conns.is_empty() && kept {
-                state.state = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
+                let moved = state.on(SessionEvent::ConnectionsLost);
+                self.expect_legal(moved);
             }
         }
         if !kept {
@@ -286,7 +287,8 @@ impl Engine {
             connection.session = None;
             connection.closing = true;
             connection.deadlines.clear(Timer::Logout);
-            connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
+            let moved = connection.on(ConnectionEvent::LoggedOut);
+            self.expect_legal(moved);
         }
         self.remove_from_fences(session, conn);
     }

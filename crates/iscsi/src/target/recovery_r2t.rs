@@ -42,7 +42,8 @@ impl Engine {
         let fresh = self.new_ttt();
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (conn, session) = (task.allegiance.connection(), task.session);
-        let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
+        let Some(state) = self.sessions.get(session) else { return self.impossible(None) };
+        let in_order = state.parameters.data_pdu_in_order;
         let Some(sequence) = task.data_out.select(ttt) else { return };
         let unsolicited = sequence.is_unsolicited();
         let step =

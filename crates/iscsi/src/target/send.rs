@@ -179,7 +179,7 @@ impl Engine {
             self.impossible(None);
             return SendProgress::TaskDone;
         };
-        let digests = Digests::of(connection);
+        let (digests, stat_sn) = (Digests::of(connection), connection.stat_sn);
         //= rfc7143#section-11.7.1
         //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the
         //# total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
@@ -233,10 +233,7 @@ impl Engine {
         let ends = status.is_some();
         // The tag is free once the status is sent, and the command window in this PDU shows it.
         match (ends, keeps) {
-            (true, true) => {
-                let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
-                self.record_status_sent(key, SentStatus { stat_sn, phase_collapsed: true });
-            }
+            (true, true) => self.record_status_sent(key, SentStatus { stat_sn, phase_collapsed: true }),
             (true, false) => self.remove_task(key),
             (false, false) if waiting => self.drain_ready(session),
             (false, _) => {}
@@ -309,7 +306,9 @@ impl Engine {
             return self.put_response(conn, key, answer.stat_sn, out);
         }
         if task.retains_sent {
-            let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
+            let Some(stat_sn) = self.conn(conn).map(|connection| connection.stat_sn) else {
+                return self.impossible(None);
+            };
             self.record_status_sent(key, SentStatus { stat_sn, phase_collapsed: false });
             self.put_response(conn, key, stat_sn, out);
             self.log_status(now, conn, LoggedStatus::Task(key));

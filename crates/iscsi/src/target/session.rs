@@ -19,8 +19,9 @@ use super::arena::{Arena, Key};
 use super::contract::{Repairs, SessionLimits, SessionUp, Traffic};
 use super::initiator_notes::Takeovers;
 use super::pending_logout::PendingLogout;
+use super::protocol_error::ProtocolError;
 use super::response_fence::ResponseFence;
-use super::states;
+use super::states::{self, SessionEvent};
 use super::task::Task;
 use super::timer::Deadlines;
 use super::window::Window;
@@ -204,6 +205,12 @@ impl Session {
             pending_session_up: None,
             is_announced: false,
         }
+    }
+
+    /// Moves to the state that `event` leads to. If there is none, the error is our own (`Bug`).
+    pub(crate) fn on(&mut self, event: SessionEvent) -> Result<(), ProtocolError> {
+        self.state = self.state.on(event).ok_or_else(ProtocolError::impossible)?;
+        Ok(())
     }
 
     pub(crate) const fn is_discovery(&self) -> bool {

@@ -94,7 +94,8 @@ impl Engine {
     }
 
     fn data_snack(&mut self, conn: ConnId, key: Key, snack: &Snack) -> Result<(), ProtocolError> {
-        let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
+        let Some(connection) = self.conn(conn) else { return Err(ProtocolError::impossible()) };
+        let most = connection.parameters.initiator_max_recv;
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::impossible()) };
         let (first, next) = task.unacked_sn_range();
         let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
@@ -265,9 +266,9 @@ impl Engine {
         //# In the case of responses sent due to a retransmission request, the StatSN MUST be the same as the
         //# first time the PDU was sent, unless the connection has since been restarted.
         let sn = TargetSn { stat_sn, ..self.counters(conn) };
-        let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
-        let kept = self.conn(conn).and_then(|connection| connection.status_log.get(stat_sn));
-        match kept {
+        let Some(connection) = self.conn(conn) else { return self.impossible(None) };
+        let most = connection.parameters.initiator_max_recv;
+        match connection.status_log.get(stat_sn) {
             Some(LoggedStatus::Control(control)) => {
                 let (control, body) = (control.0, control.1.again());
                 //= rfc7143#section-11.16

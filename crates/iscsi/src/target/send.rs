@@ -13,17 +13,15 @@ use base::transmit::Transmit;
 use transport::initiator::{Residual, ServiceResponse};
 
 use super::arena::Key;
-use super::connection::Connection;
 use super::data_in::{DataInLimits, Sent as SentData};
 use super::engine::{Engine, take_ttt};
 use super::output::{Body, Control, Output};
 use super::status_log::LoggedStatus;
 use super::task::{SentStatus, Task, TaskResult};
-use crate::digest::{Crc32c, DIGEST_LEN};
-use crate::negotiate::Digest;
 use crate::pdu::data_in::{DataIn, DataInStatus};
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, TargetSn, Ttt};
+use crate::pdu::{Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, TargetSn, Ttt};
+use crate::pdu_writer::Digests;
 use crate::serial::{DataSn, StatSn};
 
 impl Engine {
@@ -107,11 +105,13 @@ impl Engine {
         let data = body.bytes();
         let (bhs, uses_stat_sn) = control.encode(sn);
         // The last PDU of the login, which negotiates the digests, carries none itself (§13.1).
-        let digests =
-            if matches!(control, Control::Login(_)) { Digests::NONE } else { Digests::of(connection) };
-        digests.header(bhs.with_data_len(data.len()), out);
-        out.put(data);
-        digests.trailer(data.len(), digests.data.then(|| crc_of(data)), out);
+        let digests = if matches!(control, Control::Login(_)) {
+            Digests::NONE
+        } else {
+            Digests::of(&connection.parameters)
+        };
+        digests.header(&bhs.with_data_len(data.len()), out);
+        digests.copied(data, out);
         self.stats.pdus_out += 1;
         uses_stat_sn
     }
@@ -121,7 +121,7 @@ impl Engine {
         if let Some(bhs) = self.r2t(key, ttt, sn)
             && let Some(connection) = self.conn(conn)
         {
-            Digests::of(connection).header(bhs, out);
+            Digests::of(&connection.parameters).header(&bhs, out);
             self.stats.pdus_out += 1;
             self.watch_data(now, conn);
         }
@@ -179,7 +179,7 @@ impl Engine {
             self.impossible(None);
             return SendProgress::TaskDone;
         };
-        let (digests, stat_sn) = (Digests::of(connection), connection.stat_sn);
+        let (digests, stat_sn) = (Digests::of(&connection.parameters), connection.stat_sn);
         //= rfc7143#section-11.7.1
         //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the
         //# total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
@@ -243,8 +243,8 @@ impl Engine {
             self.log_status(now, conn, LoggedStatus::Task(key));
         }
         let header = DataIn { is_final, acknowledge, status, lun, itt, ttt, sn, data_sn, buffer_offset };
-        digests.header(header.encode().with_data_len(to_usize(len)), out);
-        digests.data(to_usize(len), parts, out);
+        digests.header(&header.encode().with_data_len(to_usize(len)), out);
+        digests.shared(to_usize(len), parts, out);
         self.stats.pdus_out += 1;
         match (ends, is_final && !last) {
             (true, _) => SendProgress::TaskDone,
@@ -257,7 +257,7 @@ impl Engine {
     pub(super) fn put_data_again(&mut self, conn: ConnId, key: Key, sent: SentData, out: &mut Transmit) {
         let mut sn = self.counters(conn);
         let Some(connection) = self.conn(conn) else { return self.impossible(None) };
-        let digests = Digests::of(connection);
+        let digests = Digests::of(&connection.parameters);
         let Some(task) = self.tasks.get(key) else { return self.impossible(None) };
         //= rfc7143#section-11.16
         //# The numbered Data-In PDUs requested by a Data SNACK MUST be delivered as exact replicas of the
@@ -284,15 +284,15 @@ impl Engine {
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
         task.data_in.read_sent(sent.offset, sent.len, |part| parts.push(part));
         let len = to_usize(sent.len);
-        digests.header(header.encode().with_data_len(len), out);
-        digests.data(len, parts, out);
+        digests.header(&header.encode().with_data_len(len), out);
+        digests.shared(len, parts, out);
         self.stats.pdus_out += 1;
     }
 
     /// Sends an R2T once more.
     pub(super) fn put_r2t_again(&mut self, conn: ConnId, bhs: Bhs, out: &mut Transmit) {
         if let Some(connection) = self.conn(conn) {
-            Digests::of(connection).header(bhs, out);
+            Digests::of(&connection.parameters).header(&bhs, out);
             self.stats.pdus_out += 1;
         }
     }
@@ -342,9 +342,9 @@ impl Engine {
         out: &mut Transmit,
     ) {
         let Some(connection) = self.conn(conn) else { return self.impossible(None) };
-        let digests = Digests::of(connection);
+        let digests = Digests::of(&connection.parameters);
         match sense {
-            None => digests.header(response.encode(), out),
+            None => digests.header(&response.encode(), out),
             //= rfc7143#section-4.6.1.2
             //# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
             Some(sense) => {
@@ -356,9 +356,8 @@ impl Engine {
                 // §11.4.7: the length of the sense data, then the sense data.
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
                 let data = [&len, sense].concat();
-                digests.header(response.encode().with_data_len(data.len()), out);
-                out.put(&data);
-                digests.trailer(data.len(), digests.data.then(|| crc_of(&data)), out);
+                digests.header(&response.encode().with_data_len(data.len()), out);
+                digests.copied(&data, out);
             }
         }
         self.stats.pdus_out += 1;
@@ -434,73 +433,4 @@ fn bidirectional_residual(task: &Task) -> Residual {
     } else {
         Residual::None
     }
-}
-
-/// The digests that the PDUs of a connection carry.
-#[derive(Clone, Copy)]
-struct Digests {
-    header: bool,
-    data: bool,
-}
-
-impl Digests {
-    const NONE: Self = Self { header: false, data: false };
-
-    fn of(connection: &Connection) -> Self {
-        Self {
-            header: connection.parameters.header_digest == Digest::Crc32c,
-            data: connection.parameters.data_digest == Digest::Crc32c,
-        }
-    }
-
-    fn header(self, bhs: Bhs, out: &mut Transmit) {
-        let bytes = bhs.bytes();
-        if self.header {
-            let mut whole = [0; BHS_LEN + DIGEST_LEN];
-            let (header, digest) = whole.split_at_mut(BHS_LEN);
-            header.copy_from_slice(bytes);
-            digest.copy_from_slice(&Crc32c::of(bytes));
-            out.put(&whole);
-        } else {
-            out.put(bytes);
-        }
-    }
-
-    fn data(self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
-        let mut crc = Crc32c::new();
-        for part in parts {
-            if self.data {
-                crc.update(&part);
-            }
-            out.put_shared(part);
-        }
-        self.trailer(len, self.data.then_some(crc), out);
-    }
-
-    /// Appends the padding and the digest of a data segment.
-    fn trailer(self, len: usize, crc: Option<Crc32c>, out: &mut Transmit) {
-        let padding = len.wrapping_neg() % 4;
-        let zeros = [0u8; 3];
-        let padding = zeros.get(..padding).unwrap_or_default();
-        match crc.filter(|_| len > 0) {
-            Some(mut crc) => {
-                let mut tail = [0; 3 + DIGEST_LEN];
-                if !padding.is_empty() {
-                    crc.update(padding);
-                }
-                let end = padding.len() + DIGEST_LEN;
-                if let Some(room) = tail.get_mut(padding.len()..end) {
-                    room.copy_from_slice(&crc.finish());
-                }
-                out.put(tail.get(..end).unwrap_or_default());
-            }
-            None => out.put(padding),
-        }
-    }
-}
-
-fn crc_of(data: &[u8]) -> Crc32c {
-    let mut crc = Crc32c::new();
-    crc.update(data);
-    crc
 }

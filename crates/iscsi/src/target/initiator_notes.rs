@@ -49,11 +49,12 @@ pub enum Deviation {
     #[error(transparent)]
     Login(deviation::Deviation),
     /// A PDU that the standard requires a target to ignore.
-    #[error("{0}: passed over")]
+    #[error("{0}: ignored")]
     PassedOver(ProtocolError),
     /// A ping was not answered while the session had no command under way.
     #[error(
-        "no answer to a ping while no command is under way (RFC 7143 §11.19): waiting for nop_idle_timeout"
+        "the initiator answers no ping while no command is under way (RFC 7143 §11.19): \
+         waiting for nop_idle_timeout"
     )]
     Silent,
 }

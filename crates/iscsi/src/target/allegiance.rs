@@ -8,8 +8,8 @@ use base::time::{Duration, Instant};
 
 use crate::recovery::erl2::ReferencedTask;
 
-/// The connection allegiance of a task. A task begins on the connection that its command was received on. When
-/// that connection is lost, the task is detached until it is reassigned.
+/// The connection allegiance of a task. A task begins on the connection that its command was received on.
+/// When that connection is lost, the task is detached until it is reassigned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allegiance(State);
 

@@ -1,8 +1,8 @@
 //! Data for the initiator: the data of a task that waits to be sent, and the sent data that may be asked for
 //! again.
 //!
-//! [`DataIn`] cuts the data into PDUs, numbers them, and remembers them until they are acknowledged. Where that
-//! frees memory, it returns how much. It knows neither its task nor its connection.
+//! [`DataIn`] cuts the data into PDUs, numbers them, and remembers them until they are acknowledged. Where
+//! that frees memory, it returns how much. It knows neither its task nor its connection.
 
 use base::buffer::{Bytes, Pool};
 use base::int_cast::{to_u32, to_usize};
@@ -109,8 +109,8 @@ impl DataIn {
         *self.ack_ttt.get_or_insert_with(new)
     }
 
-    /// Takes the data of the next PDU and passes it to `put`, piece by piece. With `keep`, the PDU is retained
-    /// until it is acknowledged. Some data must wait to be sent.
+    /// Takes the data of the next PDU and passes it to `put`, piece by piece. With `keep`, the PDU is
+    /// retained until it is acknowledged. Some data must wait to be sent.
     pub(crate) fn next_pdu(&mut self, limits: DataInLimits, keep: bool, put: impl FnMut(Bytes)) -> Sent {
         let DataInLimits { segment_max, burst_max } = limits;
         let len = self.queued.min(segment_max).min(burst_max.saturating_sub(self.burst)).max(1);

@@ -1,9 +1,9 @@
 //! A sequence of Data-Out PDUs: which bytes of it are accepted, in what order, and what is missing at its end
 //! (RFC 7143 §4.2.2.4, §11.7, §11.8).
 //!
-//! [`Sequence`] is told what happened: its R2T was sent, a PDU is received, a poll found it silent. It changes
-//! its own state and returns what follows: the sink of a PDU, a recovery R2T, its complete data. It knows
-//! neither its task nor its connection.
+//! [`Sequence`] takes what happened: its R2T was sent, a PDU is received, its connection was polled. It
+//! changes its own state and returns what follows: the sink of a PDU, a recovery R2T, its complete data. It
+//! knows neither its task nor its connection.
 
 use alloc::vec::Vec;
 
@@ -385,9 +385,9 @@ impl Sequence {
     pub(crate) fn poll(&mut self, is_conn_idle: bool) -> bool {
         let is_silent = self.pdus_at_poll.replace(self.pdus_received) == Some(self.pdus_received);
         self.idle_polls = if is_silent { self.idle_polls.saturating_add(1) } else { 0 };
-        // Each retry waits twice as long: the peer may be slow, and sending data twice makes it slower. If the
-        // target waited a shorter time than an answer takes, every answer would be for an R2T that was already
-        // replaced.
+        // Each retry waits twice as long: the peer may be slow, and sending data twice makes it slower. If
+        // the target waited a shorter time than an answer takes, every answer would be for an R2T that was
+        // already replaced.
         let polls_min = 1_u8 << self.tries.min(MAX_DOUBLINGS);
         is_conn_idle && self.idle_polls >= polls_min || self.idle_polls >= polls_min.max(MAX_IDLE_POLLS)
     }

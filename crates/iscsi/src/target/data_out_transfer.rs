@@ -133,16 +133,16 @@ impl Fetch {
     /// sent.
     fn withdraw(&mut self, runs: &mut SmallVec<[Sequence; 1]>) -> bool {
         let own = |sequence: &Sequence| sequence.fetch_part().fetch == self.id;
-        let is_told = runs.iter().any(|sequence| own(sequence) && sequence.was_requested());
-        let untold = runs.iter().filter(|sequence| own(sequence) && !sequence.was_requested());
+        let is_requested = runs.iter().any(|sequence| own(sequence) && sequence.was_requested());
+        let unrequested = runs.iter().filter(|sequence| own(sequence) && !sequence.was_requested());
         if let Some((part, start)) =
-            untold.map(|sequence| (sequence.fetch_part().index, sequence.start())).min()
+            unrequested.map(|sequence| (sequence.fetch_part().index, sequence.start())).min()
         {
             runs.retain(|sequence| sequence.fetch_part().fetch != self.id || sequence.was_requested());
             self.parts.truncate(part);
             self.requested_until = start;
         }
-        is_told
+        is_requested
     }
 
     fn into_data(self) -> DataList {
@@ -478,10 +478,10 @@ impl DataOutTransfer {
                     .any(|sequence| sequence.fetch_part().fetch == fetch.id && sequence.has_memory());
             let may = !has_some && fetch.revoked.is_none();
             let Some(need) = fetch.reserved.filter(|need| *need > 0 && may) else { continue };
-            let is_told = fetch.withdraw(&mut self.solicited);
-            (fetch.reserved, fetch.revoked) = if is_told { (Some(0), Some(need)) } else { (None, None) };
+            let is_requested = fetch.withdraw(&mut self.solicited);
+            (fetch.reserved, fetch.revoked) = if is_requested { (Some(0), Some(need)) } else { (None, None) };
             freed.solicited += need;
-            freed.revoked += u32::from(is_told);
+            freed.revoked += u32::from(is_requested);
             freed.overdraft += mem::take(&mut fetch.overdraft);
         }
         freed

@@ -325,14 +325,14 @@ impl Engine {
         &mut self,
         now: Instant,
         conn: ConnId,
-        loan: RxBuffer,
+        rx_buffer: RxBuffer,
         directory: &dyn Directory,
     ) {
         let pool = self.pool.clone();
         let Some(receiver) = self.conn_mut(conn).and_then(|connection| connection.receiver.as_mut()) else {
-            return pool.recycle_buf(loan.buf);
+            return pool.recycle_buf(rx_buffer.buf);
         };
-        let len = receiver.return_rx_buffer(loan);
+        let len = receiver.return_rx_buffer(rx_buffer);
         if let Some(connection) = self.conn_mut(conn) {
             connection.bytes_since_heard += len;
         }

@@ -354,8 +354,8 @@ impl Engine {
     }
 
     /// Reports to a session with FastAbort that a task of it was terminated, unless the function that did so
-    /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d). A detached task is
-    /// reported on the leading connection.
+    /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d). A detached task
+    /// is reported on the leading connection.
     pub(super) fn report_abort(&mut self, session: Key, task: Key, conn: Option<ConnId>, lun: u64) {
         let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
         let Some(conn) = conn.or_else(|| state.conns.first().copied()) else { return };
@@ -374,13 +374,13 @@ impl Engine {
         if own || state.parameters.task_reporting != TaskReporting::FastAbort {
             return;
         }
-        let told = self.conn(conn).is_some_and(|connection| {
+        let is_queued = self.conn(conn).is_some_and(|connection| {
             connection.send_queue.iter().any(|output| {
                 matches!(output, Output::Control(control) if matches!(&control.0, Control::Async(message)
                     if message.event == AsyncEventCode::TASKS_TERMINATED && message.lun == lun))
             })
         });
-        if told {
+        if is_queued {
             return;
         }
         //= rfc7143#section-4.2.3.4

@@ -182,7 +182,7 @@ impl ProtocolError {
     #[cold]
     #[track_caller]
     pub(super) fn impossible() -> Self {
-        debug_assert!(false, "a state of the engine that cannot be");
+        debug_assert!(false, "the target engine reached an impossible state");
         Self::Bug
     }
 

@@ -2,9 +2,9 @@
 //!
 //! When a connection is lost, its session records the loss
 //! ([`LostConnections`](super::allegiance::LostConnections)), and the connection's tasks are detached: output
-//! for them is sent nowhere. The device server continues to execute the tasks, and they keep the data they have
-//! to send. That data's share of the memory quotas was reserved before the loss, and is released when the tasks
-//! end or `stall` reclaims it.
+//! for them is sent nowhere. The device server continues to execute the tasks, and they keep the data they
+//! have to send. That data's share of the memory quotas was reserved before the loss, and is released when
+//! the tasks end or `stall` reclaims it.
 
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;

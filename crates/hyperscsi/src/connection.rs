@@ -175,7 +175,7 @@ pub struct Connection {
     /// The XID limits in each packet number space: this end's, those that were sent to the peer in a frame
     /// that elicits an acknowledgement, and the peer's.
     xid_limits: [u32; 2],
-    xid_told: [u32; 2],
+    xid_announced: [u32; 2],
     peer_xid_limits: [u32; 2],
     /// When keys were last updated, until a frame that was sent later is acknowledged.
     key_unconfirmed: Option<Instant>,
@@ -230,7 +230,7 @@ impl Connection {
             delivered_bodies: Vec::new(),
             heads: Vec::new(),
             xid_limits: [0; 2],
-            xid_told: [0; 2],
+            xid_announced: [0; 2],
             peer_xid_limits: [0; 2],
             // No frame that was protected with the first keys was acknowledged yet.
             key_unconfirmed: keys.map(|_| Instant::ORIGIN),
@@ -435,7 +435,7 @@ impl Connection {
         for path in self.paths.iter_mut().filter(|path| !path.is_good() && path.is_waiting()) {
             path.requeue_in_flight(&mut self.send_queue);
             // The moved data may include the frame that carried the XID limit.
-            self.xid_told = [0; 2];
+            self.xid_announced = [0; 2];
         }
         let silent = self.paths.iter_mut().filter(|path| !path.is_good());
         let mut leaves: Vec<u8> = silent.flat_map(|path| path.leaves.drain(..)).collect();
@@ -456,7 +456,7 @@ impl Connection {
         let Some(path) = self.paths.get_mut(index) else { return };
         if outcome.lost {
             // The lost frame may be the one that carried the XID limit.
-            self.xid_told = [0; 2];
+            self.xid_announced = [0; 2];
         }
         if self.keyed {
             self.decryptor.keep_for(path.probe_timeout().saturating_mul(3));

@@ -202,13 +202,13 @@ impl DiscoveryClient {
     /// How many of these one address may contribute, so that no address fills the whole list.
     const FOUND_OF_ONE_MAX: usize = 256;
 
-    /// Begins to ask for the targets of `group`, or for one target, for as long as `patience` says. `entropy`
+    /// Begins to ask for the targets of `group`, or for one target, for at most `time_limit`. `entropy`
     /// must come fresh from the operating system's generator.
     pub fn new(
         now: Instant,
         group: GroupName,
         target: Option<Name>,
-        patience: Duration,
+        time_limit: Duration,
         entropy: [u8; 32],
     ) -> Self {
         let mut random = HmacDrbg::new(entropy);
@@ -219,7 +219,7 @@ impl DiscoveryClient {
             ports: Vec::new(),
             found: Vec::new(),
             left_out: 0,
-            deadline: now.after(patience),
+            deadline: now.after(time_limit),
             repeat: now.after(Self::REPEAT_FIRST),
             wait: Self::REPEAT_FIRST,
             rounds: 0,
@@ -369,8 +369,8 @@ impl DiscoveredTarget {
     /// Returns whether the server that answered may have one of these addresses, according to the addresses
     /// that it lists.
     pub(crate) fn may_be_at(&self, macs: &[Mac]) -> bool {
-        let told = !self.macs.is_empty() && self.macs.len() < MACS_MAX;
-        !told || macs.iter().any(|mac| *mac == self.mac || self.macs.contains(mac))
+        let lists_all = !self.macs.is_empty() && self.macs.len() < MACS_MAX;
+        !lists_all || macs.iter().any(|mac| *mac == self.mac || self.macs.contains(mac))
     }
 
     fn key(&self) -> (&Name, [u8; 16], EtherPort, Mac) {

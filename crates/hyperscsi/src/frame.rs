@@ -115,13 +115,13 @@ impl Flags {
 
 /// TAG, L and FRAG: the first three bytes of the header, laid out as in the historical protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FragmentPosition {
     pub(crate) tag: u16,
     pub(crate) last: bool,
     pub(crate) fragment: u16,
 }
 
-impl Place {
+impl FragmentPosition {
     pub(crate) fn to_bytes(self) -> [u8; 3] {
         let word = (u32::from(self.tag & 0x1ff) << 11)
             | (u32::from(self.last) << 10)
@@ -134,12 +134,12 @@ impl Place {
     pub(crate) fn from_word(word: u32) -> Option<Self> {
         let [.., tag_high, tag_low] = (word >> 11).to_be_bytes();
         let [.., fragment_high, fragment_low] = (word & 0x3ff).to_be_bytes();
-        let place = Self {
+        let position = Self {
             tag: u16::from_be_bytes([tag_high, tag_low]),
             last: word & 0x400 != 0,
             fragment: u16::from_be_bytes([fragment_high, fragment_low]),
         };
-        (word >> 20 == 0).then_some(place)
+        (word >> 20 == 0).then_some(position)
     }
 }
 
@@ -196,8 +196,8 @@ impl From<UnexpectedEof> for BadFrame {
 impl Header {
     /// Encodes the header.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
-        let place = Place { tag: self.tag, last: self.last, fragment: self.fragment };
-        let [w0, w1, w2] = place.to_bytes();
+        let position = FragmentPosition { tag: self.tag, last: self.last, fragment: self.fragment };
+        let [w0, w1, w2] = position.to_bytes();
         let mut out = [0; HEADER_LEN];
         let fixed = [w0, w1, w2, VERSION, (u8::from(self.protected) << 7) | self.cmd as u8, self.flags.0];
         let (head, rest) = out.split_at_mut(fixed.len());
@@ -226,7 +226,8 @@ impl Header {
         if version != VERSION {
             return Err(BadFrame::Version);
         }
-        let Place { tag, last, fragment } = Place::from_word(word).ok_or(BadFrame::Reserved)?;
+        let FragmentPosition { tag, last, fragment } =
+            FragmentPosition::from_word(word).ok_or(BadFrame::Reserved)?;
         let keyed = Flags(flags & (Flags::PHASE.0 | Flags::ENCRYPTED.0));
         if flags & 0x01 != 0 || (code & 0x80 == 0 && keyed != Flags::default()) {
             return Err(BadFrame::Reserved);

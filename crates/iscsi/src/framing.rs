@@ -243,9 +243,9 @@ impl Receiver {
 
     /// Takes a receive buffer back and returns how many bytes the driver received into it. Bytes beyond the
     /// data segment are discarded.
-    pub fn return_rx_buffer(&mut self, loan: RxBuffer) -> usize {
+    pub fn return_rx_buffer(&mut self, rx_buffer: RxBuffer) -> usize {
         let DataSink::TakenByDriver { filled } = self.sink else { return 0 };
-        let mut buf = loan.buf;
+        let mut buf = rx_buffer.buf;
         buf.truncate(filled.saturating_add(self.missing));
         let brought = buf.filled().get(filled..).unwrap_or_default();
         let len = brought.len();

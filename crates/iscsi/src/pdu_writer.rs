@@ -53,14 +53,13 @@ impl Digests {
         }
     }
 
-    /// Appends a data segment by reference.
-    pub(crate) fn shared(self, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
-        let (mut crc, mut len) = (Crc32c::new(), 0usize);
+    /// Appends a data segment by reference. `len` is the length of all its parts, in bytes.
+    pub(crate) fn shared(self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
+        let mut crc = Crc32c::new();
         for part in parts {
             if self.data {
                 crc.update(&part);
             }
-            len = len.wrapping_add(part.len());
             out.put_shared(part);
         }
         self.trailer(len, crc, out);
@@ -76,15 +75,21 @@ impl Digests {
         self.trailer(data.len(), crc, out);
     }
 
+    /// Appends the padding and the digest of a data segment.
     fn trailer(self, len: usize, mut crc: Crc32c, out: &mut Transmit) {
         let zeros = [0u8; 3];
         let padding = zeros.get(..len.wrapping_neg() % 4).unwrap_or_default();
-        out.put(padding);
-        if self.data && len > 0 {
-            if !padding.is_empty() {
-                crc.update(padding);
-            }
-            out.put(&crc.finish());
+        if !self.data || len == 0 {
+            return out.put(padding);
         }
+        if !padding.is_empty() {
+            crc.update(padding);
+        }
+        let mut tail = [0; 3 + DIGEST_LEN];
+        let end = padding.len() + DIGEST_LEN;
+        if let Some(digest) = tail.get_mut(padding.len()..end) {
+            digest.copy_from_slice(&crc.finish());
+        }
+        out.put(tail.get(..end).unwrap_or_default());
     }
 }

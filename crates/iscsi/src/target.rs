@@ -9,7 +9,7 @@
 //!   login; `ping` keeps connections alive.
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` requests and receives their data, which
 //!   `data_out_transfer` keeps for each task; `send` builds the PDUs to send.
-//! * `allegiance` records lost connections, and `reassignment` reassigns their tasks to another one;
+//! * `allegiance` ties tasks to connections and records lost ones, `reassignment` reassigns detached tasks;
 //!   `response_fence` and `fenced_send` order responses across connections.
 //! * `status_log` keeps sent PDUs until they are acknowledged (`acknowledgement`), `snack` sends them again,
 //!   `recovery_r2t` requests lost Data-Out again.

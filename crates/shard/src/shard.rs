@@ -188,10 +188,10 @@ impl StreamMachine for Shard {
         self.transports.iscsi.take_rx_buffer(conn)
     }
 
-    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
+    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, rx_buffer: RxBuffer) {
         let directory =
             LoginDirectory { config: &self.config, target: &self.target, draining: self.draining };
-        self.transports.iscsi.return_rx_buffer(now, conn, loan, &directory);
+        self.transports.iscsi.return_rx_buffer(now, conn, rx_buffer, &directory);
         self.process_pending(now);
     }
 

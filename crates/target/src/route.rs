@@ -127,7 +127,7 @@ impl Target {
 
     /// Routes all events of the next unit that has some. Returns whether there was one.
     pub fn drain_unit(&mut self, now: Instant, transports: &mut dyn Transports) -> bool {
-        let Some(id) = self.units.next_stirred() else { return false };
+        let Some(id) = self.units.next_dirty() else { return false };
         while let Some(event) = self.units.poll(id) {
             self.route_unit_event(now, id, event, transports);
         }

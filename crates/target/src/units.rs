@@ -43,7 +43,7 @@ pub(crate) struct Units {
     /// no other unit has.
     incarnations: BTreeMap<u32, UnitId>,
     incarnation_next: u32,
-    stirred: VecDeque<UnitId>,
+    dirty: VecDeque<UnitId>,
     /// The deadlines of units, earliest first. Only the deadline of a dirty unit can change.
     deadlines: BTreeSet<(Instant, UnitId)>,
 }
@@ -68,8 +68,8 @@ impl Units {
         let retired = id.0.checked_sub(MAX_UNITS);
         let slots = if retired.is_some() { &mut self.retiring } else { &mut self.slots };
         let slot = slots.get_mut(usize::try_from(retired.unwrap_or(id.0)).ok()?)?.as_mut()?;
-        if self.stirred.back() != Some(&id) {
-            self.stirred.push_back(id);
+        if self.dirty.back() != Some(&id) {
+            self.dirty.push_back(id);
         }
         Some(&mut slot.unit)
     }
@@ -199,8 +199,8 @@ impl Units {
     }
 
     /// Returns the next dirty unit whose events were not polled yet.
-    pub(crate) fn next_stirred(&mut self) -> Option<UnitId> {
-        self.stirred.pop_front()
+    pub(crate) fn next_dirty(&mut self) -> Option<UnitId> {
+        self.dirty.pop_front()
     }
 
     /// Returns every unit except the retiring ones, in the order of their numbers.

@@ -37,8 +37,8 @@ impl Connection {
     }
 
     fn share_at(&self, port: EtherPort) -> u64 {
-        let told = self.shares.iter().find(|(known, _)| *known == port);
-        told.map_or(self.plan.ring_quota, |(_, share)| *share)
+        let entry = self.shares.iter().find(|(known, _)| *known == port);
+        entry.map_or(self.plan.ring_quota, |(_, share)| *share)
     }
 
     /// Returns whether one more path over a port would leave every window there large enough to work.

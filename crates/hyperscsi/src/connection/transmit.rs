@@ -85,7 +85,7 @@ impl Connection {
         self.lanes().iter().copied().any(|space_index| {
             self.send_queue.has_more(space_index)
                 && (self.may_carry(index, space_index) || self.must_wait(index, space_index))
-        }) || (speaks && self.news(index).is_some())
+        }) || (speaks && self.raised_xid_limit(index).is_some())
     }
 
     /// Sends one frame. Returns whether there was one.
@@ -184,19 +184,21 @@ impl Connection {
     }
 
     /// Returns the packet number space whose raised XID limit must be sent to the peer.
-    fn news(&self, index: usize) -> Option<usize> {
-        if self.xid_limits == self.xid_told {
+    fn raised_xid_limit(&self, index: usize) -> Option<usize> {
+        if self.xid_limits == self.xid_announced {
             return None;
         }
         let step = u32::from(self.plan.exchanges / 4).max(1);
-        let is_news = |space_index: &usize| {
-            let (limit, told) = (self.xid_limits.get(*space_index), self.xid_told.get(*space_index));
-            let (limit, told) = (limit.copied().unwrap_or_default(), told.copied().unwrap_or_default());
-            limit != 0 && (told == 0 || xid_ahead(limit, told).is_some_and(|more| more >= step))
+        let is_due = |space_index: &usize| {
+            let (limit, announced) =
+                (self.xid_limits.get(*space_index), self.xid_announced.get(*space_index));
+            let (limit, announced) =
+                (limit.copied().unwrap_or_default(), announced.copied().unwrap_or_default());
+            limit != 0 && (announced == 0 || xid_ahead(limit, announced).is_some_and(|more| more >= step))
         };
         let able = self.paths.get(index).is_some_and(Path::is_usable)
             && !self.paths.iter().take(index).any(Path::is_good);
-        self.lanes().iter().copied().find(is_news).filter(|_| able)
+        self.lanes().iter().copied().find(is_due).filter(|_| able)
     }
 
     /// Sends an acknowledgement in a frame of its own, if one is due.
@@ -205,7 +207,7 @@ impl Connection {
             // The frame would be lost, with the acknowledgement in it.
             return false;
         }
-        if self.news(index).is_some() {
+        if self.raised_xid_limit(index).is_some() {
             // The XID limit must reach the peer, so it is sent in a frame that is acknowledged itself.
             return self.send_ask(now, index, Ask::Ping, FrameContent::Nothing, out);
         }
@@ -484,8 +486,9 @@ impl Connection {
     /// Returns the packet number space whose acknowledgement a frame of `space_index` is to carry: one with a
     /// raised XID limit, or else one with a waiting acknowledgement.
     fn ack_space_for(&self, index: usize, space_index: usize) -> Option<usize> {
-        let news = if space_index == usize::from(self.keyed) { self.news(index) } else { None };
-        news.or_else(|| self.space_with_ack(self.paths.get(index)?, space_index))
+        let raised_limit =
+            if space_index == usize::from(self.keyed) { self.raised_xid_limit(index) } else { None };
+        raised_limit.or_else(|| self.space_with_ack(self.paths.get(index)?, space_index))
     }
 
     /// Writes an acknowledgement to `scratch` if one is worth sending along. Returns the flag for it.
@@ -501,8 +504,8 @@ impl Connection {
         if let Some(space) = path.spaces.get_mut(about) {
             space.incoming.write_ack(now, path.id, about == 1, limit, path.overruns, &mut self.scratch);
         }
-        if let Some(told) = self.xid_told.get_mut(about).filter(|_| surely) {
-            *told = limit;
+        if let Some(announced) = self.xid_announced.get_mut(about).filter(|_| surely) {
+            *announced = limit;
         }
     }
 

@@ -139,19 +139,19 @@ impl ReceivedXids {
     }
 
     fn bit(&self, xid: u32) -> bool {
-        let (word, mask) = place(xid);
+        let (word, mask) = bit_position(xid);
         self.bits.get(word).is_some_and(|bits| bits & mask != 0)
     }
 
     fn set(&mut self, xid: u32, on: bool) {
-        let (word, mask) = place(xid);
+        let (word, mask) = bit_position(xid);
         if let Some(bits) = self.bits.get_mut(word) {
             if on { *bits |= mask } else { *bits &= !mask }
         }
     }
 }
 
-const fn place(xid: u32) -> (usize, u64) {
+const fn bit_position(xid: u32) -> (usize, u64) {
     let at = xid % WINDOW;
     ((at / 64) as usize, 1 << (at % 64))
 }

@@ -119,7 +119,7 @@ impl Session {
         let Some(mut transport) = nexus.transport else { return };
         transport.withdraw_owned();
         let until = self.now.after(PARTING);
-        let mut parting = ClosingNexus {
+        let mut closing = ClosingNexus {
             transport,
             sid: nexus.sids.1,
             keyed: nexus.keyed,
@@ -128,8 +128,8 @@ impl Session {
             owed: nexus.goodbye,
         };
         if nexus.goodbye_heard {
-            parting.answer();
+            closing.answer();
         }
-        self.closing = Some(parting);
+        self.closing = Some(closing);
     }
 }

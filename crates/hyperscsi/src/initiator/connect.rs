@@ -207,7 +207,7 @@ impl Session {
             protection: self.plan.level,
             offer,
             target_address: self.plan.target_address,
-            patience: self.plan.limits.login_within,
+            time_limit: self.plan.limits.login_within,
         };
         match Login::new(now, plan, random.bytes()) {
             Ok(mut login) => {
@@ -363,8 +363,9 @@ impl Session {
         //= hyperscsi#section-5
         //# An initiator MUST NOT use both as paths of one session, and SHOULD say so to its user.
         if !found.iter().filter(here).any(ours) {
-            let told = self.nexus.as_deref_mut().map(|nexus| core::mem::replace(&mut nexus.twin_told, true));
-            if told == Some(false) {
+            let was_reported =
+                self.nexus.as_deref_mut().map(|nexus| core::mem::replace(&mut nexus.twin_reported, true));
+            if was_reported == Some(false) {
                 self.events.push_back(super::contract::Event::OtherServer { port: from.0, peer: from.1 });
             }
             return;

@@ -74,11 +74,11 @@ impl Session {
         let broken = matches!(why, LossReason::Misbehaved(_)).then(|| self.breaches.breach(now));
         // For waiting requests, sessions that a target breaks as soon as they begin count as one long loss.
         let since = self.breaches.since.filter(|_| broken.is_some()).unwrap_or(now);
-        let patience = self.plan.retry.timeout;
-        if now.since(since) >= patience {
+        let timeout = self.plan.retry.timeout;
+        if now.since(since) >= timeout {
             return self.end_session(SessionEnd::RetriesExhausted(self.last));
         }
-        self.retry_deadline = Some(since.after(patience));
+        self.retry_deadline = Some(since.after(timeout));
         self.events.push_back(Event::Recovering(why));
         match broken {
             Some(pause) if !pause.is_zero() => self.seek_at(now.after(pause)),

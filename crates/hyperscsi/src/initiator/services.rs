@@ -158,10 +158,10 @@ impl InitiatorTransport for Session {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let transport = self.nexus.as_ref().and_then(|nexus| nexus.transport.as_ref()?.poll_timeout());
-        let parting =
+        let closing =
             self.closing.as_ref().map(|old| old.transport.poll_timeout().unwrap_or(old.until).min(old.until));
-        let patience = self.retry_deadline.filter(|_| self.phase == Phase::Connecting);
-        soonest([transport, parting, patience, self.logout_deadline, self.connector.poll_timeout()])
+        let retry_deadline = self.retry_deadline.filter(|_| self.phase == Phase::Connecting);
+        soonest([transport, closing, retry_deadline, self.logout_deadline, self.connector.poll_timeout()])
     }
 
     fn handle_timeout(&mut self, now: Instant) {

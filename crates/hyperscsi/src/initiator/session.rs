@@ -106,7 +106,7 @@ pub(super) struct Nexus {
     pub(super) goodbye_heard: bool,
     paths_up: BTreeSet<u8>,
     /// Whether the owner received [`Event::OtherServer`] for this session.
-    pub(super) twin_told: bool,
+    pub(super) twin_reported: bool,
 }
 
 /// The exchanges of one packet number space.
@@ -292,7 +292,7 @@ impl Session {
             goodbye: None,
             goodbye_heard: false,
             paths_up: BTreeSet::new(),
-            twin_told: false,
+            twin_reported: false,
         }));
         let before = self.server.replace(agreed.instance);
         if self.phase == Phase::Down {
@@ -399,9 +399,9 @@ impl Session {
             Transported::PathMtu { .. } => {}
             Transported::KeysChanged => self.stats.key_updates += 1,
             Transported::PathMtuStatus { path, status: width } => {
-                let told =
+                let to_event =
                     |at: PathAddress| Event::PathMtuStatus { port: at.port, peer: at.mac, status: width };
-                self.events.extend(transport_path(nexus, path).map(told));
+                self.events.extend(transport_path(nexus, path).map(to_event));
             }
             Transported::Lost => self.handle_nexus_loss(now, LossReason::PathLost),
             Transported::Misbehaved => {

@@ -95,7 +95,7 @@ impl Login {
     pub fn new(now: Instant, plan: LoginPlan, entropy: [u8; 32]) -> Result<Self, HandshakeError> {
         plan.check()?;
         let mut login = Self {
-            deadline: now.after(plan.patience),
+            deadline: now.after(plan.time_limit),
             plan,
             random: HmacDrbg::new(entropy),
             ports: Vec::new(),
@@ -388,7 +388,7 @@ impl Login {
 
     fn hello(&mut self, port: EtherPort) {
         let to = match self.plan.target_address {
-            Some((place, mac)) if place == port => mac,
+            Some((target_port, mac)) if target_port == port => mac,
             Some(_) => return,
             None => Mac::BROADCAST,
         };
@@ -402,7 +402,7 @@ impl Login {
         if !matches!(self.state, State::Asking | State::Starting) {
             return;
         }
-        if self.plan.target_address.is_some_and(|place| place != (candidate.port, candidate.mac)) {
+        if self.plan.target_address.is_some_and(|address| address != (candidate.port, candidate.mac)) {
             return;
         }
         let same = |known: &&mut Candidate| (known.port, known.mac) == (candidate.port, candidate.mac);

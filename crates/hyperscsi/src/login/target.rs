@@ -67,7 +67,7 @@ pub struct HandshakeServer {
     refused: VecDeque<HandshakeId>,
     refusals: VecDeque<HandshakeRefusal>,
     /// The allowance for reports of refusals to the owner.
-    told: TokenBucket,
+    reports: TokenBucket,
     stats: HandshakeStats,
 }
 
@@ -150,7 +150,7 @@ impl HandshakeServer {
     const HELD_WAIT: Duration = Duration::from_secs(1);
     /// The allowance for reports of refusals to the owner: so many at once, then one in each interval. All
     /// refusals are counted.
-    const TOLD: (u32, Duration) = (16, Duration::from_secs(1));
+    const REPORTS: (u32, Duration) = (16, Duration::from_secs(1));
 
     /// Makes a server that answers nothing before [`Self::add_entropy`] was called.
     pub fn new(now: Instant) -> Self {
@@ -167,7 +167,7 @@ impl HandshakeServer {
             control_queue: ControlQueue::default(),
             refused: VecDeque::new(),
             refusals: VecDeque::new(),
-            told: TokenBucket::full(Self::TOLD.0, now),
+            reports: TokenBucket::full(Self::REPORTS.0, now),
             stats: HandshakeStats::default(),
         }
     }
@@ -409,8 +409,8 @@ impl HandshakeServer {
         };
         let half = self.halves.swap_remove(at);
         self.rate_limit.right(now, &half.start.group, half.permit);
-        let told = (half.sid, half.choice, half.frame_max);
-        self.accept_handshake(now, directory, half.begun, &half.start, told, Some((secret, half.context)))
+        let answered = (half.sid, half.choice, half.frame_max);
+        self.accept_handshake(now, directory, half.begun, &half.start, answered, Some((secret, half.context)))
     }
 
     /// Ends a handshake with a session.
@@ -508,7 +508,7 @@ impl HandshakeServer {
 
     /// Reports a refusal to the owner.
     fn tell(&mut self, now: Instant, from: FrameSource, start: &Start, why: RefusalCause) {
-        if self.told.take(now, Self::TOLD.1).is_ok() {
+        if self.reports.take(now, Self::REPORTS.1).is_ok() {
             let (initiator, group) = (start.initiator.clone(), start.group.clone());
             let refusal = HandshakeRefusal { port: from.port, peer: from.source, initiator, group, why };
             self.refusals.push_back(refusal);

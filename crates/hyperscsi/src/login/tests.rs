@@ -86,7 +86,7 @@ fn a_group_without_a_password_gets_a_session_without_keys() {
 
 #[test]
 fn what_is_wrong_is_said_in_one_sentence() {
-    let told = core::cell::RefCell::new(alloc::vec::Vec::new());
+    let refusals = core::cell::RefCell::new(alloc::vec::Vec::new());
     let fails = |plan: LoginPlan| {
         let mut rig = Rig::new(plan, 3);
         rig.bring_up();
@@ -94,7 +94,7 @@ fn what_is_wrong_is_said_in_one_sentence() {
         let why = rig.run().unwrap_err();
         assert!(rig.agreed.is_empty());
         rig.handshakes.handle_timeout(rig.now.after(HandshakeServer::HALF_LIFETIME));
-        told.borrow_mut().extend(core::iter::from_fn(|| rig.handshakes.poll_refusal()).map(|it| it.why));
+        refusals.borrow_mut().extend(core::iter::from_fn(|| rig.handshakes.poll_refusal()).map(|it| it.why));
         (why, rig.now.since(begin))
     };
     let (why, took) = fails(plan(GROUP, Some("not the password")));
@@ -120,7 +120,7 @@ fn what_is_wrong_is_said_in_one_sentence() {
         RefusalCause::OpenGroup,
         RefusalCause::Parameters,
     ];
-    assert_eq!(*told.borrow(), watched, "what the target's log says");
+    assert_eq!(*refusals.borrow(), watched, "what the target's log says");
     let open = LoginPlan { protection: Level::Encrypt, ..plan(OPEN_GROUP, None) };
     let why = Login::new(base::time::Instant::ORIGIN, open, [0; 32]).unwrap_err();
     assert_eq!(why, HandshakeError::ProtectionNeedsPassword(Level::Encrypt));
@@ -223,11 +223,11 @@ fn a_copy_of_what_began_a_session_begins_nothing_when_that_is_over() {
 fn no_two_sessions_have_one_name_whoever_forgets_what() {
     // The initiator does not learn of its first session. Meanwhile the target ends the session, is restarted,
     // or both.
-    let patience = Duration::from_secs(30);
+    let time_limit = Duration::from_secs(30);
     for (group, password) in [(GROUP, Some(PASSWORD)), (OPEN_GROUP, None)] {
         let mut several = 0;
         for (frames, forgets) in (1..16).flat_map(|frames| (0..3).map(move |forgets| (frames, forgets))) {
-            let mut rig = Rig::new(LoginPlan { patience, ..plan(group, password) }, 10);
+            let mut rig = Rig::new(LoginPlan { time_limit, ..plan(group, password) }, 10);
             rig.bring_up();
             rig.end_sessions_after = (forgets != 0).then_some(frames);
             rig.restart_target_after = (forgets != 1).then_some(frames + forgets);

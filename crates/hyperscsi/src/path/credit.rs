@@ -39,7 +39,7 @@ pub(crate) struct Grant {
     window: u64,
     share: u64,
     limit: u64,
-    told: u64,
+    announced: u64,
     /// When the present measurement began, and at which packet number.
     since: Instant,
     from: u64,
@@ -51,13 +51,13 @@ impl Grant {
     pub(crate) fn new(now: Instant, last: u64, credit: u64, share: u64) -> Self {
         let limit = last.saturating_add(credit);
         let share = share.clamp(SHARE_MIN, WINDOW_MAX);
-        Self { window: WINDOW_INITIAL.min(share), share, limit, told: limit, since: now, from: last }
+        Self { window: WINDOW_INITIAL.min(share), share, limit, announced: limit, since: now, from: last }
     }
 
     /// Accepts packet numbers as far as an older path with the same path number allowed.
     pub(crate) fn resume(&mut self, limit: u64) {
         self.limit = self.limit.max(limit);
-        self.told = self.limit;
+        self.announced = self.limit;
     }
 
     /// Returns the largest packet number that the peer may use.
@@ -107,13 +107,13 @@ impl Grant {
 
     /// Returns whether the limit should be announced even if there is nothing else to send: the peer has used
     /// half of the credit that it knows of.
-    pub(crate) const fn is_news(&self, largest: u64) -> bool {
-        self.limit > self.told && self.told.saturating_sub(largest) <= self.window / 2
+    pub(crate) const fn should_announce(&self, largest: u64) -> bool {
+        self.limit > self.announced && self.announced.saturating_sub(largest) <= self.window / 2
     }
 
     /// Returns the limit, which is announced now.
     pub(crate) const fn tell(&mut self) -> u64 {
-        self.told = self.limit;
+        self.announced = self.limit;
         self.limit
     }
 }
@@ -145,25 +145,25 @@ mod tests {
     fn a_limit_never_goes_back() {
         let mut grant = Grant::new(Instant(0), 0, 64, 512);
         grant.received(Instant(1), 60, RTT);
-        let told = grant.tell();
-        assert_eq!(told, 60 + 128);
+        let announced = grant.tell();
+        assert_eq!(announced, 60 + 128);
         grant.set_share(16);
         grant.overflowed();
         grant.received(Instant(2), 61, RTT);
-        assert_eq!((grant.window(), grant.tell()), (8, told));
-        grant.received(Instant(3), told, RTT);
-        assert!(grant.tell() >= told + 8);
+        assert_eq!((grant.window(), grant.tell()), (8, announced));
+        grant.received(Instant(3), announced, RTT);
+        assert!(grant.tell() >= announced + 8);
     }
 
     #[test]
     fn a_receiver_speaks_up_when_half_of_what_the_sender_knows_is_used() {
         let mut grant = Grant::new(Instant(0), 0, 64, 64);
         grant.received(Instant(1), 20, RTT);
-        assert!(!grant.is_news(20));
+        assert!(!grant.should_announce(20));
         grant.received(Instant(2), 40, RTT);
-        assert!(grant.is_news(40));
+        assert!(grant.should_announce(40));
         grant.tell();
-        assert!(!grant.is_news(40));
+        assert!(!grant.should_announce(40));
     }
 
     #[test]

@@ -279,7 +279,7 @@ impl Outgoing {
         overtaken: Instant,
         mut lost: impl FnMut(u64, &Sent, Further<'_>),
     ) -> Option<Instant> {
-        let patience = order.loss_delay(round_trip);
+        let loss_delay = order.loss_delay(round_trip);
         let mut due: Option<Instant> = None;
         self.rise();
         let from = self.index(self.low);
@@ -290,7 +290,7 @@ impl Outgoing {
             if sent.state != SentState::UnderWay {
                 continue;
             }
-            let until = sent.at.after(patience);
+            let until = sent.at.after(loss_delay);
             if sent.at < overtaken
                 || (order.counts_frames() && self.largest_acked >= pn + PACKET_THRESHOLD)
                 || until <= now
@@ -443,7 +443,7 @@ impl Incoming {
         (now, came): (Instant, Instant),
         pn: u64,
         elicits: bool,
-        patience: Duration,
+        ack_delay: Duration,
         round_trip: Duration,
     ) {
         self.replay.take(pn);
@@ -458,7 +458,7 @@ impl Incoming {
         }
         if elicits {
             self.unacked += 1;
-            self.due = self.due.or(Some(now.after(patience)));
+            self.due = self.due.or(Some(now.after(ack_delay)));
             if !in_order {
                 self.every = EVERY.0;
                 self.ack_now = true;
@@ -483,7 +483,7 @@ impl Incoming {
 
     /// Returns whether an acknowledgement should be sent although no other frame is.
     pub(crate) const fn must_send_ack(&self) -> bool {
-        self.ack_now || self.ack_twice || self.grant.is_news(self.largest)
+        self.ack_now || self.ack_twice || self.grant.should_announce(self.largest)
     }
 
     /// Returns whether an acknowledgement should be added to a frame that is sent anyway.

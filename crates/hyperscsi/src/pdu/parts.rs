@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use base::bytes::Reader;
 
 use super::{BLOCK_HEAD_LEN, Block, Malformed, put_block};
-use crate::frame::{Flags, Header, Place};
+use crate::frame::{Flags, FragmentPosition, Header};
 
 /// How many parts a frame has at most, the first one included.
 pub const PARTS_MAX: usize = 64;
@@ -39,8 +39,8 @@ pub fn encode(further: impl Iterator<Item = Header>, out: &mut Vec<u8>) {
     let start = out.len();
     put_block(out, FURTHER, 0, |out| {
         for part in further {
-            let place = Place { tag: part.tag, last: part.last, fragment: part.fragment };
-            out.extend_from_slice(&place.to_bytes());
+            let position = FragmentPosition { tag: part.tag, last: part.last, fragment: part.fragment };
+            out.extend_from_slice(&position.to_bytes());
             out.push(part.flags.0 & OWN);
             out.extend_from_slice(&part.len.to_be_bytes());
             out.extend_from_slice(&part.xid.to_be_bytes());
@@ -100,7 +100,7 @@ impl<'a> Parts<'a> {
 
 /// An entry of the block, which describes one further part.
 struct Entry {
-    place: Place,
+    position: FragmentPosition,
     flags: u8,
     len: u16,
     xid: u32,
@@ -110,18 +110,18 @@ struct Entry {
 impl Entry {
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
-        let place = Place::from_word(reader.u24()?).ok_or(Malformed::Value)?;
+        let position = FragmentPosition::from_word(reader.u24()?).ok_or(Malformed::Value)?;
         let (flags, len, xid, off) = (reader.u8()?, reader.u16()?, reader.u32()?, reader.u32()?);
         if flags & !OWN != 0 {
             return Err(Malformed::Value);
         }
-        Ok(Self { place, flags, len, xid, off })
+        Ok(Self { position, flags, len, xid, off })
     }
 
     /// Returns the header that the part would have in a frame of its own. `frame` is the header of the frame
     /// that it shares.
     const fn header(&self, frame: &Header) -> Header {
-        let Place { tag, last, fragment } = self.place;
+        let FragmentPosition { tag, last, fragment } = self.position;
         let shared = frame.flags.0 & !(OWN | Flags::ACKS.0 | Flags::PARTS.0);
         let flags = Flags(shared | self.flags);
         Header { tag, last, fragment, flags, len: self.len, xid: self.xid, off: self.off, ..*frame }

@@ -266,8 +266,7 @@ impl Engine {
         };
         let Some(mut transport) = self.sessions.get_mut(key).and_then(|session| session.transport.take())
         else {
-            self.stats.bugs += 1;
-            return;
+            return self.bug();
         };
         let taken = transport.frame_received(now, came, address, header, bytes, &mut |header, payload| {
             self.deliver(now, key, header, payload, directory);
@@ -502,8 +501,11 @@ impl Engine {
         }
     }
 
+    /// Counts a state that must not occur. Tests and the simulator panic.
+    #[cold]
+    #[track_caller]
     pub(super) fn bug(&mut self) {
         self.stats.bugs += 1;
-        debug_assert!(false, "a state of the engine that cannot be");
+        debug_assert!(false, "the target engine reached an impossible state");
     }
 }

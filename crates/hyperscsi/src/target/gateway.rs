@@ -138,8 +138,8 @@ impl Asked for LocalDirectory<'_> {
 
     fn target_access(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess> {
         let mut entrance = self.asked.target_access(port, group, target).filter(|_| !self.full)?;
-        let told = &mut entrance.parameters.frames_initial;
-        *told = self.frames_initial.min(*told);
+        let frames_initial = &mut entrance.parameters.frames_initial;
+        *frames_initial = self.frames_initial.min(*frames_initial);
         Some(entrance)
     }
 

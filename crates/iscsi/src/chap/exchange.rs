@@ -80,7 +80,7 @@ pub struct ChapKeys<'a> {
 impl<'a> ChapKeys<'a> {
     /// Stores the pair if its key is a CHAP key, and returns whether it is.
     pub fn take(&mut self, key: Key, pair: &Pair<'a>) -> bool {
-        let place = match key {
+        let slot = match key {
             Key::ChapA => &mut self.algorithms,
             Key::ChapI => &mut self.id,
             Key::ChapC => &mut self.challenge,
@@ -88,7 +88,7 @@ impl<'a> ChapKeys<'a> {
             Key::ChapR => &mut self.response,
             _ => return false,
         };
-        *place = Some(pair.value);
+        *slot = Some(pair.value);
         true
     }
 

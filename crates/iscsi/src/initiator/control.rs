@@ -96,19 +96,19 @@ impl Session {
         let Some(connection) = self.connection_mut(slot) else { return };
         let Some(since) = connection.unacked_since else { return };
         let held_back = connection.holds_back();
-        let news = connection.acknowledged() != connection.acked_stat_sn;
+        let has_unacked = connection.acknowledged() != connection.acked_stat_sn;
         let due = now.since(since) >= after;
-        if !news && !held_back {
+        if !has_unacked && !held_back {
             connection.unacked_since = None;
         }
-        if news && due && connection.controls < MAX_CONTROLS {
+        if has_unacked && due && connection.controls < MAX_CONTROLS {
             //= rfc7143#section-11.18
             // A NOP-Out may report ExpStatSN when no other PDU does for a long time. It requests no answer,
             // and is immediate.
             self.stats.status_acks += 1;
             self.queue_control(slot, ControlPdu::Nop(nop(Itt::NONE, Ttt::NONE, 0)), Vec::new());
         }
-        if (held_back || (news && !due))
+        if (held_back || (has_unacked && !due))
             && let Some(connection_slot) = self.connection_slot_mut(slot)
         {
             let from = if due { now } else { since };

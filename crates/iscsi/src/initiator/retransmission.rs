@@ -156,9 +156,9 @@ impl Session {
         }
         // An immediate request has no number that could be missed. The target answers a TASK REASSIGN
         // immediately; other functions take time, and executing them twice does no harm.
-        let patience = self.plan.limits.repair_after.saturating_mul(MANAGE_PATIENCE);
+        let resend_after = self.plan.limits.repair_after.saturating_mul(TMF_RESEND_FACTOR);
         let lost = |tmf: &Tmf| {
-            let due = tmf.origin != TmfOrigin::Owner || now.since(tmf.sent_at) >= patience;
+            let due = tmf.origin != TmfOrigin::Owner || now.since(tmf.sent_at) >= resend_after;
             !tmf.numbered && tmf.slot == slot && tmf.sent && synced > tmf.sent_at && due
         };
         let keys: Vec<_> = self.tmfs.iter().filter(|(_, tmf)| lost(tmf)).map(|(key, _)| key).collect();
@@ -217,7 +217,7 @@ impl Session {
 
 /// How many times [`Limits::repair_after`](super::contract::Limits) an immediate function may take before it
 /// counts as lost.
-const MANAGE_PATIENCE: u32 = 5;
+const TMF_RESEND_FACTOR: u32 = 5;
 
 /// A request that has a CmdSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -158,7 +158,8 @@ impl Session {
             digests.long_header(&bhs.with_ahs_len(ahs.len()), &ahs, out);
         }
         if immediate_len > 0 {
-            digests.shared(task.request.data_out.slice(0, to_usize(immediate_len)).into_parts(), out);
+            let len = to_usize(immediate_len);
+            digests.shared(len, task.request.data_out.slice(0, len).into_parts(), out);
         }
         task.data_out.requested_end = if unsolicited { first } else { immediate_len };
         task.data_out.unsolicited = unsolicited.then_some(DataOutSequence {
@@ -287,7 +288,8 @@ impl Session {
             };
             let len = to_usize(next - burst.at);
             digests.header(&header.encode().with_data_len(len), out);
-            digests.shared(task.request.data_out.slice(to_usize(burst.at), to_usize(next)).into_parts(), out);
+            let data = task.request.data_out.slice(to_usize(burst.at), to_usize(next));
+            digests.shared(len, data.into_parts(), out);
             pdus += 1;
             bytes += u64::from(next - burst.at);
             burst.at = next;

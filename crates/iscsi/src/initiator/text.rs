@@ -288,11 +288,11 @@ impl Session {
     fn apply_agreed_keys(&mut self, slot: Slot, answer: &[u8], max_recv: Option<u32>) {
         let Some(connection) = self.connection_mut(slot) else { return };
         let pairs = parse(answer).unwrap_or_default();
-        let told = pairs.iter().find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name());
-        if let Some(target_max) = told.and_then(|pair| number_in(pair.value, MAX_RECV).ok()) {
+        let declared = pairs.iter().find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name());
+        if let Some(target_max) = declared.and_then(|pair| number_in(pair.value, MAX_RECV).ok()) {
             connection.parameters.target_max_recv = target_max;
         }
-        let refused = told.is_some_and(|pair| !pair.value.first().is_some_and(u8::is_ascii_digit));
+        let refused = declared.is_some_and(|pair| !pair.value.first().is_some_and(u8::is_ascii_digit));
         if let Some(max_recv) = max_recv.filter(|_| !refused) {
             connection.parameters.initiator_max_recv = max_recv;
         }

@@ -239,20 +239,20 @@ impl TargetAddress {
     /// `host[:port][,portal-group]`. Returns `None` when the text has another form.
     pub fn parse(text: &[u8]) -> Option<(Self, Option<PortalGroupTag>)> {
         let text = core::str::from_utf8(text).ok()?;
-        let (place, group) = match text.split_once(',') {
-            Some((place, group)) => (place, Some(PortalGroupTag(digits(group)?))),
+        let (host_port, group) = match text.split_once(',') {
+            Some((host_port, group)) => (host_port, Some(PortalGroupTag(digits(group)?))),
             None => (text, None),
         };
-        let address = if let Ok(socket) = place.parse::<SocketAddr>() {
+        let address = if let Ok(socket) = host_port.parse::<SocketAddr>() {
             Self::Socket(socket)
-        } else if let Some(v6) = place.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        } else if let Some(v6) = host_port.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             Self::Socket(SocketAddr::new(IpAddr::V6(v6.parse().ok()?), DEFAULT_PORT))
-        } else if let Ok(v4) = place.parse::<Ipv4Addr>() {
+        } else if let Ok(v4) = host_port.parse::<Ipv4Addr>() {
             Self::Socket(SocketAddr::new(IpAddr::V4(v4), DEFAULT_PORT))
         } else {
-            let (name, port) = match place.split_once(':') {
+            let (name, port) = match host_port.split_once(':') {
                 Some((name, port)) => (name, digits(port)?),
-                None => (place, DEFAULT_PORT),
+                None => (host_port, DEFAULT_PORT),
             };
             if let Ok(v4) = name.parse::<Ipv4Addr>() {
                 return Some((Self::Socket(SocketAddr::new(IpAddr::V4(v4), port)), group));

@@ -21,9 +21,9 @@ use transport::task_management::TmfResult;
 use super::RecoveryLevel;
 use crate::serial::DataSn;
 
-/// The allegiance of the task that a TASK REASSIGN names.
+/// The task that a TASK REASSIGN names in its Referenced Task Tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allegiance {
+pub enum ReferencedTask {
     /// The task does not exist: its command was never received, or its status is acknowledged.
     Unknown,
     /// The task has allegiance to a connection that works.
@@ -36,22 +36,24 @@ pub enum Allegiance {
 }
 
 /// Returns the target's response to a TASK REASSIGN.
-pub const fn reassign(level: RecoveryLevel, allegiance: Allegiance) -> TmfResult {
-    match allegiance {
+pub const fn reassign(level: RecoveryLevel, task: ReferencedTask) -> TmfResult {
+    match task {
         //= rfc7143#section-7.2.2
         //# When a target does not support allegiance reassignment, it MUST respond
         //# with a task management response code of "Task allegiance reassignment
         //# not supported".
         _ if !level.reassigns_tasks() => TmfResult::NO_REASSIGNMENT,
-        Allegiance::Unknown => TmfResult::NO_TASK,
+        ReferencedTask::Unknown => TmfResult::NO_TASK,
         //= rfc7143#section-7.2.2
         //# If allegiance reassignment is supported by the
         //# target but the task is still allegiant to a different connection, or
         //# a successful recovery Logout of the previously allegiant connection
         //# was not performed, the target MUST respond with a task management
         //# response code of "Task still allegiant".
-        Allegiance::Connected | Allegiance::Detached { released: false } => TmfResult::STILL_ALLEGIANT,
-        Allegiance::Detached { released: true } => TmfResult::COMPLETE,
+        ReferencedTask::Connected | ReferencedTask::Detached { released: false } => {
+            TmfResult::STILL_ALLEGIANT
+        }
+        ReferencedTask::Detached { released: true } => TmfResult::COMPLETE,
     }
 }
 
@@ -71,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_task_adrift_from_a_connection_laid_to_rest_is_reassigned() {
-        use Allegiance::{Connected, Detached, Unknown};
-        for (level, allegiance, expected) in [
+    fn only_a_detached_task_of_a_logged_out_connection_is_reassigned() {
+        use ReferencedTask::{Connected, Detached, Unknown};
+        for (level, task, expected) in [
             (0, Detached { released: true }, TmfResult::NO_REASSIGNMENT),
             (1, Unknown, TmfResult::NO_REASSIGNMENT),
             (2, Unknown, TmfResult::NO_TASK),
@@ -82,7 +84,7 @@ mod tests {
             (2, Detached { released: true }, TmfResult::COMPLETE),
         ] {
             let level = RecoveryLevel::new(level);
-            assert_eq!(reassign(level, allegiance), expected, "{level:?} {allegiance:?}");
+            assert_eq!(reassign(level, task), expected, "{level:?} {task:?}");
         }
     }
 

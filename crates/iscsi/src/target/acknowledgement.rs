@@ -21,6 +21,7 @@ impl Engine {
     pub(super) fn log_status(&mut self, now: Instant, conn: ConnId, kept: LoggedStatus) -> StatSn {
         let unacked_max = self.unacked_max();
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            self.impossible(None);
             return StatSn(0);
         };
         let sn = connection.use_stat_sn();

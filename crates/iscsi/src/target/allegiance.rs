@@ -1,19 +1,81 @@
-//! The connection allegiance of tasks (RFC 7143 §4.2.5.1) when their connection is lost: a session's record
-//! of its lost connections, and the substitute numbers that their tasks have instead of a connection.
+//! The connection allegiance of tasks (RFC 7143 §4.2.5.1, §7.2.2), and a session's record of its lost
+//! connections, whose tasks are allegiant to none until they are reassigned.
 
 use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
-use crate::recovery::erl2::Allegiance;
+use crate::recovery::erl2::ReferencedTask;
+
+/// The connection allegiance of a task. A task begins on the connection that its command was received on.
+/// When that connection is lost, the task is detached until it is reassigned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allegiance(State);
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Connected(ConnId),
+    Detached(LossId),
+}
+
+/// The loss of a connection. Only [`LostConnections`] makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LossId(u32);
+
+impl Allegiance {
+    /// Returns the allegiance of a task whose command was received on this connection.
+    pub(crate) const fn to(conn: ConnId) -> Self {
+        Self(State::Connected(conn))
+    }
+
+    /// Returns the connection that the task is allegiant to, if it has one.
+    pub(crate) const fn connection(self) -> Option<ConnId> {
+        match self.0 {
+            State::Connected(conn) => Some(conn),
+            State::Detached(_) => None,
+        }
+    }
+
+    /// Returns the loss that detached the task, if it is detached.
+    pub(crate) const fn loss(self) -> Option<LossId> {
+        match self.0 {
+            State::Connected(_) => None,
+            State::Detached(loss) => Some(loss),
+        }
+    }
+
+    /// Records that the connection is lost. A detached task stays as it is.
+    pub(crate) const fn detach(&mut self, loss: LossId) {
+        if let State::Connected(_) = self.0 {
+            self.0 = State::Detached(loss);
+        }
+    }
+
+    /// Moves a detached task to a connection. Returns false, and changes nothing, if it is not detached.
+    #[must_use]
+    pub(crate) const fn reassign(&mut self, conn: ConnId) -> bool {
+        let is_detached = self.loss().is_some();
+        if is_detached {
+            self.0 = State::Connected(conn);
+        }
+        is_detached
+    }
+}
+
+/// The lost connections of a session, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct LostConnections {
+    list: Vec<LostConnection>,
+    /// How many connections were lost so far.
+    losses: u32,
+}
 
 /// A lost connection whose tasks wait for reassignment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LostConnection {
+struct LostConnection {
     cid: u16,
-    /// The substitute number that its tasks are allegiant to now.
-    detached_id: ConnId,
+    loss: LossId,
     /// Whether it was logged out for recovery, explicitly or implicitly.
     logged_out: bool,
     /// When it was lost.
@@ -22,94 +84,123 @@ pub(crate) struct LostConnection {
     until: Instant,
 }
 
-impl LostConnection {
-    /// Returns a connection that is lost now. Its tasks are allegiant to `detached_id`.
-    pub(crate) const fn new(cid: u16, detached_id: ConnId, logged_out: bool, now: Instant) -> Self {
-        Self { cid, detached_id, logged_out, since: now, until: now }
-    }
+/// The result of [`LostConnections::insert`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordedLoss {
+    /// The loss, which detaches the tasks of the connection.
+    pub(crate) loss: LossId,
+    /// When these tasks are ended.
+    pub(crate) until: Instant,
+    /// The oldest loss, if it was removed because there were too many. Its tasks must end.
+    pub(crate) forgotten: Option<LossId>,
 }
-
-/// The lost connections of a session, the oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct LostConnections(Vec<LostConnection>);
 
 /// How many lost connections a session remembers: as many as it may have connections. When there are more,
 /// the tasks of the oldest are ended.
 const MAX_LOST: usize = super::MAX_CONNECTIONS as usize;
 
 impl LostConnections {
-    /// Adds a connection whose tasks wait for so long. Returns the substitute number of the connection that
-    /// is forgotten for it, if there are too many, and when its own tasks are ended.
-    pub(crate) fn insert(&mut self, lost: LostConnection, retention: Duration) -> (Option<ConnId>, Instant) {
-        let oldest = (self.0.len() >= MAX_LOST).then(|| self.0.remove(0).detached_id);
-        let until = lost.since.after(retention);
-        self.0.push(LostConnection { until, ..lost });
-        (oldest, until)
+    /// Records that a connection is lost now, and whether it was logged out for recovery. Its tasks wait for
+    /// `retention`.
+    pub(crate) fn insert(
+        &mut self,
+        cid: u16,
+        logged_out: bool,
+        now: Instant,
+        retention: Duration,
+    ) -> RecordedLoss {
+        let forgotten = (self.list.len() >= MAX_LOST).then(|| self.list.remove(0).loss);
+        let (loss, until) = (LossId(self.losses), now.after(retention));
+        self.losses = self.losses.wrapping_add(1);
+        self.list.push(LostConnection { cid, loss, logged_out, since: now, until });
+        RecordedLoss { loss, until, forgotten }
     }
 
     /// Marks the connections with a CID as logged out for recovery. Their tasks wait until then. Returns
     /// whether there is one.
     pub(crate) fn log_out(&mut self, cid: u16, until: Instant) -> bool {
         let mut any = false;
-        for lost in self.0.iter_mut().filter(|lost| lost.cid == cid) {
+        for lost in self.list.iter_mut().filter(|lost| lost.cid == cid) {
             (lost.logged_out, lost.until) = (true, until);
             any = true;
         }
         any
     }
 
-    /// Removes a connection whose tasks have waited for long enough. Returns its substitute number.
-    pub(crate) fn take_expired(&mut self, now: Instant) -> Option<ConnId> {
-        let at = self.0.iter().position(|lost| lost.until <= now)?;
-        Some(self.0.remove(at).detached_id)
+    /// Removes a connection whose tasks have waited for long enough. Returns its loss.
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Option<LossId> {
+        let at = self.list.iter().position(|lost| lost.until <= now)?;
+        Some(self.list.remove(at).loss)
     }
 
     /// Returns when the tasks of the next connection have waited for long enough.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.0.iter().map(|lost| lost.until).min()
+        self.list.iter().map(|lost| lost.until).min()
     }
 
-    /// Returns the allegiance of a task with this connection or substitute number.
-    pub(crate) fn allegiance_to(&self, conn: ConnId) -> Allegiance {
-        match self.0.iter().find(|lost| lost.detached_id == conn) {
-            Some(lost) => Allegiance::Detached { released: lost.logged_out },
-            None => Allegiance::Connected,
-        }
+    /// Returns the state of a task with this allegiance, or `None` if the loss of its connection is not
+    /// recorded: such a task must not exist.
+    pub(crate) fn state_of(&self, allegiance: Allegiance) -> Option<ReferencedTask> {
+        let Some(loss) = allegiance.loss() else { return Some(ReferencedTask::Connected) };
+        let lost = self.list.iter().find(|lost| lost.loss == loss)?;
+        Some(ReferencedTask::Detached { released: lost.logged_out })
     }
 
-    /// Returns whether tasks with this substitute number have had no connection for so long.
-    pub(crate) fn is_detached_for(&self, conn: ConnId, now: Instant, span: Duration) -> bool {
-        self.0.iter().any(|lost| lost.detached_id == conn && now.since(lost.since) >= span)
+    /// Returns whether a task with this allegiance has been detached for so long.
+    pub(crate) fn is_detached_for(&self, allegiance: Allegiance, now: Instant, span: Duration) -> bool {
+        let is_due = |lost: &LostConnection| now.since(lost.since) >= span;
+        allegiance.loss().is_some_and(|loss| self.list.iter().any(|lost| lost.loss == loss && is_due(lost)))
     }
 
     /// Returns whether a connection with this CID is lost.
     pub(crate) fn has_cid(&self, cid: u16) -> bool {
-        self.0.iter().any(|lost| lost.cid == cid)
+        self.list.iter().any(|lost| lost.cid == cid)
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
-}
-
-/// The first of the numbers that no connection has.
-const DETACHED_IDS: u32 = 1 << 31;
-
-/// Returns a substitute number for tasks without a connection.
-pub(crate) const fn detached_id(number: u32) -> ConnId {
-    ConnId(DETACHED_IDS | number)
-}
-
-/// Returns whether tasks with this allegiance have no connection.
-pub(crate) const fn is_detached_id(conn: ConnId) -> bool {
-    conn.0 >= DETACHED_IDS
 }
 
 /// Returns how long tasks wait for reassignment.
 pub(crate) fn retention(time2wait: u16, time2retain: u16) -> Duration {
     Duration::from_secs(u64::from(time2wait) + u64::from(time2retain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_detached_by_the_first_loss_until_it_is_reassigned() {
+        let mut lost = LostConnections::default();
+        let mut losses = || lost.insert(0, false, Instant::ORIGIN, Duration::ZERO).loss;
+        let (first, second) = (losses(), losses());
+        let mut allegiance = Allegiance::to(ConnId(1));
+        assert!(!allegiance.reassign(ConnId(2)));
+        assert_eq!((allegiance.connection(), allegiance.loss()), (Some(ConnId(1)), None));
+        allegiance.detach(first);
+        allegiance.detach(second);
+        assert_eq!((allegiance.connection(), allegiance.loss()), (None, Some(first)));
+        assert!(allegiance.reassign(ConnId(2)));
+        assert_eq!((allegiance.connection(), allegiance.loss()), (Some(ConnId(2)), None));
+    }
+
+    #[test]
+    fn the_oldest_loss_is_forgotten_when_there_are_too_many() {
+        let mut lost = LostConnections::default();
+        let recorded: Vec<RecordedLoss> = (0..=super::super::MAX_CONNECTIONS)
+            .map(|cid| lost.insert(cid, false, Instant::ORIGIN, Duration::ZERO))
+            .collect();
+        let forgotten: Vec<LossId> = recorded.iter().filter_map(|recorded| recorded.forgotten).collect();
+        assert_eq!((forgotten, lost.len()), ([recorded[0].loss].to_vec(), MAX_LOST));
+        let mut allegiance = Allegiance::to(ConnId(1));
+        assert_eq!(lost.state_of(allegiance), Some(ReferencedTask::Connected));
+        allegiance.detach(recorded[0].loss);
+        assert_eq!(lost.state_of(allegiance), None);
+    }
 }

@@ -7,6 +7,7 @@ use base::state_machine::ConnId;
 use transport::quota::{Admission, DataInReservation};
 use transport::target::{Command, SessionId, TaskRef};
 
+use super::allegiance::Allegiance;
 use super::arena::Key;
 use super::connection::index;
 use super::contract::Event;
@@ -164,7 +165,7 @@ impl Engine {
         let (data_in_len, data_out_len) = lengths(command, ahs);
         let key = self.tasks.insert_with(|_| Task {
             session,
-            conn: context.conn,
+            allegiance: Allegiance::to(context.conn),
             itt: command.itt,
             lun: command.lun,
             immediate: command.immediate,
@@ -282,7 +283,7 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
         task.holder = Holder::DeviceServer;
         let claim = self.quotas.data_in_claim(task.data_in_len);
-        task.data_in.reservation = DataInReservation::new(claim, task.data_in_len);
+        task.data_in.set_reservation(DataInReservation::new(claim, task.data_in_len));
         self.events.push_back(Event::Command(Command {
             task: TaskRef(key),
             session: SessionId(task.session),
@@ -423,12 +424,12 @@ impl Engine {
         //= rfc7143#section-11.17.1
         //# the target MUST wait until it receives the last expected Data-Out PDUs with the F bit set to 1
         //# before sending the Response PDU.
-        if task.result.is_some() && !task.data_out.is_expecting() && !task.in_send_queue {
-            task.in_send_queue = true;
-            let conn = task.conn;
-            if !self.try_fence_response(key) {
-                self.queue(conn, Output::Task(key));
-            }
+        if task.result.is_some()
+            && !task.data_out.is_expecting()
+            && let Some(conn) = task.enter_send_queue()
+            && !self.try_fence_response(key, conn)
+        {
+            self.queue(conn, Output::Task(key));
         }
     }
 

@@ -12,7 +12,7 @@ use super::contract::ConnectionView;
 use super::incoming::Incoming;
 use super::output::Output;
 use super::protocol_error::ProtocolError;
-use super::states;
+use super::states::{self, ConnectionEvent};
 use super::status_log::StatusLog;
 use super::timer::Deadlines;
 use crate::framing::{Framing, Receiver};
@@ -157,9 +157,20 @@ impl Connection {
 
     /// Moves to the state that `event` leads to. If there is none, the error is our own (`Bug`) and ends the
     /// connection.
-    pub(crate) fn on(&mut self, event: states::ConnectionEvent) -> Result<(), ProtocolError> {
+    pub(crate) fn on(&mut self, event: ConnectionEvent) -> Result<(), ProtocolError> {
         self.state = self.state.on(event).ok_or_else(ProtocolError::impossible)?;
         Ok(())
+    }
+
+    /// Moves to the state that the loss of its transport, or its removal from its session, leads to. A
+    /// connection that ended before, without its transport, is only cleaned up.
+    pub(crate) fn handle_loss(&mut self) -> Result<(), ProtocolError> {
+        match (self.session, self.state) {
+            (Some(_), _) => self.on(ConnectionEvent::Lost),
+            (None, states::Connection::Free) => Ok(()),
+            (None, states::Connection::CleanupWait) => self.on(ConnectionEvent::CleanedUp),
+            (None, _) => self.on(ConnectionEvent::LoginFailed),
+        }
     }
 
     /// Returns the connection as monitoring sees it.

@@ -108,7 +108,7 @@ pub enum LoginRejected {
     Login(#[from] crate::login::LoginError),
     /// The login negotiation succeeded, but no session was created for it. The initiator gets this login
     /// status.
-    #[error("there is no session for it (status {:04x}h)", .0.0)]
+    #[error("the target created no session (login status {:04x}h)", .0.0)]
     Status(crate::login::Status),
 }
 
@@ -126,10 +126,10 @@ pub enum SessionEnd {
     #[error("the initiator closed its half of the connection")]
     HalfClosed,
     /// Its last connection was lost.
-    #[error("the last connection was lost")]
+    #[error("the target lost the last connection")]
     ConnectionLost,
     /// The initiator broke the protocol beyond what the session's error recovery level repairs.
-    #[error("the initiator violated the protocol: {0}")]
+    #[error("protocol error: {0}")]
     Misbehaved(super::protocol_error::ProtocolError),
     /// The initiator did not answer in time.
     #[error("the initiator did not answer in time")]

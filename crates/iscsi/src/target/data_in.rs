@@ -1,5 +1,8 @@
 //! Data for the initiator: the data of a task that waits to be sent, and the sent data that may be asked for
 //! again.
+//!
+//! [`DataIn`] cuts the data into PDUs, numbers them, and remembers them until they are acknowledged. Where
+//! that frees memory, it returns how much. It knows neither its task nor its connection.
 
 use base::buffer::{Bytes, Pool};
 use base::int_cast::{to_u32, to_usize};
@@ -19,23 +22,23 @@ pub(crate) struct DataIn {
     part: usize,
     part_sent: usize,
     /// How many bytes wait to be sent.
-    pub(crate) queued: usize,
+    queued: usize,
     /// How many sent bytes are retained.
-    pub(crate) kept: usize,
+    kept: usize,
     /// Bytes of the memory quota that it takes.
-    pub(crate) reservation: DataInReservation,
+    reservation: DataInReservation,
     /// The offset of the next byte to send.
-    pub(crate) offset: u32,
-    pub(crate) data_sn: DataSn,
+    offset: u32,
+    data_sn: DataSn,
     /// The first DataSN that is not acknowledged, and the offset of its data.
-    pub(crate) acked_sn: DataSn,
+    acked_sn: DataSn,
     acked_offset: u32,
     /// The sent Data-In PDUs from there on, in order.
     log: SmallVec<[Sent; 2]>,
     /// The tag under which the initiator acknowledges data, once the target asked for an acknowledgement.
-    pub(crate) ack_ttt: Option<Ttt>,
+    ack_ttt: Option<Ttt>,
     /// Bytes sent in the current sequence.
-    pub(crate) burst: usize,
+    burst: usize,
 }
 
 /// A Data-In PDU that was sent.
@@ -48,12 +51,100 @@ pub(crate) struct Sent {
     pub(crate) acknowledge: bool,
 }
 
+/// What bounds the next Data-In PDU, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataInLimits {
+    /// For one PDU.
+    pub(crate) segment_max: usize,
+    /// For one sequence.
+    pub(crate) burst_max: usize,
+}
+
 impl DataIn {
+    /// Takes the memory that is reserved for the data of its command.
+    pub(crate) const fn set_reservation(&mut self, reservation: DataInReservation) {
+        self.reservation = reservation;
+    }
+
+    /// Returns whether data waits to be sent.
+    pub(crate) const fn has_queued(&self) -> bool {
+        self.queued > 0
+    }
+
+    /// Returns the offset of the next byte to send: how many bytes were sent.
+    pub(crate) const fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// Returns the number of the next PDU.
+    pub(crate) const fn next_sn(&self) -> DataSn {
+        self.data_sn
+    }
+
+    /// Returns the number of the next PDU and advances it: an R2T of a bidirectional command takes it.
+    pub(crate) const fn use_sn(&mut self) -> DataSn {
+        let sn = self.data_sn;
+        self.data_sn = sn.next();
+        sn
+    }
+
+    /// Returns the first number that is not acknowledged.
+    pub(crate) const fn acked_sn(&self) -> DataSn {
+        self.acked_sn
+    }
+
+    /// Sets the number of the next PDU, as if all before it were acknowledged.
+    #[cfg(test)]
+    pub(crate) const fn set_next_sn(&mut self, sn: DataSn) {
+        (self.data_sn, self.acked_sn) = (sn, sn);
+    }
+
+    /// Returns the tag under which the initiator acknowledges data, once one was assigned.
+    pub(crate) const fn ack_ttt(&self) -> Option<Ttt> {
+        self.ack_ttt
+    }
+
+    /// Returns that tag. Assigns `new` if there is none.
+    pub(crate) fn ack_ttt_or_insert_with(&mut self, new: impl FnOnce() -> Ttt) -> Ttt {
+        *self.ack_ttt.get_or_insert_with(new)
+    }
+
+    /// Takes the data of the next PDU and passes it to `put`, piece by piece. With `keep`, the PDU is
+    /// retained until it is acknowledged. Some data must wait to be sent.
+    pub(crate) fn next_pdu(&mut self, limits: DataInLimits, keep: bool, put: impl FnMut(Bytes)) -> Sent {
+        let DataInLimits { segment_max, burst_max } = limits;
+        let len = self.queued.min(segment_max).min(burst_max.saturating_sub(self.burst)).max(1);
+        let is_last = len == self.queued;
+        self.burst += len;
+        let sequence_ends = self.burst >= burst_max;
+        //= rfc7143#section-11.7.3
+        //# If this bit is set to 1, the F bit MUST also be set to 1.
+        let is_final = is_last || sequence_ends;
+        if is_final {
+            self.burst = 0;
+        }
+        //= rfc7143#section-11.7.2
+        //# it MUST NOT do so more frequently
+        //= rfc7143#section-11.7.2
+        //# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
+        // An acknowledgement is requested once every MaxBurstLength bytes, but not where the status requests
+        // it (§11.7.2).
+        let acknowledge = keep && sequence_ends && !is_last;
+        let (data_sn, offset) = (self.use_sn(), self.offset);
+        self.take(len, keep, put);
+        let sent = Sent { data_sn, offset, len: to_u32(len), is_final, acknowledge };
+        if keep {
+            self.log.push(sent);
+        }
+        sent
+    }
+
     /// Returns the offset behind all queued data.
     pub(crate) fn end(&self) -> u64 {
         u64::from(self.offset) + u64::try_from(self.queued).unwrap_or(u64::MAX)
     }
 
+    /// Queues data behind the other data.
     pub(crate) fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             self.queued += part.len();
@@ -62,7 +153,7 @@ impl DataIn {
     }
 
     /// Takes the next `len` bytes and passes them to `put`, piece by piece. With `keep`, they are retained.
-    pub(crate) fn take(&mut self, len: usize, keep: bool, mut put: impl FnMut(Bytes)) {
+    fn take(&mut self, len: usize, keep: bool, mut put: impl FnMut(Bytes)) {
         let mut left = len.min(self.queued);
         self.queued -= left;
         self.kept += if keep { left } else { 0 };
@@ -85,11 +176,6 @@ impl DataIn {
             self.parts.clear();
             self.part = 0;
         }
-    }
-
-    /// Records a PDU that was sent and is retained.
-    pub(crate) fn note(&mut self, sent: Sent) {
-        self.log.push(sent);
     }
 
     /// Returns the first retained PDU with this number or a later one, before `end`.
@@ -156,6 +242,12 @@ impl DataIn {
         self.part -= parts;
         self.kept = self.kept.saturating_sub(freed);
         self.shrink_reservation()
+    }
+
+    /// As [`Self::acknowledge`], for a number from the initiator. Returns `None` if it is not one of those.
+    pub(crate) fn acknowledge_sent(&mut self, sn: DataSn, pool: &Pool) -> Option<usize> {
+        let is_sent = self.acked_sn.distance_to(sn) <= self.acked_sn.distance_to(self.data_sn);
+        is_sent.then(|| self.acknowledge(sn, pool))
     }
 
     /// Queues all unacknowledged data again, to be sent resegmented.
@@ -290,10 +382,8 @@ mod tests {
     /// Sends `len` bytes as the next PDU, and returns them.
     fn send(data: &mut DataIn, len: u32) -> Vec<u8> {
         let mut out = Vec::new();
-        let (data_sn, offset) = (data.data_sn, data.offset);
-        data.take(to_usize(len), true, |bytes| out.extend_from_slice(&bytes));
-        data.data_sn = data_sn.next();
-        data.note(Sent { data_sn, offset, len, is_final: false, acknowledge: false });
+        let limits = DataInLimits { segment_max: to_usize(len), burst_max: usize::MAX };
+        data.next_pdu(limits, true, |bytes| out.extend_from_slice(&bytes));
         out
     }
 

@@ -14,14 +14,13 @@ use transport::target::TaskRef;
 
 use super::arena::Key;
 use super::contract::Event;
-use super::data_out_sequence::{PduDisposition, SequenceEnd};
+use super::data_out_sequence::{IssuedR2t, PduDisposition, SequenceEnd};
 use super::data_out_transfer::{Completion, FetchStep, Freed, R2tLimits, R2tStep};
 use super::engine::Engine;
 use super::incoming::DataOutCheck;
 use super::output::Output;
 use super::protocol_error::ProtocolError;
 use super::recovery_r2t::is_gap_repaired;
-use super::sequence_progress::SequenceProgress;
 use super::task::TaskResult;
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::pdu::data_out::DataOut;
@@ -40,12 +39,12 @@ impl Engine {
         let mut at = 0;
         loop {
             let Some(task) = self.tasks.get_mut(key) else { return false };
-            let (session, is_adrift) = (task.session, task.is_detached());
+            let (session, is_detached) = (task.session, task.is_detached());
             let Some(step) = task.data_out.next_step(at) else { return false };
             match step {
                 FetchStep::Deliver => self.deliver_data_out(key, at),
                 FetchStep::Reserve(need) => {
-                    if need > 0 && is_adrift {
+                    if need > 0 && is_detached {
                         // No R2T can be sent before the task has a connection again.
                         return false;
                     }
@@ -124,8 +123,10 @@ impl Engine {
                     //= rfc7143#section-4.2.5.1
                     //# The target MUST return Ready To Transfer (R2T), if any, and the status over the same
                     //# TCP connection that was used to deliver the SCSI command.
-                    let conn = task.conn;
-                    self.queue(conn, Output::R2t(key, ttt));
+                    // The reassignment of a detached task queues its R2Ts.
+                    if let Some(conn) = task.allegiance.connection() {
+                        self.queue(conn, Output::R2t(key, ttt));
+                    }
                 }
             }
         }
@@ -176,29 +177,19 @@ impl Engine {
 
     /// Builds the R2T of a sequence, if the sequence still exists.
     pub(super) fn r2t(&mut self, key: Key, ttt: Ttt, sn: TargetSn) -> Option<Bhs> {
-        let brought = self.tasks.get(key).map_or(0, |task| self.data_out_received(task.conn));
+        let conn = self.tasks.get(key).and_then(|task| task.allegiance.connection());
+        let brought = conn.map_or(0, |conn| self.data_out_received(conn));
         let now = self.now;
         let task = self.tasks.get_mut(key)?;
-        if !task.data_out.sequences_mut().any(|sequence| sequence.ttt == ttt) {
+        if !task.data_out.sequences_mut().any(|sequence| sequence.ttt() == ttt) {
             return None;
         }
         //= rfc7143#section-4.2.2.4
         //# Data and R2T PDUs transferred as part of some command execution MUST be sequenced.
         let (lun, itt, r2t_sn) = (task.lun, task.itt, task.use_r2t_sn());
-        let sequence = task.data_out.sequences_mut().find(|sequence| sequence.ttt == ttt)?;
-        sequence.sent = true;
-        sequence.progress.get_or_insert(SequenceProgress::new(now, brought));
-        sequence.r2t_sn = r2t_sn;
-        let (from, to) = sequence.requested;
-        let r2t = R2t {
-            lun,
-            itt,
-            ttt,
-            sn,
-            r2t_sn,
-            buffer_offset: sequence.start.saturating_add(from),
-            desired_data_transfer_length: to.saturating_sub(from),
-        };
+        let sequence = task.data_out.sequences_mut().find(|sequence| sequence.ttt() == ttt)?;
+        let IssuedR2t { start, len, .. } = sequence.record_r2t(r2t_sn, now, brought);
+        let r2t = R2t { lun, itt, ttt, sn, r2t_sn, buffer_offset: start, desired_data_transfer_length: len };
         Some(r2t.encode())
     }
 
@@ -218,7 +209,7 @@ impl Engine {
         let level = state.parameters.error_recovery_level;
         let refused = |why| (DataOutCheck::Refused(key, why), DataSink::Discard);
         let Some(task) = self.tasks.get_mut(key) else { return refused(ProtocolError::impossible()) };
-        if task.conn != conn {
+        if !task.is_on(conn) {
             //= rfc7143#section-4.2.5.1
             //# the initiator MUST send the data, if any, for that command over the same TCP
             //# connection that was used to deliver the SCSI command.
@@ -247,7 +238,7 @@ impl Engine {
         if has_ended {
             return (DataOutCheck::Accepted(key), DataSink::Discard);
         }
-        if sequence.ttt != Ttt::NONE && pdu.lun != lun {
+        if sequence.ttt() != Ttt::NONE && pdu.lun != lun {
             return refused(ProtocolError::DataOutOtherLun);
         }
         match sequence.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, is_gap_repaired(level))) {
@@ -255,29 +246,20 @@ impl Engine {
             Ok(PduDisposition::Skip) => return (DataOutCheck::Skipped(key), DataSink::Discard),
             Err(why) => return refused(why),
         }
-        let (whole, unsolicited) = (to_usize(sequence.len), sequence.unsolicited);
+        let (whole, unsolicited) = (to_usize(sequence.len()), sequence.is_unsolicited());
         //= rfc7143#section-11.7.7
         //# The sending of 0-length data segments should be avoided, but initiators and targets MUST be able
         //# to properly receive 0-length data segments.
-        let is_first = len > 0 && sequence.buf.is_none();
+        let is_first = sequence.needs_buffer(len);
         if is_first && !self.reserve_for_sequence(session, key, pdu.ttt, (whole, unsolicited)) {
             return (DataOutCheck::Accepted(key), DataSink::Discard);
         }
         let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
         let Some(sequence) = sequence else { return refused(ProtocolError::impossible()) };
         if is_first {
-            sequence.buf = Some(self.pool.take(whole));
+            sequence.set_buffer(self.pool.take(whole));
         }
-        sequence.reading = sequence.buf.is_some();
-        let landing = match sequence.buf.take() {
-            Some(buf) if in_order => DataSink::Append(buf),
-            Some(mut buf) => {
-                buf.append_zeros(whole.saturating_sub(buf.len()));
-                DataSink::Overwrite { buf, at: to_usize(pdu.buffer_offset.saturating_sub(sequence.start)) }
-            }
-            None => DataSink::Discard,
-        };
-        (DataOutCheck::Accepted(key), landing)
+        (DataOutCheck::Accepted(key), sequence.start_reading(pdu.buffer_offset, in_order))
     }
 
     /// Reserves memory for a sequence when its first data is received. The memory of solicited data was
@@ -325,7 +307,7 @@ impl Engine {
         }
         let (key, verdict) = match check {
             DataOutCheck::Accepted(key) | DataOutCheck::Skipped(key) if !segment.digest_ok => {
-                return self.handle_damaged_data_out(conn, key, (&bhs, pdu), buf);
+                return self.handle_damaged_data_out((conn, session), key, (&bhs, pdu), buf);
             }
             DataOutCheck::Accepted(key) => (key, Ok(true)),
             DataOutCheck::Skipped(key) => (key, Ok(false)),
@@ -359,24 +341,18 @@ impl Engine {
     /// Handles a Data-Out of a sequence with a wrong data digest.
     fn handle_damaged_data_out(
         &mut self,
-        conn: ConnId,
+        (conn, session): (ConnId, Key),
         key: Key,
         (bhs, pdu): (&Bhs, &DataOut),
         buf: Option<Buf>,
     ) -> Result<(), ProtocolError> {
         let why = ProtocolError::DataOutDigestMismatch;
-        let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
-        let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
         let again = matches!(self.response_to(conn, why).action, TargetAction::RequestAgain(_));
         let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(pdu.ttt));
-        match (sequence.filter(|_| again), buf) {
-            (Some(sequence), Some(mut buf)) => {
-                // In order, the damaged data is at the end of the buffer and is cut off. In any order, it is
-                // at its own offset and will be overwritten.
-                if in_order {
-                    buf.truncate(to_usize(sequence.received));
-                }
-                sequence.put_back(buf);
+        let wanted = sequence.filter(|_| again).zip(self.sessions.get(session));
+        match (wanted, buf) {
+            (Some((sequence, state)), Some(buf)) => {
+                sequence.put_back_damaged(buf, state.parameters.data_pdu_in_order);
             }
             (_, buf) => self.recycle_buf(buf),
         }
@@ -392,15 +368,18 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else {
             return self.recycle_buf(buf);
         };
-        let state = self.sessions.get(task.session);
-        let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
+        let Some(state) = self.sessions.get(task.session) else {
+            self.recycle_buf(buf);
+            return self.impossible(None);
+        };
+        let in_order = state.parameters.data_pdu_in_order;
         let starved = of_use && buf.is_none() && len > 0;
         match task.data_out.select(pdu.ttt) {
             Some(sequence) => {
                 if of_use {
                     sequence.record_data(pdu.data_sn, pdu.buffer_offset, len, in_order);
                 } else {
-                    sequence.skipped(pdu.data_sn);
+                    sequence.record_skipped(pdu.data_sn);
                 }
                 if let Some(buf) = buf {
                     sequence.put_back(buf);
@@ -431,10 +410,10 @@ impl Engine {
     ) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key).filter(|_| pdu.is_final) else { return Ok(()) };
         let (whole, has_ended) = (task.data_out_len, task.result.is_some());
-        let state = self.sessions.get(task.session);
-        let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
+        let Some(state) = self.sessions.get(task.session) else { return Err(ProtocolError::impossible()) };
+        let in_order = state.parameters.data_pdu_in_order;
         let Some(sequence) = task.data_out.select(pdu.ttt) else { return Ok(()) };
-        let unsolicited = sequence.unsolicited;
+        let unsolicited = sequence.is_unsolicited();
         match sequence.check_end(whole, in_order) {
             _ if has_ended => {}
             Ok(SequenceEnd::Complete) => {}

@@ -1,13 +1,20 @@
 //! A sequence of Data-Out PDUs: which bytes of it are accepted, in what order, and what is missing at its end
 //! (RFC 7143 §4.2.2.4, §11.7, §11.8).
+//!
+//! [`Sequence`] takes what happened: its R2T was sent, a PDU is received, its connection was polled. It
+//! changes its own state and returns what follows: the sink of a PDU, a recovery R2T, its complete data. It
+//! knows neither its task nor its connection.
 
 use alloc::vec::Vec;
 
-use base::buffer::Buf;
+use base::buffer::{Buf, Bytes, Pool};
+use base::int_cast::to_usize;
+use base::time::{Duration, Instant};
 
 use super::protocol_error::ProtocolError;
 use super::sequence_progress::SequenceProgress;
 use crate::fault_injection::{self, Bug};
+use crate::framing::DataSink;
 use crate::pdu::Ttt;
 use crate::serial::{DataSn, R2tSn};
 
@@ -15,46 +22,63 @@ use crate::serial::{DataSn, R2tSn};
 #[derive(Debug)]
 pub(crate) struct Sequence {
     /// The transfer tag; [`Ttt::NONE`] for the unsolicited data.
-    pub(crate) ttt: Ttt,
+    ttt: Ttt,
     /// Whether it began as unsolicited data; a recovery R2T can have given it a tag since.
-    pub(crate) unsolicited: bool,
+    unsolicited: bool,
     /// Whether the initiator knows of it: its R2T was sent, or its command announced it.
-    pub(crate) sent: bool,
+    announced: bool,
     /// The number of its R2T.
-    pub(crate) r2t_sn: R2tSn,
-    pub(crate) start: u32,
-    pub(crate) len: u32,
+    r2t_sn: R2tSn,
+    start: u32,
+    len: u32,
     /// The part that is currently asked for: all of it, or the part that was found missing.
-    pub(crate) requested: (u32, u32),
-    pub(crate) received: u32,
-    pub(crate) data_sn: DataSn,
+    requested: (u32, u32),
+    received: u32,
+    data_sn: DataSn,
     /// Whether part of the data that is currently asked for was lost.
-    pub(crate) broken: bool,
+    broken: bool,
     /// How many recovery R2Ts asked for it.
-    pub(crate) tries: u8,
+    tries: u8,
     /// How many recovery R2Ts in a row brought no data, and how many bytes were received at the last one.
-    pub(crate) fruitless_retries: u8,
+    fruitless_retries: u8,
     received_at_retry: u32,
     /// How many of its PDUs were received, in all and at the last poll.
-    pub(crate) pdus_received: u32,
-    pub(crate) pdus_at_poll: Option<u32>,
+    pdus_received: u32,
+    pdus_at_poll: Option<u32>,
     /// At how many polls in a row no PDU was received.
-    pub(crate) idle_polls: u8,
-    /// The fetch that it belongs to, and the index of its part there.
-    pub(crate) fetch: u32,
-    pub(crate) part: usize,
-    pub(crate) buf: Option<Buf>,
+    idle_polls: u8,
+    fetch_part: FetchPart,
+    buf: Option<Buf>,
     /// Whether a PDU is being read into the buffer, which is taken out meanwhile.
-    pub(crate) reading: bool,
+    reading: bool,
     /// Its progress, from when the initiator may send it.
-    pub(crate) progress: Option<SequenceProgress>,
+    progress: Option<SequenceProgress>,
     /// The ranges received, if PDUs may arrive in any order: sorted, not touching.
     spans: Vec<(u32, u32)>,
+}
+
+/// The place of a solicited sequence's data: the fetch that asked for it, and the index of its part there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FetchPart {
+    pub(crate) fetch: u32,
+    pub(crate) index: usize,
 }
 
 /// How many separate ranges of a sequence may be received while others are missing. It allows PDUs out of
 /// order, but not so many small pieces that they exhaust memory.
 const MAX_SPANS: usize = 64;
+
+/// How many recovery R2Ts in a row may bring no data of a sequence before its task fails: a peer whose
+/// digests are always wrong would keep the target busy for ever. A sequence that brings a little data each
+/// time has the time limits of `stall`.
+const MAX_TRIES: u8 = 16;
+
+/// At how many polls a sequence may be silent, at first, while other sequences of its connection make
+/// progress.
+const MAX_IDLE_POLLS: u8 = 8;
+
+/// How many times that number of polls is doubled: up to 64.
+const MAX_DOUBLINGS: u8 = 6;
 
 /// How a PDU of a sequence is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +98,23 @@ pub(crate) enum SequenceEnd {
     Recover,
 }
 
+/// The result of [`Sequence::recover`].
+#[derive(Debug)]
+pub(crate) enum RecoveryStep {
+    /// Too many recovery R2Ts brought no data: no more is expected.
+    GiveUp,
+    /// All data is here: only the PDU with the F bit was lost. Further PDUs of this R2T are ignored.
+    Complete(IssuedR2t),
+    /// A recovery R2T with the new tag must be sent. It replaces this R2T.
+    SendR2t(IssuedR2t),
+}
+
 impl Sequence {
-    pub(crate) const fn new(ttt: Ttt, start: u32, len: u32) -> Self {
+    const fn new(ttt: Ttt, start: u32, len: u32) -> Self {
         Self {
             ttt,
             unsolicited: ttt.0 == Ttt::NONE.0,
-            sent: false,
+            announced: false,
             r2t_sn: R2tSn(0),
             start,
             len,
@@ -93,8 +128,7 @@ impl Sequence {
             pdus_received: 0,
             pdus_at_poll: None,
             idle_polls: 0,
-            fetch: 0,
-            part: 0,
+            fetch_part: FetchPart { fetch: 0, index: 0 },
             buf: None,
             reading: false,
             progress: None,
@@ -110,7 +144,7 @@ impl Sequence {
         progress: SequenceProgress,
     ) -> Self {
         let mut new = Self::new(Ttt::NONE, 0, len);
-        new.sent = true;
+        new.announced = true;
         new.progress = Some(progress);
         new.record_data(DataSn(0), 0, immediate_len, in_order);
         // The numbers begin with the first Data-Out.
@@ -119,9 +153,93 @@ impl Sequence {
         new
     }
 
+    /// Returns the answer to an R2T with this tag that is still to be sent, for `len` bytes from `start`.
+    pub(crate) const fn solicited(ttt: Ttt, start: u32, len: u32, fetch_part: FetchPart) -> Self {
+        let mut new = Self::new(ttt, start, len);
+        new.fetch_part = fetch_part;
+        new
+    }
+
+    /// Returns its transfer tag; [`Ttt::NONE`] for unsolicited data that was not asked for again.
+    pub(crate) const fn ttt(&self) -> Ttt {
+        self.ttt
+    }
+
+    /// Returns whether it began as unsolicited data.
+    pub(crate) const fn is_unsolicited(&self) -> bool {
+        self.unsolicited
+    }
+
+    /// Returns whether the initiator knows of it: its R2T was sent, or its command announced it.
+    pub(crate) const fn is_announced(&self) -> bool {
+        self.announced
+    }
+
+    /// Returns the offset of its first byte in the data of its command.
+    pub(crate) const fn start(&self) -> u32 {
+        self.start
+    }
+
+    /// Returns its length in bytes.
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Returns the offset behind its last byte.
+    pub(crate) const fn end(&self) -> u32 {
+        self.start.saturating_add(self.len)
+    }
+
+    /// Returns the place of its data, if it answers an R2T of a fetch.
+    pub(crate) const fn fetch_part(&self) -> FetchPart {
+        self.fetch_part
+    }
+
     /// Returns whether it has memory: part of it was received, or is being read.
     pub(crate) const fn has_memory(&self) -> bool {
         self.buf.is_some() || self.reading
+    }
+
+    /// Returns whether data of it was received, or is being read.
+    pub(crate) const fn has_data(&self) -> bool {
+        self.received > 0 || self.reading
+    }
+
+    /// Returns whether the initiator was asked for it, even in an R2T that may have been lost since.
+    pub(crate) const fn was_requested(&self) -> bool {
+        self.announced || self.tries > 0
+    }
+
+    /// Records that its R2T is sent under this number, on a connection that has received `brought` bytes of
+    /// Data-Out. Returns the R2T.
+    pub(crate) fn record_r2t(&mut self, r2t_sn: R2tSn, now: Instant, brought: u64) -> IssuedR2t {
+        self.announced = true;
+        self.progress.get_or_insert(SequenceProgress::new(now, brought));
+        self.r2t_sn = r2t_sn;
+        self.as_issued()
+    }
+
+    /// Returns whether a PDU with `len` bytes of data needs a buffer that the sequence does not have.
+    pub(crate) const fn needs_buffer(&self, len: u32) -> bool {
+        len > 0 && self.buf.is_none()
+    }
+
+    /// Gives it the buffer for all of its data.
+    pub(crate) fn set_buffer(&mut self, buf: Buf) {
+        self.buf = Some(buf);
+    }
+
+    /// Returns the sink for the data of an accepted PDU. It takes the buffer out until [`Self::put_back`].
+    pub(crate) fn start_reading(&mut self, offset: u32, in_order: bool) -> DataSink {
+        self.reading = self.buf.is_some();
+        match self.buf.take() {
+            Some(buf) if in_order => DataSink::Append(buf),
+            Some(mut buf) => {
+                buf.append_zeros(to_usize(self.len).saturating_sub(buf.len()));
+                DataSink::Overwrite { buf, at: to_usize(offset.saturating_sub(self.start)) }
+            }
+            None => DataSink::Discard,
+        }
     }
 
     /// Takes back the buffer into which a PDU was read.
@@ -130,9 +248,31 @@ impl Sequence {
         self.reading = false;
     }
 
-    /// Returns whether the initiator was asked for it, even in an R2T that may have been lost since.
-    pub(crate) const fn was_requested(&self) -> bool {
-        self.sent || self.tries > 0
+    /// Takes back the buffer into which a PDU with a wrong digest was read.
+    pub(crate) fn put_back_damaged(&mut self, mut buf: Buf, in_order: bool) {
+        // In order, the damaged data is at the end of the buffer and is cut off. In any order, it is at its
+        // own offset and will be overwritten.
+        if in_order {
+            buf.truncate(to_usize(self.received));
+        }
+        self.put_back(buf);
+    }
+
+    /// Returns its buffer, if it has one.
+    pub(crate) fn take_buffer(&mut self) -> Option<Buf> {
+        self.buf.take()
+    }
+
+    /// Returns the data received, or `None` if fewer bytes are in its buffer than were counted.
+    pub(crate) fn into_received(self, pool: &Pool) -> Option<Bytes> {
+        let mut buf = self.buf.unwrap_or_else(|| pool.take(0));
+        buf.truncate(to_usize(self.received));
+        (buf.len() == to_usize(self.received)).then(|| buf.freeze())
+    }
+
+    /// Returns whether its buffer holds fewer bytes than the sequence is long.
+    pub(crate) fn is_buffer_short(&self) -> bool {
+        self.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(self.len))
     }
 
     /// Checks a PDU of this sequence before its data is read. With `repairs`, a gap in the DataSNs is a loss
@@ -208,10 +348,48 @@ impl Sequence {
     }
 
     /// Records a PDU whose data cannot be used: it was skipped or damaged.
-    pub(crate) fn skipped(&mut self, data_sn: DataSn) {
+    pub(crate) fn record_skipped(&mut self, data_sn: DataSn) {
         if !data_sn.before(self.data_sn) {
             self.data_sn = data_sn.next();
         }
+    }
+
+    /// Records that the data of a PDU is lost: a recovery R2T asks for it at the end of the sequence.
+    pub(crate) fn record_loss(&mut self, data_sn: DataSn) {
+        //= rfc7143#section-7.3
+        //# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the
+        //# ExpDataSN for the current data burst if a recovery R2T is being generated.
+        self.record_skipped(data_sn);
+        self.broken = true;
+    }
+
+    /// Records how many bytes of it are received by now, and `brought`, those of its whole connection.
+    pub(crate) fn record_progress(&mut self, now: Instant, brought: u64) {
+        if let Some(progress) = &mut self.progress {
+            progress.note(now, brought, self.received);
+        }
+    }
+
+    /// Returns whether it takes too long. `limits` are those of [`SequenceProgress::is_late`].
+    pub(crate) fn is_late(&self, now: Instant, brought: u64, limits: (Duration, bool)) -> bool {
+        self.progress.is_some_and(|progress| progress.is_late(now, brought, limits))
+    }
+
+    /// Returns whether it makes no progress although its connection is not busy with other sequences.
+    pub(crate) fn stands_still(&self, now: Instant, brought: u64) -> bool {
+        self.progress.is_some_and(|progress| progress.stands_still(now, brought))
+    }
+
+    /// Counts a poll at which its connection has received no Data-Out since the last one (`is_conn_idle`) or
+    /// has. Returns whether the sequence has been silent for so long that a recovery R2T must ask for it.
+    pub(crate) fn poll(&mut self, is_conn_idle: bool) -> bool {
+        let is_silent = self.pdus_at_poll.replace(self.pdus_received) == Some(self.pdus_received);
+        self.idle_polls = if is_silent { self.idle_polls.saturating_add(1) } else { 0 };
+        // Each retry waits twice as long: the peer may be slow, and sending data twice makes it slower. If
+        // the target waited a shorter time than an answer takes, every answer would be for an R2T that was
+        // already replaced.
+        let polls_min = 1_u8 << self.tries.min(MAX_DOUBLINGS);
+        is_conn_idle && self.idle_polls >= polls_min || self.idle_polls >= polls_min.max(MAX_IDLE_POLLS)
     }
 
     /// Returns the first range that is missing.
@@ -251,20 +429,52 @@ impl Sequence {
         }
     }
 
+    /// Records that its connection is lost.
+    pub(crate) fn connection_lost(&mut self) {
+        self.reset_if_buffer_lost();
+        self.reading = false;
+    }
+
+    /// Records that its task is reassigned. Without a connection no data could be received. The time limit
+    /// therefore starts again with the next R2T, and so does the count of R2Ts that brought no data.
+    pub(crate) const fn reassigned(&mut self) {
+        (self.progress, self.fruitless_retries) = (None, 0);
+    }
+
+    /// Withdraws its R2T. Returns the R2T if it was sent.
+    pub(crate) fn withdraw_r2t(&mut self) -> Option<IssuedR2t> {
+        let issued = self.was_requested().then(|| self.as_issued());
+        (self.announced, self.tries) = (false, 0);
+        issued
+    }
+
+    /// Asks for its missing data in a recovery R2T with this tag, unless all data is here or too many of them
+    /// brought none.
+    pub(crate) fn recover(&mut self, ttt: Ttt, in_order: bool) -> RecoveryStep {
+        if self.fruitless_retries >= MAX_TRIES {
+            return RecoveryStep::GiveUp;
+        }
+        self.reset_if_buffer_lost();
+        if self.received == self.len {
+            return RecoveryStep::Complete(self.as_issued());
+        }
+        RecoveryStep::SendR2t(self.restart_with(ttt, in_order))
+    }
+
     /// Resets the count of received data if the buffer is lost. That happens when a PDU was being read into
     /// it as its connection was lost, or as a recovery R2T replaced its sequence: the buffer is not returned
     /// then.
-    pub(crate) fn reset_if_buffer_lost(&mut self) {
+    fn reset_if_buffer_lost(&mut self) {
         if self.buf.is_none() && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
             self.received = 0;
             self.spans.clear();
         }
     }
 
-    /// Returns the part that is currently asked for, as an R2T that a recovery R2T replaces.
-    pub(crate) const fn as_superseded(&self) -> SupersededR2t {
+    /// Returns the part that is currently asked for, as an R2T.
+    pub(crate) const fn as_issued(&self) -> IssuedR2t {
         let (from, to) = self.requested;
-        SupersededR2t {
+        IssuedR2t {
             ttt: self.ttt,
             r2t_sn: self.r2t_sn,
             start: self.start.saturating_add(from),
@@ -273,11 +483,11 @@ impl Sequence {
     }
 
     /// Restarts the sequence for a recovery R2T, and returns the R2T that this replaces.
-    pub(crate) fn restart_with(&mut self, ttt: Ttt, in_order: bool) -> SupersededR2t {
-        let superseded = self.as_superseded();
+    fn restart_with(&mut self, ttt: Ttt, in_order: bool) -> IssuedR2t {
+        let superseded = self.as_issued();
         self.ttt = ttt;
         self.requested = self.first_hole(in_order);
-        self.sent = false;
+        self.announced = false;
         self.broken = false;
         self.data_sn = DataSn(0);
         self.tries = self.tries.saturating_add(1);
@@ -289,9 +499,9 @@ impl Sequence {
     }
 }
 
-/// An R2T, or the unsolicited data, that a recovery R2T replaced.
+/// An R2T as it was sent, or the unsolicited data as its command announced it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SupersededR2t {
+pub(crate) struct IssuedR2t {
     pub(crate) ttt: Ttt,
     pub(crate) r2t_sn: R2tSn,
     pub(crate) start: u32,
@@ -299,151 +509,4 @@ pub(crate) struct SupersededR2t {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_in_order_takes_pdus_only_where_the_last_one_ended() {
-        let mut sequence = Sequence::new(Ttt(1), 1000, 100);
-        assert_eq!(sequence.check(DataSn(0), 1000, 40, (true, false)), Ok(PduDisposition::Accept));
-        sequence.record_data(DataSn(0), 1000, 40, true);
-        for (sn, offset, len, expected) in [
-            (0, 1040, 10, Err(ProtocolError::DataSnOutOfOrder)),
-            (2, 1040, 10, Err(ProtocolError::DataSnOutOfOrder)),
-            (1, 1050, 10, Err(ProtocolError::DataOutOffset)),
-            (1, 999, 10, Err(ProtocolError::DataOutOffset)),
-            (1, 1040, 61, Err(ProtocolError::DataOutBeyondR2t)),
-            (1, u32::MAX, u32::MAX, Err(ProtocolError::DataOutBeyondR2t)),
-            (1, 1040, 60, Ok(PduDisposition::Accept)),
-        ] {
-            assert_eq!(
-                sequence.check(DataSn(sn), offset, len, (true, false)),
-                expected,
-                "{sn} {offset} {len}"
-            );
-        }
-        assert_eq!(sequence.check_end(4096, true), Err(ProtocolError::DataOutShort));
-        sequence.record_data(DataSn(1), 1040, 60, true);
-        assert_eq!(sequence.check_end(4096, true), Ok(SequenceEnd::Complete));
-    }
-
-    #[test]
-    fn a_rejected_pdu_takes_its_number() {
-        //= rfc7143#section-7.3
-        //= type=test
-        //# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the ExpDataSN
-        //# for the current data burst if a recovery R2T is being generated.
-        let mut run = Sequence::new(Ttt(1), 0, 100);
-        run.skipped(DataSn(0));
-        assert_eq!(run.data_sn, DataSn(1));
-    }
-
-    #[test]
-    fn a_run_in_any_order_takes_every_byte_once() {
-        let mut sequence = Sequence::new(Ttt(1), 0, 100);
-        for (sn, offset, len) in [(0, 50, 50), (1, 0, 20)] {
-            assert_eq!(sequence.check(DataSn(sn), offset, len, (false, false)), Ok(PduDisposition::Accept));
-            sequence.record_data(DataSn(sn), offset, len, false);
-        }
-        assert_eq!(sequence.check(DataSn(2), 10, 20, (false, false)), Err(ProtocolError::DataOutOffset));
-        assert_eq!(sequence.check(DataSn(2), 40, 11, (false, false)), Err(ProtocolError::DataOutOffset));
-        assert_eq!(sequence.check(DataSn(2), 20, 30, (false, false)), Ok(PduDisposition::Accept));
-        sequence.record_data(DataSn(2), 20, 30, false);
-        assert_eq!(sequence.spans, [(0, 100)]);
-        assert_eq!(sequence.check_end(100, false), Ok(SequenceEnd::Complete));
-    }
-
-    #[test]
-    fn scattered_pieces_are_refused_before_they_cost_much() {
-        let mut sequence = Sequence::new(Ttt(1), 0, 10_000);
-        let mut sn = DataSn(0);
-        for at in 0.. {
-            match sequence.check(sn, at * 2, 1, (false, false)) {
-                Ok(_) => sequence.record_data(sn, at * 2, 1, false),
-                Err(why) => {
-                    assert_eq!((why, at), (ProtocolError::DataOutOffset, 64));
-                    break;
-                }
-            }
-            sn = sn.next();
-        }
-    }
-
-    #[test]
-    fn short_unsolicited_data_is_enough_only_if_the_command_wanted_no_more() {
-        for (first_burst, whole, received, expected) in [
-            (100, 200, 100, Ok(SequenceEnd::Complete)),
-            (100, 200, 99, Err(ProtocolError::NotEnoughUnsolicited)),
-            (100, 100, 60, Ok(SequenceEnd::Complete)),
-            (80, 80, 0, Ok(SequenceEnd::Complete)),
-        ] {
-            let mut sequence = Sequence::new(Ttt::NONE, 0, first_burst);
-            sequence.record_data(DataSn(0), 0, received, true);
-            assert_eq!(sequence.check_end(whole, true), expected, "{first_burst} {whole} {received}");
-        }
-    }
-
-    const IN_ORDER: (bool, bool) = (true, true);
-    const ANY_ORDER: (bool, bool) = (false, true);
-
-    #[test]
-    fn behind_a_gap_everything_is_asked_for_again_if_pdus_come_in_order() {
-        let mut sequence = Sequence::new(Ttt(1), 1000, 100);
-        assert_eq!(sequence.check(DataSn(0), 1000, 40, IN_ORDER), Ok(PduDisposition::Accept));
-        sequence.record_data(DataSn(0), 1000, 40, true);
-        assert_eq!(sequence.check(DataSn(2), 1060, 20, IN_ORDER), Ok(PduDisposition::Skip));
-        sequence.skipped(DataSn(2));
-        assert_eq!(sequence.check(DataSn(3), 1080, 20, IN_ORDER), Ok(PduDisposition::Skip));
-        assert_eq!(sequence.check(DataSn(2), 1060, 20, IN_ORDER), Ok(PduDisposition::Skip), "a duplicate");
-        assert_eq!(sequence.check_end(4096, true), Ok(SequenceEnd::Recover));
-        let superseded = sequence.restart_with(Ttt(2), true);
-        assert_eq!((superseded.ttt, superseded.start, superseded.len), (Ttt(1), 1000, 100));
-        assert_eq!(
-            (sequence.ttt, sequence.requested, sequence.data_sn, sequence.sent),
-            (Ttt(2), (40, 100), DataSn(0), false)
-        );
-        assert_eq!(sequence.check(DataSn(0), 1040, 60, IN_ORDER), Ok(PduDisposition::Accept));
-        sequence.record_data(DataSn(0), 1040, 60, true);
-        assert_eq!(sequence.check_end(4096, true), Ok(SequenceEnd::Complete));
-    }
-
-    #[test]
-    fn only_the_gaps_are_asked_for_again_if_pdus_come_in_any_order() {
-        let mut sequence = Sequence::new(Ttt(1), 0, 100);
-        for (sn, offset) in [(0, 80), (2, 20), (5, 60)] {
-            assert_eq!(sequence.check(DataSn(sn), offset, 20, ANY_ORDER), Ok(PduDisposition::Accept));
-            sequence.record_data(DataSn(sn), offset, 20, false);
-        }
-        let mut asked = Vec::new();
-        for ttt in 2.. {
-            match sequence.check_end(100, false) {
-                Ok(SequenceEnd::Recover) => {}
-                end => {
-                    assert_eq!(end, Ok(SequenceEnd::Complete));
-                    break;
-                }
-            }
-            sequence.restart_with(Ttt(ttt), false);
-            let (from, to) = sequence.requested;
-            asked.push((from, to));
-            assert_eq!(
-                sequence.check(DataSn(0), from, to - from + 1, ANY_ORDER),
-                Err(ProtocolError::DataOutBeyondR2t)
-            );
-            assert_eq!(sequence.check(DataSn(0), from, to - from, ANY_ORDER), Ok(PduDisposition::Accept));
-            sequence.record_data(DataSn(0), from, to - from, false);
-        }
-        assert_eq!(asked, [(0, 20), (40, 60)]);
-    }
-
-    #[test]
-    fn a_recovered_sequence_that_is_short_again_without_a_loss_is_a_violation() {
-        let mut sequence = Sequence::new(Ttt(1), 0, 100);
-        sequence.broken = true;
-        assert_eq!(sequence.check_end(100, true), Ok(SequenceEnd::Recover));
-        sequence.restart_with(Ttt(2), true);
-        assert_eq!(sequence.check(DataSn(0), 0, 40, IN_ORDER), Ok(PduDisposition::Accept));
-        sequence.record_data(DataSn(0), 0, 40, true);
-        assert_eq!(sequence.check_end(100, true), Err(ProtocolError::DataOutShort));
-    }
-}
+mod tests;

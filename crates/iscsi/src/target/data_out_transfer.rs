@@ -8,10 +8,10 @@ use core::mem;
 
 use crate::fault_injection::{self, Bug};
 use base::buffer::{Buf, Bytes, DataList, Pool};
-use base::int_cast::to_usize;
+use base::int_cast::{to_u32, to_usize};
 use smallvec::SmallVec;
 
-use super::data_out_sequence::{Sequence, SupersededR2t};
+use super::data_out_sequence::{FetchPart, IssuedR2t, Sequence};
 use crate::pdu::Ttt;
 use crate::serial::R2tSn;
 
@@ -33,7 +33,7 @@ pub(crate) struct DataOutTransfer {
     /// The R2TSN of the next R2T, and so the number of R2Ts sent.
     r2t_sn: R2tSn,
     /// R2Ts that recovery R2Ts replaced: Data-Out that answers them is ignored.
-    superseded: SmallVec<[SupersededR2t; 0]>,
+    superseded: SmallVec<[IssuedR2t; 0]>,
     /// The tags of the first and of the last R2T so far. Tags between them may belong to other tasks.
     issued_tags: Option<(Ttt, Ttt)>,
     /// Whether the initiator has sent, or announced, unsolicited data.
@@ -132,15 +132,17 @@ impl Fetch {
     /// Withdraws its R2Ts that were not sent, which are its last ones. Returns whether others of it were
     /// sent.
     fn withdraw(&mut self, runs: &mut SmallVec<[Sequence; 1]>) -> bool {
-        let own = |sequence: &Sequence| sequence.fetch == self.id;
-        let is_told = runs.iter().any(|sequence| own(sequence) && sequence.was_requested());
-        let untold = runs.iter().filter(|sequence| own(sequence) && !sequence.was_requested());
-        if let Some((part, start)) = untold.map(|sequence| (sequence.part, sequence.start)).min() {
-            runs.retain(|sequence| sequence.fetch != self.id || sequence.was_requested());
+        let own = |sequence: &Sequence| sequence.fetch_part().fetch == self.id;
+        let is_requested = runs.iter().any(|sequence| own(sequence) && sequence.was_requested());
+        let unrequested = runs.iter().filter(|sequence| own(sequence) && !sequence.was_requested());
+        if let Some((part, start)) =
+            unrequested.map(|sequence| (sequence.fetch_part().index, sequence.start())).min()
+        {
+            runs.retain(|sequence| sequence.fetch_part().fetch != self.id || sequence.was_requested());
             self.parts.truncate(part);
             self.requested_until = start;
         }
-        is_told
+        is_requested
     }
 
     fn into_data(self) -> DataList {
@@ -250,12 +252,10 @@ impl DataOutTransfer {
         //= rfc7143#section-11.8.4
         //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
         let len = (fetch.end - fetch.requested_until).min(limits.len_max);
-        let mut sequence = Sequence::new(ttt, fetch.requested_until, len);
-        sequence.fetch = fetch.id;
-        sequence.part = fetch.parts.len();
+        let part = FetchPart { fetch: fetch.id, index: fetch.parts.len() };
+        self.solicited.push(Sequence::solicited(ttt, fetch.requested_until, len, part));
         fetch.parts.push(None);
         fetch.requested_until += len;
-        self.solicited.push(sequence);
         self.record_tag(ttt);
         R2tStep::Added
     }
@@ -280,18 +280,13 @@ impl DataOutTransfer {
     /// Ends the sequence of unsolicited data, and returns what becomes of it. Without `is_wanted`, the task
     /// has ended and its data is discarded.
     pub(crate) fn complete_unsolicited(&mut self, is_wanted: bool, pool: &Pool) -> Completion {
-        let Some(sequence) = self.unsolicited.take() else { return Completion::Impossible };
+        let Some(mut sequence) = self.unsolicited.take() else { return Completion::Impossible };
         if !is_wanted {
-            return Completion::Discarded(sequence.buf);
+            return Completion::Discarded(sequence.take_buffer());
         }
-        let len = sequence.received;
-        let mut buf = sequence.buf.unwrap_or_else(|| pool.take(0));
-        buf.truncate(to_usize(len));
-        if buf.len() != to_usize(len) {
-            // Otherwise bytes would be delivered that were never received.
-            return Completion::Impossible;
-        }
-        let early = buf.freeze();
+        // Otherwise bytes would be delivered that were never received.
+        let Some(early) = sequence.into_received(pool) else { return Completion::Impossible };
+        let len = to_u32(early.len());
         let mut freed = Freed::default();
         for fetch in self.fetches.iter_mut().filter(|fetch| fetch.awaits_unsolicited) {
             fetch.awaits_unsolicited = false;
@@ -313,21 +308,21 @@ impl DataOutTransfer {
 
     /// As [`Self::complete_unsolicited`], for the answer to an R2T.
     pub(crate) fn complete_solicited(&mut self, ttt: Ttt, is_wanted: bool) -> Completion {
-        let Some(at) = self.solicited.iter().position(|sequence| sequence.ttt == ttt) else {
+        let Some(at) = self.solicited.iter().position(|sequence| sequence.ttt() == ttt) else {
             return Completion::Impossible;
         };
-        let sequence = self.solicited.remove(at);
+        let mut sequence = self.solicited.remove(at);
         if !is_wanted {
-            return Completion::Discarded(sequence.buf);
+            return Completion::Discarded(sequence.take_buffer());
         }
-        let is_short = sequence.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(sequence.len));
-        if is_short && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
+        if sequence.is_buffer_short() && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
             // Otherwise bytes would be delivered that were never received.
             return Completion::Impossible;
         }
-        let fetch = self.fetches.iter_mut().find(|fetch| fetch.id == sequence.fetch);
+        let FetchPart { fetch, index } = sequence.fetch_part();
+        let fetch = self.fetches.iter_mut().find(|other| other.id == fetch);
         if let (Some(part), Some(buf)) =
-            (fetch.and_then(|fetch| fetch.parts.get_mut(sequence.part)), sequence.buf)
+            (fetch.and_then(|fetch| fetch.parts.get_mut(index)), sequence.take_buffer())
         {
             *part = Some(buf.freeze());
         }
@@ -349,7 +344,7 @@ impl DataOutTransfer {
     }
 
     fn fetch_of(&mut self, ttt: Ttt) -> Option<&mut Fetch> {
-        let id = self.select(ttt).filter(|sequence| !sequence.unsolicited)?.fetch;
+        let id = self.select(ttt).filter(|sequence| !sequence.is_unsolicited())?.fetch_part().fetch;
         self.fetches.iter_mut().find(|fetch| fetch.id == id)
     }
 
@@ -393,16 +388,16 @@ impl DataOutTransfer {
 
     /// Returns the sequences that the initiator is to send.
     pub(crate) fn expected(&self) -> impl Iterator<Item = &Sequence> {
-        self.unsolicited.iter().chain(&self.solicited).filter(|sequence| sequence.sent)
+        self.unsolicited.iter().chain(&self.solicited).filter(|sequence| sequence.is_announced())
     }
 
     /// Returns the first R2T in this run of numbers that is open, or that a recovery R2T replaced.
-    pub(crate) fn first_r2t(&self, from: u32, count: u32) -> Option<SupersededR2t> {
-        let early = self.unsolicited.iter().filter(|sequence| sequence.ttt != Ttt::NONE);
-        let open = self.solicited.iter().chain(early).filter(|sequence| sequence.sent);
+    pub(crate) fn first_r2t(&self, from: u32, count: u32) -> Option<IssuedR2t> {
+        let early = self.unsolicited.iter().filter(|sequence| sequence.ttt() != Ttt::NONE);
+        let open = self.solicited.iter().chain(early).filter(|sequence| sequence.is_announced());
         let former = self.superseded.iter().filter(|former| former.ttt != Ttt::NONE).copied();
         let from = R2tSn(from);
-        open.map(Sequence::as_superseded)
+        open.map(Sequence::as_issued)
             .chain(former)
             .filter(|r2t| from.distance_to(r2t.r2t_sn) < count)
             .min_by_key(|r2t| from.distance_to(r2t.r2t_sn))
@@ -411,7 +406,7 @@ impl DataOutTransfer {
     /// Returns the end of the unsolicited data.
     fn unsolicited_end(&self) -> u32 {
         match (&self.unsolicited, &self.unsolicited_data) {
-            (Some(sequence), _) => sequence.start.saturating_add(sequence.len),
+            (Some(sequence), _) => sequence.end(),
             (None, Some(early)) => u32::try_from(early.len()).unwrap_or(u32::MAX),
             (None, None) => 0,
         }
@@ -419,16 +414,19 @@ impl DataOutTransfer {
 
     /// Finds the sequence that a Data-Out with this tag belongs to.
     pub(crate) fn select(&mut self, ttt: Ttt) -> Option<&mut Sequence> {
-        let early = self.unsolicited.as_mut().filter(|sequence| sequence.sent && sequence.ttt == ttt);
-        early.or_else(|| self.solicited.iter_mut().find(|sequence| sequence.sent && sequence.ttt == ttt))
+        let early =
+            self.unsolicited.as_mut().filter(|sequence| sequence.is_announced() && sequence.ttt() == ttt);
+        early.or_else(|| {
+            self.solicited.iter_mut().find(|sequence| sequence.is_announced() && sequence.ttt() == ttt)
+        })
     }
 
     /// Drops a sequence whose end is not awaited any more.
     pub(crate) fn drop_sequence(&mut self, ttt: Ttt, pool: &Pool) {
-        let early = self.unsolicited.take_if(|sequence| sequence.ttt == ttt);
-        let at = self.solicited.iter().position(|sequence| sequence.ttt == ttt);
+        let early = self.unsolicited.take_if(|sequence| sequence.ttt() == ttt);
+        let at = self.solicited.iter().position(|sequence| sequence.ttt() == ttt);
         let sequence = early.or_else(|| at.map(|at| self.solicited.remove(at)));
-        if let Some(buf) = sequence.and_then(|sequence| sequence.buf) {
+        if let Some(buf) = sequence.and_then(|mut sequence| sequence.take_buffer()) {
             pool.recycle_buf(buf);
         }
     }
@@ -439,7 +437,7 @@ impl DataOutTransfer {
     }
 
     /// Remembers an R2T that was replaced, so that its Data-Out is ignored.
-    pub(crate) fn record_superseded(&mut self, superseded: SupersededR2t) {
+    pub(crate) fn record_superseded(&mut self, superseded: IssuedR2t) {
         if self.superseded.len() >= MAX_SUPERSEDED {
             self.superseded.remove(0);
         }
@@ -457,7 +455,7 @@ impl DataOutTransfer {
     ///
     /// A tag of another task that lies between those of this task counts as one of a sequence that is over.
     pub(crate) fn is_over(&self, ttt: Ttt) -> bool {
-        if self.unsolicited.iter().chain(&self.solicited).any(|sequence| sequence.ttt == ttt) {
+        if self.unsolicited.iter().chain(&self.solicited).any(|sequence| sequence.ttt() == ttt) {
             return false;
         }
         let is_between =
@@ -474,13 +472,16 @@ impl DataOutTransfer {
         for fetch in &mut self.fetches {
             let early = usize::from(fetch.start < early_end);
             let has_some = fetch.parts.iter().skip(early).any(Option::is_some)
-                || self.solicited.iter().any(|sequence| sequence.fetch == fetch.id && sequence.has_memory());
+                || self
+                    .solicited
+                    .iter()
+                    .any(|sequence| sequence.fetch_part().fetch == fetch.id && sequence.has_memory());
             let may = !has_some && fetch.revoked.is_none();
             let Some(need) = fetch.reserved.filter(|need| *need > 0 && may) else { continue };
-            let is_told = fetch.withdraw(&mut self.solicited);
-            (fetch.reserved, fetch.revoked) = if is_told { (Some(0), Some(need)) } else { (None, None) };
+            let is_requested = fetch.withdraw(&mut self.solicited);
+            (fetch.reserved, fetch.revoked) = if is_requested { (Some(0), Some(need)) } else { (None, None) };
             freed.solicited += need;
-            freed.revoked += u32::from(is_told);
+            freed.revoked += u32::from(is_requested);
             freed.overdraft += mem::take(&mut fetch.overdraft);
         }
         freed
@@ -491,21 +492,19 @@ impl DataOutTransfer {
     /// memory that becomes free.
     pub(crate) fn withdraw(&mut self) -> Freed {
         let early_end = self.unsolicited_end();
-        let (mut freed, mut superseded) = (Freed::default(), SmallVec::<[SupersededR2t; 4]>::new());
+        let (mut freed, mut superseded) = (Freed::default(), SmallVec::<[IssuedR2t; 4]>::new());
         for fetch in self.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some()) {
             let early = usize::from(fetch.start < early_end);
-            let own = |sequence: &&mut Sequence| sequence.fetch == fetch.id && !sequence.unsolicited;
+            let own = |sequence: &&mut Sequence| {
+                sequence.fetch_part().fetch == fetch.id && !sequence.is_unsolicited()
+            };
             let has_some = fetch.parts.iter().skip(early).any(Option::is_some)
                 || self.solicited.iter_mut().filter(own).any(|sequence| sequence.has_memory());
             if has_some {
                 continue;
             }
-            for sequence in self.solicited.iter_mut().filter(own) {
-                if sequence.was_requested() {
-                    superseded.push(sequence.as_superseded());
-                }
-                (sequence.sent, sequence.tries) = (false, 0);
-            }
+            superseded
+                .extend(self.solicited.iter_mut().filter(own).filter_map(|sequence| sequence.withdraw_r2t()));
             fetch.withdraw(&mut self.solicited);
             freed.solicited += fetch.reserved.take().unwrap_or(0);
             freed.revoked += u32::from(fetch.revoked.take().is_some());
@@ -517,7 +516,7 @@ impl DataOutTransfer {
 
     /// Returns whether the initiator still has to end a sequence.
     pub(crate) fn is_expecting(&self) -> bool {
-        self.unsolicited.is_some() || self.solicited.iter().any(|sequence| sequence.sent)
+        self.unsolicited.is_some() || self.solicited.iter().any(|sequence| sequence.is_announced())
     }
 
     /// Returns whether nothing was fetched and nothing received, as for every command without Data-Out.
@@ -534,10 +533,10 @@ impl DataOutTransfer {
         if self.is_unused() {
             return Freed::default();
         }
-        self.solicited.retain(|sequence| sequence.sent);
-        self.unsolicited.take_if(|sequence| !sequence.sent);
+        self.solicited.retain(|sequence| sequence.is_announced());
+        self.unsolicited.take_if(|sequence| !sequence.is_announced());
         for sequence in self.solicited.iter_mut().chain(&mut self.unsolicited) {
-            if let Some(buf) = sequence.buf.take() {
+            if let Some(buf) = sequence.take_buffer() {
                 pool.recycle_buf(buf);
             }
         }

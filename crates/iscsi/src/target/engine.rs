@@ -22,7 +22,6 @@ use base::state_machine::{AcceptInfo, Action, ConnId, RxBuffer};
 use base::time::{Duration, Instant};
 use transport::quota::DataQuotas;
 
-use super::allegiance::is_detached_id;
 use super::arena::{Arena, Key};
 use super::connection::{Connection, index};
 use super::contract::{Event, FailedLogin, LoginRejected, Repairs, SessionLimits};
@@ -68,8 +67,6 @@ pub struct Engine {
     pub(super) failed_logins: VecDeque<FailedLogin>,
     pub(super) notes: Notes,
     pub(super) next_ttt: u32,
-    /// The next of the substitute connection numbers that tasks without a connection get.
-    pub(super) next_detached: u32,
     /// The time at the last call.
     pub(super) now: Instant,
     pub(super) next_tsih: u16,
@@ -267,7 +264,6 @@ impl Engine {
             failed_logins: VecDeque::new(),
             notes: Notes::default(),
             next_ttt: 0,
-            next_detached: 0,
             now: Instant::ORIGIN,
             stats: EngineStats::default(),
         }
@@ -277,10 +273,7 @@ impl Engine {
     pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         self.now = now;
         self.stats.connections += 1;
-        if conn.0 >= self.limits.connections_max
-            || is_detached_id(conn)
-            || !self.reserve_login_slot(arrival.peer)
-        {
+        if conn.0 >= self.limits.connections_max || !self.reserve_login_slot(arrival.peer) {
             self.actions.push_back(Action::Abort(conn));
             return;
         }
@@ -332,14 +325,14 @@ impl Engine {
         &mut self,
         now: Instant,
         conn: ConnId,
-        loan: RxBuffer,
+        rx_buffer: RxBuffer,
         directory: &dyn Directory,
     ) {
         let pool = self.pool.clone();
         let Some(receiver) = self.conn_mut(conn).and_then(|connection| connection.receiver.as_mut()) else {
-            return pool.recycle_buf(loan.buf);
+            return pool.recycle_buf(rx_buffer.buf);
         };
-        let len = receiver.return_rx_buffer(loan);
+        let len = receiver.return_rx_buffer(rx_buffer);
         if let Some(connection) = self.conn_mut(conn) {
             connection.bytes_since_heard += len;
         }
@@ -454,6 +447,7 @@ impl Engine {
     /// Returns the counters of a connection's session, with MaxCmdSN advanced as far as is possible now.
     pub(super) fn counters(&mut self, conn: ConnId) -> TargetSn {
         let Some(connection) = self.conns.get(index(conn)).and_then(Option::as_deref) else {
+            self.impossible(None);
             return TargetSn::default();
         };
         let (stat_sn, session) = (connection.stat_sn, connection.session);

@@ -46,9 +46,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts the response of a task behind a fence, if it needs one and the session has other connections.
-    /// Returns whether it did.
-    pub(super) fn try_fence_response(&mut self, key: Key) -> bool {
+    /// Puts the response of a task, which is allegiant to `conn`, behind a fence, if it needs one and the
+    /// session has other connections. Returns whether it did.
+    pub(super) fn try_fence_response(&mut self, key: Key, conn: ConnId) -> bool {
         let Some(task) = self.tasks.get(key).filter(|task| task.sent_status.is_none()) else { return false };
         //= rfc7143#section-4.2.2.3.4
         //# This section lists the situations in which fenced response behavior is REQUIRED in
@@ -61,7 +61,7 @@ impl Engine {
         //# third-party I_T_L nexus after the TMF action thus MUST NOT pass the affected task
         //# responses on any of the iSCSI sessions accessing the LU.
         let is_due = task.needs_fence || task.result.as_ref().is_some_and(|result| result.is_unit_attention);
-        let (session, conn) = (task.session, task.conn);
+        let session = task.session;
         let Some(state) = self.sessions.get(session).filter(|_| is_due) else { return false };
         if state.conns.len() < 2 || !state.conns.contains(&conn) {
             return false;
@@ -162,8 +162,7 @@ impl Engine {
                 true
             }
             FencedResponse::Task(key) => {
-                let is_there =
-                    self.tasks.get(key).is_some_and(|task| task.conn == conn && task.in_send_queue);
+                let is_there = self.tasks.get(key).is_some_and(|task| task.is_on(conn) && task.in_send_queue);
                 if is_there {
                     self.queue(conn, Output::Task(key));
                 }

@@ -49,11 +49,12 @@ pub enum Deviation {
     #[error(transparent)]
     Login(deviation::Deviation),
     /// A PDU that the standard requires a target to ignore.
-    #[error("{0}: passed over")]
+    #[error("{0}: ignored")]
     PassedOver(ProtocolError),
     /// A ping was not answered while the session had no command under way.
     #[error(
-        "no answer to a ping while no command is under way (RFC 7143 §11.19): waiting for nop_idle_timeout"
+        "the initiator answers no ping while no command is under way (RFC 7143 §11.19): \
+         waiting for nop_idle_timeout"
     )]
     Silent,
 }
@@ -72,7 +73,7 @@ const QUIET: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     waiting: VecDeque<InitiatorNote>,
-    told: BTreeMap<IscsiName, Vec<Deviation>>,
+    reported: BTreeMap<IscsiName, Vec<Deviation>>,
 }
 
 impl Notes {
@@ -103,11 +104,11 @@ impl Notes {
         takeovers: &mut Takeovers,
     ) {
         let now = takeovers.at;
-        if takeovers.told.is_none_or(|told| now >= told.after(QUIET)) {
-            let matter = NoteKind::SharedName { isid: isid.to_string(), other, times: takeovers.untold };
+        if takeovers.last_report.is_none_or(|last| now >= last.after(QUIET)) {
+            let matter = NoteKind::SharedName { isid: isid.to_string(), other, times: takeovers.unreported };
             let (initiator, target) = (initiator.clone(), named(kind));
             self.push(InitiatorNote { initiator, target, peer, kind: matter });
-            (takeovers.told, takeovers.untold) = (Some(now), 0);
+            (takeovers.last_report, takeovers.unreported) = (Some(now), 0);
         }
     }
 
@@ -119,22 +120,22 @@ impl Notes {
 
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
-        self.told.len()
+        self.reported.len()
     }
 
     /// Returns whether this deviation is new for this initiator, and remembers it.
     fn is_new(&mut self, initiator: &IscsiName, departure: Deviation) -> bool {
-        if let Some(told) = self.told.get_mut(initiator) {
-            let is_new = !told.contains(&departure);
+        if let Some(reported) = self.reported.get_mut(initiator) {
+            let is_new = !reported.contains(&departure);
             if is_new {
-                told.push(departure);
+                reported.push(departure);
             }
             return is_new;
         }
-        if self.told.len() >= MAX_INITIATORS {
-            self.told.clear();
+        if self.reported.len() >= MAX_INITIATORS {
+            self.reported.clear();
         }
-        self.told.insert(initiator.clone(), alloc::vec![departure]);
+        self.reported.insert(initiator.clone(), alloc::vec![departure]);
         true
     }
 }
@@ -144,10 +145,10 @@ impl Notes {
 pub(crate) struct Takeovers {
     /// The time of the last takeover, and of the last report.
     at: Instant,
-    told: Option<Instant>,
+    last_report: Option<Instant>,
     /// How many takeovers there were in all, and since the last report.
     times: u64,
-    untold: u64,
+    unreported: u64,
 }
 
 impl Takeovers {
@@ -158,9 +159,9 @@ impl Takeovers {
 
     /// Returns the history with one more takeover.
     pub(super) fn with_another(known: Option<Self>, now: Instant) -> Self {
-        let (told, times, untold) =
-            known.map_or((None, 0, 0), |known| (known.told, known.times, known.untold));
-        Self { at: now, told, times: times + 1, untold: untold + 1 }
+        let (last_report, times, unreported) =
+            known.map_or((None, 0, 0), |known| (known.last_report, known.times, known.unreported));
+        Self { at: now, last_report, times: times + 1, unreported: unreported + 1 }
     }
 
     /// Returns whether the session went back and forth between hosts.

@@ -130,9 +130,9 @@ impl Engine {
     fn refuse_login(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), ProtocolError> {
         self.login_response(conn, response)?;
         if let Some(connection) = self.conn_mut(conn) {
+            connection.on(ConnectionEvent::LoginFailed)?;
             connection.closing = true;
             connection.deadlines.clear(Timer::Login);
-            connection.state = connection.state.on(ConnectionEvent::LoginFailed).unwrap_or(connection.state);
         }
         //= rfc7143#section-7.12
         //# During login, any failure in negotiation MUST be considered a login process failure; the Login
@@ -204,7 +204,7 @@ impl Engine {
             _ => (Some(SessionEvent::ContinuingLogin), SessionEvent::ContinuingLoginDone),
         };
         for event in begins.into_iter().chain([ends]) {
-            state.state = state.state.on(event).ok_or_else(ProtocolError::impossible)?;
+            state.on(event)?;
         }
         //= rfc7143#section-4.2.1
         //# iSCSI targets and initiators MUST support at least one TCP connection and MAY support

@@ -229,7 +229,7 @@ impl Engine {
         };
         let stuck: SmallVec<[Key; 8]> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| pending.covers(task.conn) && task.sent_status.is_none() && is_stuck(task))
+            .filter(|(_, task)| pending.covers_task(task) && task.sent_status.is_none() && is_stuck(task))
             .map(|(key, _)| key)
             .collect();
         for key in stuck {
@@ -257,7 +257,7 @@ impl Engine {
             // An answered task is retained only for an initiator that asks for its response again, and the
             // target reads no more from this one.
             let mut open = state.tasks(&self.tasks).filter(|(_, task)| task.sent_status.is_none());
-            open.any(|(_, task)| pending.covers(task.conn))
+            open.any(|(_, task)| pending.covers_task(task))
                 || state
                     .tmfs
                     .iter()
@@ -294,7 +294,7 @@ impl Engine {
         let Some(state) = self.sessions.get(session) else { return };
         let keys: Vec<Key> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| of.is_none_or(|conn| task.conn == conn))
+            .filter(|(_, task)| of.is_none_or(|conn| task.is_on(conn)))
             .map(|(key, _)| key)
             .collect();
         for key in keys {
@@ -358,11 +358,12 @@ impl Engine {
             connection.session = None;
             connection.closing = true;
             connection.deadlines.clear(Timer::Logout);
-            connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
+            let moved = connection.on(ConnectionEvent::LoggedOut);
             //= rfc7143#section-11.15
             //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
             //# connections must be closed if the logout reason was session close).
             self.actions.push_back(Action::Close(conn));
+            self.expect_legal(moved);
         }
     }
 }

@@ -14,7 +14,6 @@ use base::time::Instant;
 use transport::target::{SessionId, TaskRef, TmfIndication, TmfRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
-use super::allegiance::is_detached_id;
 use super::arena::Key;
 use super::contract::Event;
 use super::dispatch::PduContext;
@@ -355,10 +354,11 @@ impl Engine {
     }
 
     /// Reports to a session with FastAbort that a task of it was terminated, unless the function that did so
-    /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d).
-    pub(super) fn report_abort(&mut self, session: Key, task: Key, conn: ConnId, lun: u64) {
+    /// was requested on the connection of the task, or aborted only this task (§4.2.3.4 d). A detached task
+    /// is reported on the leading connection.
+    pub(super) fn report_abort(&mut self, session: Key, task: Key, conn: Option<ConnId>, lun: u64) {
         let Some(state) = self.sessions.get(session) else { return self.impossible(Some(session)) };
-        let conn = if is_detached_id(conn) { state.conns.first().copied().unwrap_or(conn) } else { conn };
+        let Some(conn) = conn.or_else(|| state.conns.first().copied()) else { return };
         let own = state.tmfs.iter().filter_map(|key| self.tmfs.get(*key)).any(|tmf| {
             let is_single = tmf.function == TmfFunction::ABORT_TASK && tmf.task == Some(task);
             is_single || tmf.conn == conn && tmf.affects(lun)
@@ -374,13 +374,13 @@ impl Engine {
         if own || state.parameters.task_reporting != TaskReporting::FastAbort {
             return;
         }
-        let told = self.conn(conn).is_some_and(|connection| {
+        let is_queued = self.conn(conn).is_some_and(|connection| {
             connection.send_queue.iter().any(|output| {
                 matches!(output, Output::Control(control) if matches!(&control.0, Control::Async(message)
                     if message.event == AsyncEventCode::TASKS_TERMINATED && message.lun == lun))
             })
         });
-        if told {
+        if is_queued {
             return;
         }
         //= rfc7143#section-4.2.3.4

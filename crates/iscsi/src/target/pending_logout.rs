@@ -2,6 +2,7 @@
 
 use base::state_machine::ConnId;
 
+use super::task::Task;
 use crate::pdu::Itt;
 use crate::pdu::logout_response::LogoutResponse;
 
@@ -79,6 +80,12 @@ impl PendingLogout {
         }
     }
 
+    /// Returns whether it ends a task. A detached task ends only with its session.
+    pub(crate) fn covers_task(&self, task: &Task) -> bool {
+        self.named().is_none_or(|named| task.is_on(named))
+    }
+
+    /// Returns whether it ends a connection.
     pub(crate) fn covers(&self, conn: ConnId) -> bool {
         self.named().is_none_or(|named| named == conn)
     }

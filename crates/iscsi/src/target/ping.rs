@@ -181,13 +181,13 @@ impl Engine {
             }
             AsyncEvent::LogoutRequest { within } => {
                 let seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX).max(1);
-                let told = AsyncMessage { parameter3: seconds, ..message(AsyncEventCode::LOGOUT_REQUEST) };
+                let request = AsyncMessage { parameter3: seconds, ..message(AsyncEventCode::LOGOUT_REQUEST) };
                 if conns.is_empty() {
                     // No connection is left on which to ask for a logout.
                     self.end_session(session.0, super::contract::SessionEnd::Closed);
                 }
                 for conn in conns {
-                    self.ask_logout(now, conn, &told);
+                    self.ask_logout(now, conn, &request);
                 }
             }
         }

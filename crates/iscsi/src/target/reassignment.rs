@@ -1,16 +1,16 @@
 //! Tasks without a connection, and their reassignment to another (RFC 7143 §7.2.2), at ErrorRecoveryLevel 2.
 //!
-//! When a connection is lost, its session keeps a [`LostConnection`]. The connection's tasks become allegiant
-//! to a substitute number, which looks like a connection's but is used by no connection, so that output
-//! queued for it is sent nowhere. The device server continues to execute the tasks, and they keep the data
-//! they have to send. That data's share of the memory quotas was reserved before the loss, and is released
-//! when the tasks end or `stall` reclaims it.
+//! When a connection is lost, its session records the loss
+//! ([`LostConnections`](super::allegiance::LostConnections)), and the connection's tasks are detached: output
+//! for them is sent nowhere. The device server continues to execute the tasks, and they keep the data they
+//! have to send. That data's share of the memory quotas was reserved before the loss, and is released when
+//! the tasks end or `stall` reclaims it.
 
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 use transport::task_management::TmfResult;
 
-use super::allegiance::{LostConnection, detached_id, retention};
+use super::allegiance::{LossId, RecordedLoss, retention};
 use super::arena::Key;
 use super::connection::index;
 use super::contract::SessionEnd;
@@ -19,18 +19,18 @@ use super::output::{Body, Control, Output};
 use super::protocol_error::ProtocolError;
 use super::session::{Request, Tmf};
 use super::states::{ConnectionEvent, SessionEvent};
+use super::task::Task;
 use super::timer::{Owner, Timer};
 use crate::fault_injection::{self, Bug};
 use crate::pdu::TargetSn;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
-use crate::recovery::erl2::{self, Allegiance};
+use crate::recovery::erl2::{self, ReferencedTask};
 use crate::serial::DataSn;
 
 impl Engine {
     /// Detaches the tasks of a lost connection. Returns whether the session keeps them, which it does if its
     /// level permits it, its retention time is not zero, and it is not ending.
     pub(super) fn detach_tasks(&mut self, now: Instant, session: Key, conn: ConnId, released: bool) -> bool {
-        let detached = detached_id(self.next_detached);
         let Some(cid) = self.conn(conn).map(|connection| connection.cid) else {
             self.impossible(None);
             return false;
@@ -52,39 +52,41 @@ impl Engine {
             self.impossible(Some(session));
             return false;
         };
-        self.next_detached = self.next_detached.wrapping_add(1);
         let retention = retention(state.parameters.default_time2wait, state.parameters.default_time2retain);
-        let lost = LostConnection::new(cid, detached, released, now);
-        let (oldest, until) = state.lost.insert(lost, retention);
+        let RecordedLoss { loss, until, forgotten } = state.lost.insert(cid, released, now, retention);
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, until);
         let keys: alloc::vec::Vec<Key> =
-            state.tasks(&self.tasks).filter(|(_, task)| task.conn == conn).map(|(key, _)| key).collect();
+            state.tasks(&self.tasks).filter(|(_, task)| task.is_on(conn)).map(|(key, _)| key).collect();
         for key in keys {
             if let Some(task) = self.tasks.get_mut(key) {
-                task.conn = detached;
-                task.in_send_queue = false;
-                task.resend_runs.clear();
-                for sequence in task.data_out.sequences_mut() {
-                    sequence.reset_if_buffer_lost();
-                    sequence.reading = false;
-                }
+                task.detach(loss);
             }
         }
         //= rfc7143#section-7.14
         //# On a connection failure, a target MUST terminate
         //# and/or discard all of the active immediate commands
-        let immediate = state.tasks(&self.tasks).filter(|(_, task)| task.conn == detached && task.immediate);
-        for key in immediate.map(|(key, _)| key).collect::<alloc::vec::Vec<Key>>() {
-            self.clear_task(key);
-        }
+        self.clear_detached(session, loss, |task| task.immediate);
         self.watch_detached(now, session);
         // A task management request cannot be reassigned. An initiator that misses the response requests the
         // function again.
         self.drop_tmfs(session, Some(conn));
-        if let Some(oldest) = oldest {
-            self.end_tasks(session, Some(oldest));
+        if let Some(forgotten) = forgotten {
+            self.clear_detached(session, forgotten, |_| true);
         }
         true
+    }
+
+    /// Ends the tasks that a loss detached and that satisfy `is_over`.
+    fn clear_detached(&mut self, session: Key, loss: LossId, is_over: impl Fn(&Task) -> bool) {
+        let Some(state) = self.sessions.get(session) else { return };
+        let keys: alloc::vec::Vec<Key> = state
+            .tasks(&self.tasks)
+            .filter(|(_, task)| task.allegiance.loss() == Some(loss) && is_over(task))
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            self.clear_task(key);
+        }
     }
 
     /// Discards the requests that were received on a connection ahead of their turn. They are not
@@ -98,7 +100,7 @@ impl Engine {
         //# yet acknowledged via the ExpCmdSN that were issued on the specified
         //# connection
         let void = state.window.discard(|request| match request {
-            Request::Command(command) => tasks.get(command.task).is_some_and(|task| task.conn == conn),
+            Request::Command(command) => tasks.get(command.task).is_some_and(|task| task.is_on(conn)),
             Request::Tmf(key) => tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn),
             Request::Ping(of, ..) | Request::Text(of, ..) | Request::Logout(of, _) => *of == conn,
             Request::AbortedSlot => false,
@@ -149,7 +151,7 @@ impl Engine {
         loop {
             let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
             let Some(expired) = state.lost.take_expired(now) else { break };
-            self.end_tasks(session, Some(expired));
+            self.clear_detached(session, expired, |_| true);
         }
         let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         if let Some(next) = state.lost.next_expiry() {
@@ -176,12 +178,12 @@ impl Engine {
             //# rejected".
             return self.answer_tmf(key, TmfResult::REJECTED);
         }
-        let owner = task.and_then(|task| self.tasks.get(task)).map(|task| task.conn);
-        let allegiance = match owner {
-            None => Allegiance::Unknown,
-            Some(conn) => state.lost.allegiance_to(conn),
+        let allegiance = task.and_then(|task| self.tasks.get(task)).map(|task| task.allegiance);
+        let referenced = match allegiance {
+            None => ReferencedTask::Unknown,
+            Some(allegiance) => state.lost.state_of(allegiance).ok_or_else(ProtocolError::impossible)?,
         };
-        let result = erl2::reassign(state.parameters.error_recovery_level, allegiance);
+        let result = erl2::reassign(state.parameters.error_recovery_level, referenced);
         //= rfc7143#section-7.2.2
         //# If allegiance reassignment is supported by the target, the task
         //# management response to the reassignment request MUST be issued before
@@ -205,15 +207,16 @@ impl Engine {
         // The response may have cost another connection, and its loss the tasks of the oldest lost one.
         let Some(task) = self.tasks.get_mut(key) else { return };
         let session = task.session;
-        task.conn = conn;
-        task.in_send_queue = false;
+        if !task.allegiance.reassign(conn) {
+            return self.impossible(Some(session));
+        }
         //= rfc7143#section-7.2.2
         //# If a SCSI command that involves data input is reassigned, any SNACK Tag it holds for a final
         //# response from the original connection is deleted, and the default value of 0 MUST be used instead.
         // §7.2.2: the SNACK tag that was recorded for its response is forgotten.
         task.snack_tag = 0;
         let was_answered = task.sent_status.take().is_some();
-        let upto = erl2::acknowledges(task.data_in.acked_sn, task.data_in.data_sn, exp_data_sn);
+        let upto = erl2::acknowledges(task.data_in.acked_sn(), task.data_in.next_sn(), exp_data_sn);
         let freed = task.data_in.acknowledge(upto, &self.pool);
         //= rfc7143#section-11.5.6
         //# the target MUST transmit all Data-In PDUs (if any) starting with the data acknowledgment reference
@@ -233,7 +236,9 @@ impl Engine {
         let ends = task.result.is_some() && !task.data_out.is_expecting();
         if ends {
             self.queue_response(key);
-        } else if task.data_in.queued > 0 && !core::mem::replace(&mut task.in_send_queue, true) {
+        } else if task.data_in.has_queued()
+            && let Some(conn) = task.enter_send_queue()
+        {
             self.queue(conn, Output::Task(key));
         }
         self.drain_ready(session);
@@ -242,21 +247,19 @@ impl Engine {
     /// Asks for the data that the initiator still owes to a reassigned task.
     fn request_missing_data(&mut self, now: Instant, key: Key, conn: ConnId) {
         let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
-        // Without a connection no data could be received. The time limit of each sequence therefore starts
-        // again with its next R2T, and so does the count of R2Ts that brought no data.
-        task.data_out
-            .sequences_mut()
-            .for_each(|sequence| (sequence.progress, sequence.fruitless_retries) = (None, 0));
-        let runs: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> =
-            task.data_out.sequences_mut().map(|sequence| (sequence.ttt, sequence.sent)).collect();
+        let mut sequences: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> = smallvec::SmallVec::new();
+        for sequence in task.data_out.sequences_mut() {
+            sequence.reassigned();
+            sequences.push((sequence.ttt(), sequence.is_announced()));
+        }
         let has_ended = task.result.is_some();
-        for (ttt, sent) in runs {
+        for (ttt, is_announced) in sequences {
             if has_ended {
                 // The task does not need that data any more, and the sequence ended with its connection.
                 if let Some(task) = self.tasks.get_mut(key) {
                     task.data_out.drop_sequence(ttt, &self.pool);
                 }
-            } else if sent {
+            } else if is_announced {
                 self.request_recovery_r2t(key, ttt);
             } else {
                 self.queue(conn, Output::R2t(key, ttt));
@@ -273,7 +276,8 @@ impl Engine {
         if let Some(state) = self.sessions.get_mut(session) {
             state.conns.retain(|other| *other != conn);
             if state.conns.is_empty() && kept {
-                state.state = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
+                let moved = state.on(SessionEvent::ConnectionsLost);
+                self.expect_legal(moved);
             }
         }
         if !kept {
@@ -283,7 +287,8 @@ impl Engine {
             connection.session = None;
             connection.closing = true;
             connection.deadlines.clear(Timer::Logout);
-            connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
+            let moved = connection.on(ConnectionEvent::LoggedOut);
+            self.expect_legal(moved);
         }
         self.remove_from_fences(session, conn);
     }

@@ -14,6 +14,7 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;
+use super::data_out_sequence::RecoveryStep;
 use super::engine::Engine;
 use super::output::Output;
 use super::protocol_error::ProtocolError;
@@ -22,18 +23,6 @@ use crate::pdu::data_out::DataOut;
 use crate::pdu::{Bhs, PduHeader, Ttt};
 use crate::recovery::{self, RecoveryLevel, TargetAction, TransportSense};
 
-/// How many recovery R2Ts in a row may bring no data of a sequence before its task fails: a peer whose
-/// digests are always wrong would keep the target busy for ever. A sequence that brings a little data each
-/// time has the time limits of `stall`.
-const MAX_TRIES: u8 = 16;
-
-/// At how many polls a sequence may be silent, at first, while other sequences of its connection make
-/// progress.
-const MAX_IDLE_POLLS: u8 = 8;
-
-/// How many times that number of polls is doubled: up to 64.
-const MAX_DOUBLINGS: u8 = 6;
-
 impl Engine {
     /// Records that the data of a Data-Out is lost, so that a recovery R2T asks for it at the end of its
     /// sequence. The task fails if no sequence expects the data.
@@ -41,11 +30,7 @@ impl Engine {
         let Ok(pdu) = DataOut::decode(bhs) else { return self.fail(key, condition) };
         let Some(task) = self.tasks.get_mut(key) else { return };
         if let Some(sequence) = task.data_out.select(pdu.ttt) {
-            //= rfc7143#section-7.3
-            //# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the
-            //# ExpDataSN for the current data burst if a recovery R2T is being generated.
-            sequence.skipped(pdu.data_sn);
-            sequence.broken = true;
+            sequence.record_loss(pdu.data_sn);
         } else if !task.data_out.is_over(pdu.ttt) {
             // Otherwise a recovery R2T has replaced the sequence already.
             self.fail(key, condition);
@@ -56,32 +41,37 @@ impl Engine {
     pub(super) fn request_recovery_r2t(&mut self, key: Key, ttt: Ttt) {
         let fresh = self.new_ttt();
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let (conn, session) = (task.conn, task.session);
-        let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
+        let (conn, session) = (task.allegiance.connection(), task.session);
+        let Some(state) = self.sessions.get(session) else { return self.impossible(None) };
+        let in_order = state.parameters.data_pdu_in_order;
         let Some(sequence) = task.data_out.select(ttt) else { return };
-        if sequence.fruitless_retries >= MAX_TRIES || task.result.is_some() {
-            // No more data of this sequence is expected.
-            task.data_out.drop_sequence(ttt, &self.pool);
-            self.fail(key, TransportSense::CrcError);
-            return self.queue_response(key);
-        }
-        sequence.reset_if_buffer_lost();
-        if sequence.received == sequence.len {
-            // Only the PDU with the F bit was lost. Further PDUs of the sequence are ignored.
-            let (unsolicited, superseded) = (sequence.unsolicited, sequence.as_superseded());
-            task.data_out.record_superseded(superseded);
-            return if unsolicited {
-                self.complete_unsolicited(key)
-            } else {
-                self.complete_solicited(key, ttt)
-            };
-        }
-        let superseded = sequence.restart_with(fresh, in_order);
+        let unsolicited = sequence.is_unsolicited();
+        let step =
+            if task.result.is_some() { RecoveryStep::GiveUp } else { sequence.recover(fresh, in_order) };
+        let superseded = match step {
+            RecoveryStep::GiveUp => {
+                task.data_out.drop_sequence(ttt, &self.pool);
+                self.fail(key, TransportSense::CrcError);
+                return self.queue_response(key);
+            }
+            RecoveryStep::Complete(superseded) => {
+                task.data_out.record_superseded(superseded);
+                return if unsolicited {
+                    self.complete_unsolicited(key)
+                } else {
+                    self.complete_solicited(key, ttt)
+                };
+            }
+            RecoveryStep::SendR2t(superseded) => superseded,
+        };
         task.data_out.record_superseded(superseded);
         task.data_out.record_tag(fresh);
         self.stats.recovery_r2ts += 1;
-        self.count_repair(conn, |repairs| repairs.recovery_r2ts += 1);
-        self.queue(conn, Output::R2t(key, fresh));
+        // The reassignment of a detached task queues its R2Ts.
+        if let Some(conn) = conn {
+            self.count_repair(conn, |repairs| repairs.recovery_r2ts += 1);
+            self.queue(conn, Output::R2t(key, fresh));
+        }
     }
 
     /// Polls a connection that may owe data: asks again for sequences that were silent since the last poll,
@@ -97,7 +87,7 @@ impl Engine {
         let Some(state) = self.sessions.get(session) else { return };
         let owing: alloc::vec::Vec<Key> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| task.conn == conn && task.data_out.is_expecting())
+            .filter(|(_, task)| task.is_on(conn) && task.data_out.is_expecting())
             .map(|(key, _)| key)
             .collect();
         if owing.is_empty() {
@@ -112,18 +102,9 @@ impl Engine {
         let mut late: smallvec::SmallVec<[(Key, Ttt); 4]> = smallvec::SmallVec::new();
         for key in owing {
             let Some(task) = self.tasks.get_mut(key) else { continue };
-            for sequence in task.data_out.sequences_mut().filter(|sequence| sequence.sent) {
-                let silent =
-                    sequence.pdus_at_poll.replace(sequence.pdus_received) == Some(sequence.pdus_received);
-                sequence.idle_polls = if silent { sequence.idle_polls.saturating_add(1) } else { 0 };
-                // Each retry waits twice as long: the peer may be slow, and sending data twice makes it
-                // slower. If the target waited a shorter time than an answer takes, every answer would be for
-                // an R2T that was already replaced.
-                let patience = 1_u8 << sequence.tries.min(MAX_DOUBLINGS);
-                if idle && sequence.idle_polls >= patience
-                    || sequence.idle_polls >= patience.max(MAX_IDLE_POLLS)
-                {
-                    late.push((key, sequence.ttt));
+            for sequence in task.data_out.sequences_mut().filter(|sequence| sequence.is_announced()) {
+                if sequence.poll(idle) {
+                    late.push((key, sequence.ttt()));
                 }
             }
         }

@@ -13,17 +13,15 @@ use base::transmit::Transmit;
 use transport::initiator::{Residual, ServiceResponse};
 
 use super::arena::Key;
-use super::connection::Connection;
-use super::data_in::Sent as SentData;
+use super::data_in::{DataInLimits, Sent as SentData};
 use super::engine::{Engine, take_ttt};
 use super::output::{Body, Control, Output};
 use super::status_log::LoggedStatus;
 use super::task::{SentStatus, Task, TaskResult};
-use crate::digest::{Crc32c, DIGEST_LEN};
-use crate::negotiate::Digest;
 use crate::pdu::data_in::{DataIn, DataInStatus};
 use crate::pdu::scsi_response::ScsiResponse;
-use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, TargetSn, Ttt};
+use crate::pdu::{Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, TargetSn, Ttt};
+use crate::pdu_writer::Digests;
 use crate::serial::{DataSn, StatSn};
 
 impl Engine {
@@ -107,11 +105,13 @@ impl Engine {
         let data = body.bytes();
         let (bhs, uses_stat_sn) = control.encode(sn);
         // The last PDU of the login, which negotiates the digests, carries none itself (§13.1).
-        let digests =
-            if matches!(control, Control::Login(_)) { Digests::NONE } else { Digests::of(connection) };
-        digests.header(bhs.with_data_len(data.len()), out);
-        out.put(data);
-        digests.trailer(data.len(), digests.data.then(|| crc_of(data)), out);
+        let digests = if matches!(control, Control::Login(_)) {
+            Digests::NONE
+        } else {
+            Digests::of(&connection.parameters)
+        };
+        digests.header(&bhs.with_data_len(data.len()), out);
+        digests.copied(data, out);
         self.stats.pdus_out += 1;
         uses_stat_sn
     }
@@ -121,7 +121,7 @@ impl Engine {
         if let Some(bhs) = self.r2t(key, ttt, sn)
             && let Some(connection) = self.conn(conn)
         {
-            Digests::of(connection).header(bhs, out);
+            Digests::of(&connection.parameters).header(&bhs, out);
             self.stats.pdus_out += 1;
             self.watch_data(now, conn);
         }
@@ -136,9 +136,9 @@ impl Engine {
             //= rfc7143#section-4.2.5.1
             //# the target MUST send the requested data, if any, followed by the status, to the
             //# initiator over the same TCP connection that was used to deliver the SCSI command.
-            let Some(task) = self.tasks.get(key).filter(|task| task.conn == conn) else { return };
+            let Some(task) = self.tasks.get(key).filter(|task| task.is_on(conn)) else { return };
             let may_end = task.result.is_some() && !task.data_out.is_expecting();
-            if task.data_in.queued == 0 {
+            if !task.data_in.has_queued() {
                 if may_end {
                     self.send_response(now, conn, key, out);
                 } else if let Some(task) = self.tasks.get_mut(key) {
@@ -179,7 +179,7 @@ impl Engine {
             self.impossible(None);
             return SendProgress::TaskDone;
         };
-        let digests = Digests::of(connection);
+        let (digests, stat_sn) = (Digests::of(&connection.parameters), connection.stat_sn);
         //= rfc7143#section-11.7.1
         //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the
         //# total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
@@ -195,20 +195,12 @@ impl Engine {
             self.impossible(None);
             return SendProgress::TaskDone;
         };
-        let burst_max = to_usize(state.parameters.max_burst_length);
-        let len =
-            task.data_in.queued.min(segment_max).min(burst_max.saturating_sub(task.data_in.burst)).max(1);
-        let (last, keeps) = (len == task.data_in.queued, task.retains_sent);
-        task.data_in.burst += len;
-        let sequence_ends = task.data_in.burst >= burst_max;
-        //= rfc7143#section-11.7.3
-        //# If this bit is set to 1, the F bit MUST also be set to 1.
-        let is_final = last || sequence_ends;
-        let (data_sn, buffer_offset, itt) = (task.data_in.data_sn, task.data_in.offset, task.itt);
-        task.data_in.data_sn = data_sn.next();
-        if is_final {
-            task.data_in.burst = 0;
-        }
+        let limits = DataInLimits { segment_max, burst_max: to_usize(state.parameters.max_burst_length) };
+        let keeps = task.retains_sent;
+        let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
+        let sent = task.data_in.next_pdu(limits, keeps, |part| parts.push(part));
+        let SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge } = sent;
+        let (last, itt, session) = (!task.data_in.has_queued(), task.itt, task.session);
         // A response that carries the tag of a SNACK is a PDU of its own (§11.16.3), and so is a response
         // that is sent again.
         //= rfc7143#section-11.7.3
@@ -221,16 +213,6 @@ impl Engine {
         let status = task.result.as_ref().filter(|ending| may_ride && ending.is_good());
         let status =
             status.map(|ending| DataInStatus { status: ending.status, residual: residual(task, ending) });
-        let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
-        task.data_in.take(len, keeps, |part| parts.push(part));
-        let (moved, session) = (u64::try_from(len).unwrap_or(0), task.session);
-        //= rfc7143#section-11.7.2
-        //# it MUST NOT do so more frequently
-        //= rfc7143#section-11.7.2
-        //# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
-        // An acknowledgement is requested once every MaxBurstLength bytes, but not where the status requests
-        // it (§11.7.2).
-        let acknowledge = keeps && sequence_ends && !last;
         let (mut ttt, mut lun) = (Ttt::NONE, 0);
         //= rfc7143#section-11.7.4
         //# On incoming data, the Target Transfer Tag and LUN MUST be provided by the target if the A bit is
@@ -239,25 +221,19 @@ impl Engine {
         //# If the Target Transfer Tag is provided, then the LUN field MUST hold a valid value and be
         //# consistent with whatever was specified with the command; otherwise, the LUN field is reserved.
         if acknowledge {
-            ttt = *task.data_in.ack_ttt.get_or_insert_with(|| take_ttt(&mut self.next_ttt));
+            ttt = task.data_in.ack_ttt_or_insert_with(|| take_ttt(&mut self.next_ttt));
             lun = task.lun;
         }
-        if keeps {
-            let len = u32::try_from(len).unwrap_or(u32::MAX);
-            task.data_in.note(SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge });
-        } else {
+        if !keeps {
             self.quotas.data_in.release(Some(&mut state.shares.data_in), task.data_in.shrink_reservation());
         }
-        state.traffic.data_in_bytes += moved;
+        state.traffic.data_in_bytes += u64::from(len);
         let waiting = !state.ready.is_empty();
-        self.stats.data_in_bytes += moved;
+        self.stats.data_in_bytes += u64::from(len);
         let ends = status.is_some();
         // The tag is free once the status is sent, and the command window in this PDU shows it.
         match (ends, keeps) {
-            (true, true) => {
-                let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
-                self.record_status_sent(key, SentStatus { stat_sn, phase_collapsed: true });
-            }
+            (true, true) => self.record_status_sent(key, SentStatus { stat_sn, phase_collapsed: true }),
             (true, false) => self.remove_task(key),
             (false, false) if waiting => self.drain_ready(session),
             (false, _) => {}
@@ -267,8 +243,8 @@ impl Engine {
             self.log_status(now, conn, LoggedStatus::Task(key));
         }
         let header = DataIn { is_final, acknowledge, status, lun, itt, ttt, sn, data_sn, buffer_offset };
-        digests.header(header.encode().with_data_len(len), out);
-        digests.data(len, parts, out);
+        digests.header(&header.encode().with_data_len(to_usize(len)), out);
+        digests.shared(to_usize(len), parts, out);
         self.stats.pdus_out += 1;
         match (ends, is_final && !last) {
             (true, _) => SendProgress::TaskDone,
@@ -281,7 +257,7 @@ impl Engine {
     pub(super) fn put_data_again(&mut self, conn: ConnId, key: Key, sent: SentData, out: &mut Transmit) {
         let mut sn = self.counters(conn);
         let Some(connection) = self.conn(conn) else { return self.impossible(None) };
-        let digests = Digests::of(connection);
+        let digests = Digests::of(&connection.parameters);
         let Some(task) = self.tasks.get(key) else { return self.impossible(None) };
         //= rfc7143#section-11.16
         //# The numbered Data-In PDUs requested by a Data SNACK MUST be delivered as exact replicas of the
@@ -300,7 +276,7 @@ impl Engine {
                 .map(|(_, ending)| DataInStatus { status: ending.status, residual: residual(task, ending) }),
             lun: if sent.acknowledge { task.lun } else { 0 },
             itt: task.itt,
-            ttt: task.data_in.ack_ttt.filter(|_| sent.acknowledge).unwrap_or(Ttt::NONE),
+            ttt: task.data_in.ack_ttt().filter(|_| sent.acknowledge).unwrap_or(Ttt::NONE),
             sn,
             data_sn: sent.data_sn,
             buffer_offset: sent.offset,
@@ -308,15 +284,15 @@ impl Engine {
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
         task.data_in.read_sent(sent.offset, sent.len, |part| parts.push(part));
         let len = to_usize(sent.len);
-        digests.header(header.encode().with_data_len(len), out);
-        digests.data(len, parts, out);
+        digests.header(&header.encode().with_data_len(len), out);
+        digests.shared(len, parts, out);
         self.stats.pdus_out += 1;
     }
 
     /// Sends an R2T once more.
     pub(super) fn put_r2t_again(&mut self, conn: ConnId, bhs: Bhs, out: &mut Transmit) {
         if let Some(connection) = self.conn(conn) {
-            Digests::of(connection).header(bhs, out);
+            Digests::of(&connection.parameters).header(&bhs, out);
             self.stats.pdus_out += 1;
         }
     }
@@ -330,7 +306,9 @@ impl Engine {
             return self.put_response(conn, key, answer.stat_sn, out);
         }
         if task.retains_sent {
-            let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
+            let Some(stat_sn) = self.conn(conn).map(|connection| connection.stat_sn) else {
+                return self.impossible(None);
+            };
             self.record_status_sent(key, SentStatus { stat_sn, phase_collapsed: false });
             self.put_response(conn, key, stat_sn, out);
             self.log_status(now, conn, LoggedStatus::Task(key));
@@ -364,9 +342,9 @@ impl Engine {
         out: &mut Transmit,
     ) {
         let Some(connection) = self.conn(conn) else { return self.impossible(None) };
-        let digests = Digests::of(connection);
+        let digests = Digests::of(&connection.parameters);
         match sense {
-            None => digests.header(response.encode(), out),
+            None => digests.header(&response.encode(), out),
             //= rfc7143#section-4.6.1.2
             //# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
             Some(sense) => {
@@ -378,9 +356,8 @@ impl Engine {
                 // §11.4.7: the length of the sense data, then the sense data.
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
                 let data = [&len, sense].concat();
-                digests.header(response.encode().with_data_len(data.len()), out);
-                out.put(&data);
-                digests.trailer(data.len(), digests.data.then(|| crc_of(&data)), out);
+                digests.header(&response.encode().with_data_len(data.len()), out);
+                digests.copied(&data, out);
             }
         }
         self.stats.pdus_out += 1;
@@ -452,77 +429,8 @@ fn bidirectional_residual(task: &Task) -> Residual {
         //= rfc7143#section-11.4.6
         //# The Bidirectional Read Residual Count field MUST be valid in the case where either the u bit or
         //# the o bit is set.
-        Residual::of(u64::from(task.data_in.offset), task.data_in_len)
+        Residual::of(u64::from(task.data_in.offset()), task.data_in_len)
     } else {
         Residual::None
     }
-}
-
-/// The digests that the PDUs of a connection carry.
-#[derive(Clone, Copy)]
-struct Digests {
-    header: bool,
-    data: bool,
-}
-
-impl Digests {
-    const NONE: Self = Self { header: false, data: false };
-
-    fn of(connection: &Connection) -> Self {
-        Self {
-            header: connection.parameters.header_digest == Digest::Crc32c,
-            data: connection.parameters.data_digest == Digest::Crc32c,
-        }
-    }
-
-    fn header(self, bhs: Bhs, out: &mut Transmit) {
-        let bytes = bhs.bytes();
-        if self.header {
-            let mut whole = [0; BHS_LEN + DIGEST_LEN];
-            let (header, digest) = whole.split_at_mut(BHS_LEN);
-            header.copy_from_slice(bytes);
-            digest.copy_from_slice(&Crc32c::of(bytes));
-            out.put(&whole);
-        } else {
-            out.put(bytes);
-        }
-    }
-
-    fn data(self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
-        let mut crc = Crc32c::new();
-        for part in parts {
-            if self.data {
-                crc.update(&part);
-            }
-            out.put_shared(part);
-        }
-        self.trailer(len, self.data.then_some(crc), out);
-    }
-
-    /// Appends the padding and the digest of a data segment.
-    fn trailer(self, len: usize, crc: Option<Crc32c>, out: &mut Transmit) {
-        let padding = len.wrapping_neg() % 4;
-        let zeros = [0u8; 3];
-        let padding = zeros.get(..padding).unwrap_or_default();
-        match crc.filter(|_| len > 0) {
-            Some(mut crc) => {
-                let mut tail = [0; 3 + DIGEST_LEN];
-                if !padding.is_empty() {
-                    crc.update(padding);
-                }
-                let end = padding.len() + DIGEST_LEN;
-                if let Some(room) = tail.get_mut(padding.len()..end) {
-                    room.copy_from_slice(&crc.finish());
-                }
-                out.put(tail.get(..end).unwrap_or_default());
-            }
-            None => out.put(padding),
-        }
-    }
-}
-
-fn crc_of(data: &[u8]) -> Crc32c {
-    let mut crc = Crc32c::new();
-    crc.update(data);
-    crc
 }

@@ -42,9 +42,9 @@ impl TargetTransport for Engine {
         if let Some(session) = self.sessions.get_mut(session) {
             self.quotas.data_in.charge(&mut session.shares.data_in, excess);
         }
-        if !state.in_send_queue && state.data_in.queued > 0 {
-            state.in_send_queue = true;
-            let conn = state.conn;
+        if state.data_in.has_queued()
+            && let Some(conn) = state.enter_send_queue()
+        {
             self.queue(conn, Output::Task(key));
         }
     }
@@ -86,7 +86,7 @@ impl TargetTransport for Engine {
             return;
         };
         state.holder = Holder::Nobody;
-        let (session, conn, lun) = (state.session, state.conn, state.lun);
+        let (session, conn, lun) = (state.session, state.allegiance.connection(), state.lun);
         self.remove_task(key);
         self.report_abort(session, key, conn, lun);
     }

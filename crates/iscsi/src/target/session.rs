@@ -19,8 +19,9 @@ use super::arena::{Arena, Key};
 use super::contract::{Repairs, SessionLimits, SessionUp, Traffic};
 use super::initiator_notes::Takeovers;
 use super::pending_logout::PendingLogout;
+use super::protocol_error::ProtocolError;
 use super::response_fence::ResponseFence;
-use super::states;
+use super::states::{self, SessionEvent};
 use super::task::Task;
 use super::timer::Deadlines;
 use super::window::Window;
@@ -206,6 +207,12 @@ impl Session {
         }
     }
 
+    /// Moves to the state that `event` leads to. If there is none, the error is our own (`Bug`).
+    pub(crate) fn on(&mut self, event: SessionEvent) -> Result<(), ProtocolError> {
+        self.state = self.state.on(event).ok_or_else(ProtocolError::impossible)?;
+        Ok(())
+    }
+
     pub(crate) const fn is_discovery(&self) -> bool {
         matches!(self.kind, SessionKind::Discovery { .. })
     }
@@ -250,7 +257,7 @@ impl Session {
         //= rfc7143#section-4.2.2.1
         //# An iSCSI target MUST be able to handle at least one immediate task management command
         //# and one immediate non-task-management iSCSI command per connection at any time.
-        self.immediate < most || !self.tasks(tasks).any(|(_, task)| task.immediate && task.conn == conn)
+        self.immediate < most || !self.tasks(tasks).any(|(_, task)| task.immediate && task.is_on(conn))
     }
 
     /// As [`Self::may_open_immediate`], for a task management request. Each connection may always have one of

@@ -13,7 +13,7 @@ use base::time::Instant;
 use base::transmit::Transmit;
 
 use super::arena::Key;
-use super::data_out_sequence::SupersededR2t;
+use super::data_out_sequence::IssuedR2t;
 use super::engine::Engine;
 use super::output::Output;
 use super::protocol_error::ProtocolError;
@@ -62,7 +62,7 @@ impl Engine {
                 if !legal {
                     return Err(ProtocolError::SnackIllegal);
                 }
-                self.r_data_snack(conn, key, snack.tag).or_else(|why| self.reject_snack(conn, bhs, key, why))
+                self.r_data_snack(key, snack.tag).or_else(|why| self.reject_snack(conn, bhs, key, why))
             }
             _ => Err(ProtocolError::SnackIllegal),
         }
@@ -71,7 +71,7 @@ impl Engine {
     /// Finds the task that a SNACK names: a task of this connection, answered or not.
     fn task_of_snack(&self, conn: ConnId, session: Key, snack: &Snack) -> Result<Key, ProtocolError> {
         let key = self.sessions.get(session).and_then(|state| state.find(&self.tasks, snack.itt));
-        let own = |key: &Key| self.tasks.get(*key).is_some_and(|task| task.conn == conn);
+        let own = |key: &Key| self.tasks.get(*key).is_some_and(|task| task.is_on(conn));
         //= rfc7143#section-4.2.5.1
         //# Retransmission requests (SNACK PDUs), and the data and status that they generate, MUST
         //# also use the same connection.
@@ -94,7 +94,8 @@ impl Engine {
     }
 
     fn data_snack(&mut self, conn: ConnId, key: Key, snack: &Snack) -> Result<(), ProtocolError> {
-        let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
+        let Some(connection) = self.conn(conn) else { return Err(ProtocolError::impossible()) };
+        let most = connection.parameters.initiator_max_recv;
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::impossible()) };
         let (first, next) = task.unacked_sn_range();
         let (from, count) = erl1::snack_run(first, next, snack.beg_run, snack.run_length)
@@ -148,7 +149,7 @@ impl Engine {
 
     /// Sends the unacknowledged data of a task again, resegmented to the initiator's present
     /// MaxRecvDataSegmentLength, and then its response with this tag (§11.16.3).
-    fn r_data_snack(&mut self, conn: ConnId, key: Key, tag: u32) -> Result<(), ProtocolError> {
+    fn r_data_snack(&mut self, key: Key, tag: u32) -> Result<(), ProtocolError> {
         let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::impossible()) };
         if task.is_bidirectional() {
             // Data-In and R2T PDUs are numbered in one sequence, in which the R2Ts keep their numbers.
@@ -164,8 +165,8 @@ impl Engine {
         //# This value MUST be copied by the iSCSI target in the last or only SCSI Response PDU it issues for
         //# the command.
         task.snack_tag = tag;
-        let to_send = task.data_in.queued > 0 || task.result.is_some();
-        if to_send && !core::mem::replace(&mut task.in_send_queue, true) {
+        let to_send = task.data_in.has_queued() || task.result.is_some();
+        if to_send && let Some(conn) = task.enter_send_queue() {
             self.queue(conn, Output::Task(key));
         }
         Ok(())
@@ -177,7 +178,7 @@ impl Engine {
             return Err(ProtocolError::SnackIllegal);
         }
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
-        let named = state.tasks(&self.tasks).find(|(_, task)| task.data_in.ack_ttt == Some(Ttt(snack.tag)));
+        let named = state.tasks(&self.tasks).find(|(_, task)| task.data_in.ack_ttt() == Some(Ttt(snack.tag)));
         let Some((key, _)) = named else {
             // The acknowledgement of the task's status also acknowledged its data (§11.7.2), and may have
             // overtaken this SNACK.
@@ -190,11 +191,8 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key).filter(fits) else {
             return Err(ProtocolError::DataAckUnknown);
         };
-        let (first, next) = (task.data_in.acked_sn, task.data_in.data_sn);
-        if first.distance_to(DataSn(snack.beg_run)) > first.distance_to(next) {
-            return Err(ProtocolError::DataAckUnknown);
-        }
-        let freed = task.data_in.acknowledge(DataSn(snack.beg_run), &self.pool);
+        let freed = task.data_in.acknowledge_sent(DataSn(snack.beg_run), &self.pool);
+        let freed = freed.ok_or(ProtocolError::DataAckUnknown)?;
         self.release_data_in(session, freed);
         self.drain_ready(session);
         Ok(())
@@ -203,7 +201,7 @@ impl Engine {
     /// Sends the Data-In and R2T PDUs of a task that were asked for again, as far as they fit.
     pub(super) fn send_again(&mut self, _now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         loop {
-            let Some(task) = self.tasks.get_mut(key).filter(|task| task.conn == conn) else { return };
+            let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_on(conn)) else { return };
             let Some((from, count)) = task.resend_runs.first().copied() else { return };
             if out.is_full() {
                 if let Some(connection) = self.conn_mut(conn) {
@@ -222,7 +220,7 @@ impl Engine {
             let done = if let Some(sent) = data.filter(data_first) {
                 self.put_data_again(conn, key, sent, out);
                 sent.data_sn.0
-            } else if let Some(SupersededR2t { r2t_sn, ttt, start, len }) = r2t {
+            } else if let Some(IssuedR2t { r2t_sn, ttt, start, len }) = r2t {
                 let (lun, itt) = (task.lun, task.itt);
                 //= rfc7143#section-11.16
                 //# R2T(s)requested by SNACK MUST also carry the current value of the StatSN.
@@ -268,9 +266,9 @@ impl Engine {
         //# In the case of responses sent due to a retransmission request, the StatSN MUST be the same as the
         //# first time the PDU was sent, unless the connection has since been restarted.
         let sn = TargetSn { stat_sn, ..self.counters(conn) };
-        let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
-        let kept = self.conn(conn).and_then(|connection| connection.status_log.get(stat_sn));
-        match kept {
+        let Some(connection) = self.conn(conn) else { return self.impossible(None) };
+        let most = connection.parameters.initiator_max_recv;
+        match connection.status_log.get(stat_sn) {
             Some(LoggedStatus::Control(control)) => {
                 let (control, body) = (control.0, control.1.again());
                 //= rfc7143#section-11.16

@@ -33,12 +33,12 @@ use smallvec::SmallVec;
 
 use super::arena::Key;
 use super::connection::index;
-use super::data_out_sequence::{Sequence, SupersededR2t};
+use super::data_out_sequence::{IssuedR2t, Sequence};
 use super::data_out_transfer::{DataOutTransfer, Freed};
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::sequence_progress::STALLED_AFTER;
-use super::task::TaskResult;
+use super::task::{Task, TaskResult};
 use super::timer::{Owner, Timer};
 use crate::pdu::Ttt;
 use crate::recovery::TransportSense;
@@ -114,7 +114,7 @@ impl Engine {
         let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
         let owes = session.is_some_and(|session| {
             let mut tasks = session.tasks(&self.tasks);
-            tasks.any(|(_, task)| task.conn == conn && task.data_out.is_expecting())
+            tasks.any(|(_, task)| task.is_on(conn) && task.data_out.is_expecting())
         });
         let Some(connection) = self.conn_mut(conn) else { return };
         if !owes && (!connection.data_timed_out || connection.command_since_timeout) {
@@ -141,8 +141,7 @@ impl Engine {
         let Some(session) = connection.session else { return };
         let limits = (self.limits.data_within, repairs);
         let late: SmallVec<[Key; 8]> = self.owing(session, conn, |out| {
-            out.expected()
-                .any(|sequence| sequence.progress.is_some_and(|pace| pace.is_late(now, brought, limits)))
+            out.expected().any(|sequence| sequence.is_late(now, brought, limits))
         });
         for key in late {
             self.fail_stalled_task(key);
@@ -159,20 +158,21 @@ impl Engine {
         let Some(state) = self.sessions.get(session) else { return SmallVec::new() };
         let tasks = state.tasks(&self.tasks);
         let owing = tasks
-            .filter(|(_, task)| task.conn == conn && task.data_out.is_expecting() && holds(&task.data_out));
+            .filter(|(_, task)| task.is_on(conn) && task.data_out.is_expecting() && holds(&task.data_out));
         owing.map(|(key, _)| key).collect()
     }
 
     /// Fails a task, and stops waiting for its sequences.
     fn fail_stalled_task(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
-        if let Some(connection) = self.conns.get_mut(index(task.conn)).and_then(Option::as_deref_mut) {
+        if let Some(conn) = task.allegiance.connection()
+            && let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut)
+        {
             // The connection owes nothing any more, but it stays suspect until it sends something.
             (connection.data_timed_out, connection.command_since_timeout) = (true, false);
         }
         self.stats.data_late += 1;
-        let expected: SmallVec<[SupersededR2t; 4]> =
-            task.data_out.expected().map(Sequence::as_superseded).collect();
+        let expected: SmallVec<[IssuedR2t; 4]> = task.data_out.expected().map(Sequence::as_issued).collect();
         for superseded in expected {
             task.data_out.drop_sequence(superseded.ttt, &self.pool);
             task.data_out.record_superseded(superseded);
@@ -190,17 +190,14 @@ impl Engine {
             return;
         }
         let brought = self.data_out_received(conn);
-        let still = self.owing(session, conn, |out| {
-            out.expected()
-                .all(|sequence| sequence.progress.is_some_and(|pace| pace.stands_still(now, brought)))
-        });
+        let still = self
+            .owing(session, conn, |out| out.expected().all(|sequence| sequence.stands_still(now, brought)));
         for key in still {
             let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { continue };
-            let has_some = |sequence: &Sequence| sequence.received > 0 || sequence.reading;
             let has_early =
-                task.data_out.expected().any(|sequence| sequence.unsolicited && has_some(sequence));
+                task.data_out.expected().any(|sequence| sequence.is_unsolicited() && sequence.has_data());
             let has_some =
-                task.data_out.expected().any(|sequence| !sequence.unsolicited && has_some(sequence));
+                task.data_out.expected().any(|sequence| !sequence.is_unsolicited() && sequence.has_data());
             if asked && has_some || unasked && has_early {
                 // The memory that this frees is for the waiting sessions, not for the next command of the
                 // same session.
@@ -249,8 +246,8 @@ impl Engine {
             unasked: self.quotas.unsolicited.is_under_pressure(),
             answers: self.quotas.data_in.has_waiters() || !state.ready.is_empty(),
         };
-        let is_due = |conn| state.lost.is_detached_for(conn, now, STALLED_AFTER);
-        let tasks = state.tasks(&self.tasks).filter(|(_, task)| is_due(task.conn));
+        let is_due = |task: &Task| state.lost.is_detached_for(task.allegiance, now, STALLED_AFTER);
+        let tasks = state.tasks(&self.tasks).filter(|(_, task)| is_due(task));
         let detached: SmallVec<[(Key, bool); 8]> =
             tasks.map(|(key, task)| (key, task.result.is_some())).collect();
         for (key, has_ended) in detached {
@@ -336,13 +333,11 @@ impl Engine {
     /// Records how many bytes of a sequence are received.
     pub(super) fn record_progress(&mut self, key: Key, ttt: Ttt) {
         let now = self.now;
-        let Some(conn) = self.tasks.get(key).map(|task| task.conn) else { return };
+        let Some(conn) = self.tasks.get(key).and_then(|task| task.allegiance.connection()) else { return };
         let brought = self.data_out_received(conn);
         let sequence = self.tasks.get_mut(key).and_then(|task| task.data_out.select(ttt));
-        if let Some(sequence) = sequence
-            && let Some(pace) = &mut sequence.progress
-        {
-            pace.note(now, brought, sequence.received);
+        if let Some(sequence) = sequence {
+            sequence.record_progress(now, brought);
         }
     }
 }

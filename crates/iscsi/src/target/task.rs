@@ -1,14 +1,16 @@
 //! A SCSI task as the transport sees it: the data received and sent, the data still expected, and the result.
 
 use alloc::boxed::Box;
+use core::mem;
 
 use base::state_machine::ConnId;
 use smallvec::SmallVec;
 use transport::status;
 
-use super::allegiance::is_detached_id;
+use super::allegiance::{Allegiance, LossId};
 use super::arena::Key;
 use super::data_in::DataIn;
+use super::data_out_sequence::Sequence;
 use super::data_out_transfer::DataOutTransfer;
 use crate::pdu::Itt;
 use crate::recovery::TransportSense;
@@ -18,8 +20,7 @@ use crate::serial::{R2tSn, StatSn};
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) session: Key,
-    /// The connection that it is allegiant to (RFC 7143 §4.2.5.1).
-    pub(crate) conn: ConnId,
+    pub(crate) allegiance: Allegiance,
     pub(crate) itt: Itt,
     pub(crate) lun: u64,
     pub(crate) immediate: bool,
@@ -74,9 +75,31 @@ pub(crate) struct SentStatus {
 pub(crate) const MAX_RESEND_RUNS: usize = 8;
 
 impl Task {
-    /// Returns whether it has no connection.
+    /// Returns whether it is allegiant to this connection.
+    pub(crate) fn is_on(&self, conn: ConnId) -> bool {
+        self.allegiance.connection() == Some(conn)
+    }
+
+    /// Returns whether its connection is lost, and it is not reassigned yet.
     pub(crate) const fn is_detached(&self) -> bool {
-        is_detached_id(self.conn)
+        self.allegiance.loss().is_some()
+    }
+
+    /// Records that its connection is lost.
+    pub(crate) fn detach(&mut self, loss: LossId) {
+        self.allegiance.detach(loss);
+        self.in_send_queue = false;
+        self.resend_runs.clear();
+        self.data_out.sequences_mut().for_each(Sequence::connection_lost);
+    }
+
+    /// Marks it as queued. Returns the connection to whose send queue it must be added, or `None` if it is in
+    /// that queue already or has no connection.
+    pub(crate) const fn enter_send_queue(&mut self) -> Option<ConnId> {
+        match self.allegiance.connection() {
+            Some(conn) if !mem::replace(&mut self.in_send_queue, true) => Some(conn),
+            Some(_) | None => None,
+        }
     }
 
     /// Returns whether its Data-In and R2T PDUs are numbered in one sequence (§4.2.2.4).
@@ -88,9 +111,7 @@ impl Task {
     pub(crate) fn use_r2t_sn(&mut self) -> R2tSn {
         let sn = self.data_out.use_r2t_sn();
         if self.is_bidirectional() {
-            let sn = self.data_in.data_sn;
-            self.data_in.data_sn = sn.next();
-            return R2tSn(sn.0);
+            return R2tSn(self.data_in.use_sn().0);
         }
         sn
     }
@@ -98,14 +119,14 @@ impl Task {
     /// Returns how many Data-In PDUs were sent for it.
     pub(crate) const fn data_ins_sent(&self) -> u32 {
         let r2ts = if self.is_bidirectional() { self.data_out.r2ts_sent() } else { 0 };
-        self.data_in.data_sn.0.wrapping_sub(r2ts)
+        self.data_in.next_sn().0.wrapping_sub(r2ts)
     }
 
     /// Returns the numbers of its Data-In and R2T PDUs: the first that is not acknowledged, and the next to
     /// send.
     pub(crate) fn unacked_sn_range(&self) -> (u32, u32) {
         if self.data_in_len > 0 {
-            (self.data_in.acked_sn.0, self.data_in.data_sn.0)
+            (self.data_in.acked_sn().0, self.data_in.next_sn().0)
         } else {
             (0, self.data_out.r2ts_sent())
         }

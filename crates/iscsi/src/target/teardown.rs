@@ -12,7 +12,7 @@ use super::connection::index;
 use super::contract::{Event, SessionEnd};
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
-use super::states::{ConnectionEvent, SessionEvent};
+use super::states::{self, ConnectionEvent, SessionEvent};
 use super::timer::Timer;
 use crate::negotiate::full_feature::TargetText;
 
@@ -78,10 +78,10 @@ impl Engine {
         connection.deadlines.clear(Timer::Logout);
         connection.deadlines.clear(Timer::Login);
         connection.deadlines.clear(Timer::Ack);
-        let event =
-            if connection.session.is_some() { ConnectionEvent::Lost } else { ConnectionEvent::LoginFailed };
-        connection.state = connection.state.on(event).unwrap_or(connection.state);
-        let Some(key) = connection.session.take() else { return };
+        let moved = connection.handle_loss();
+        let session = connection.session.take();
+        self.expect_legal(moved);
+        let Some(key) = session else { return };
         let Some(session) = self.sessions.get_mut(key) else { return self.impossible(None) };
         session.conns.retain(|other| *other != conn);
         let is_last = session.conns.is_empty();
@@ -94,13 +94,14 @@ impl Engine {
         } else if !kept {
             self.end_tasks(key, Some(conn));
         } else if is_last && let Some(session) = self.sessions.get_mut(key) {
-            session.state = session.state.on(SessionEvent::ConnectionsLost).unwrap_or(session.state);
+            let moved = session.on(SessionEvent::ConnectionsLost);
+            self.expect_legal(moved);
         }
         self.remove_from_fences(key, conn);
         self.mark_logouts_dirty(key);
         if let Some(connection) = self.conn_mut(conn) {
-            let cleaned = connection.state.on(ConnectionEvent::CleanedUp);
-            connection.state = cleaned.unwrap_or(connection.state);
+            let moved = connection.on(ConnectionEvent::CleanedUp);
+            self.expect_legal(moved);
         }
     }
 
@@ -111,16 +112,19 @@ impl Engine {
         state.ready.clear();
         // Below level 2 nothing is kept for a session that lost its connections, so no initiator can continue
         // it.
-        state.state = match down {
-            SessionEnd::ConnectionLost | SessionEnd::HalfClosed => {
-                let lost = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
-                lost.on(SessionEvent::TimedOut)
+        let events: &[SessionEvent] = match (down, state.state) {
+            (SessionEnd::ConnectionLost | SessionEnd::HalfClosed, states::Session::Failed) => {
+                &[SessionEvent::TimedOut]
             }
-            _ => state.state.on(SessionEvent::Closed),
-        }
-        .unwrap_or(state.state);
+            (SessionEnd::ConnectionLost | SessionEnd::HalfClosed, _) => {
+                &[SessionEvent::ConnectionsLost, SessionEvent::TimedOut]
+            }
+            _ => &[SessionEvent::Closed],
+        };
+        let moved = events.iter().try_for_each(|event| state.on(*event));
         let next = state.window.exp_cmd_sn();
         let conns = core::mem::take(&mut state.conns);
+        self.expect_legal(moved);
         self.end_tasks(session, None);
         for conn in conns {
             let Some(connection) = self.conn_mut(conn) else { continue };
@@ -132,9 +136,8 @@ impl Engine {
             } else {
                 ConnectionEvent::Lost
             };
-            connection.state = connection.state.on(event).unwrap_or(connection.state);
-            if !connection.closing {
-                connection.closing = true;
+            let moved = connection.on(event);
+            if !core::mem::replace(&mut connection.closing, true) {
                 self.actions.push_back(
                     if matches!(down, SessionEnd::LoggedOut | SessionEnd::Closed | SessionEnd::HalfClosed) {
                         Action::Close(conn)
@@ -143,6 +146,7 @@ impl Engine {
                     },
                 );
             }
+            self.expect_legal(moved);
         }
         if let Some(state) = self.sessions.remove(session)
             && state.is_announced
@@ -159,6 +163,13 @@ impl Engine {
         self.stats.bugs += 1;
         if let Some(session) = session {
             self.end_session(session, SessionEnd::Misbehaved(why));
+        }
+    }
+
+    /// Counts a transition that [`super::states`] does not have. The state stays as it is.
+    pub(super) fn expect_legal(&mut self, moved: Result<(), ProtocolError>) {
+        if moved.is_err() {
+            self.impossible(None);
         }
     }
 

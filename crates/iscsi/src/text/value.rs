@@ -116,8 +116,8 @@ fn base64(digits: &[u8], len: &RangeInclusive<usize>) -> Result<Vec<u8>, BadValu
     let mut out = Vec::with_capacity(decoded);
     let (mut bits, mut count) = (0u32, 0u32);
     for digit in digits {
-        let place = BASE64.iter().position(|known| known == digit).ok_or(BadValue::Form)?;
-        bits = bits << 6 | u32::try_from(place).map_err(|_| BadValue::Form)?;
+        let digit_value = BASE64.iter().position(|known| known == digit).ok_or(BadValue::Form)?;
+        bits = bits << 6 | u32::try_from(digit_value).map_err(|_| BadValue::Form)?;
         count += 6;
         if count >= 8 {
             count -= 8;
@@ -150,8 +150,8 @@ pub fn to_base64(bytes: &[u8]) -> String {
         }
         let bits = u32::from_be_bytes(three);
         for digit in 0..4 {
-            let place = bits >> (18 - 6 * digit) & 63;
-            let known = usize::try_from(place).ok().and_then(|place| BASE64.get(place));
+            let digit_value = bits >> (18 - 6 * digit) & 63;
+            let known = usize::try_from(digit_value).ok().and_then(|digit_value| BASE64.get(digit_value));
             out.push(if digit > part.len() { '=' } else { known.map_or('=', |c| char::from(*c)) });
         }
     }

@@ -144,7 +144,7 @@ fn under_loss_short_messages_cost_a_fraction_of_a_frame_each() {
 
 /// Delivers an unprotected frame of the initiator with this payload to the target; returns whether the frame
 /// was accepted, and what was delivered.
-fn told(pair: &mut Pair, pn: u64, flags: Flags, payload: &[u8]) -> (bool, Vec<(Header, Vec<u8>)>) {
+fn deliver(pair: &mut Pair, pn: u64, flags: Flags, payload: &[u8]) -> (bool, Vec<(Header, Vec<u8>)>) {
     let header = Header {
         tag: 0,
         last: true,
@@ -206,7 +206,7 @@ fn a_frame_is_taken_with_all_its_parts_or_with_none_and_counts_as_received_eithe
     for seed in 0..500 {
         let mut dice = Rng::from_seed(seed);
         let mut pair = Pair::new(&Config::lan());
-        let (_, whole) = told(&mut pair, 1, Flags::PARTS, &right);
+        let (_, whole) = deliver(&mut pair, 1, Flags::PARTS, &right);
         assert_eq!(whole.len(), 3);
         assert!(whole.iter().all(|(header, _)| Level::of(header) == Level::None && header.pn == 1));
         // The same frame with bytes of the block changed, behind an acknowledgement of a packet number that
@@ -218,7 +218,7 @@ fn a_frame_is_taken_with_all_its_parts_or_with_none_and_counts_as_received_eithe
         }
         let before = pair.sides[1].connection.stats();
         let (taken, got) =
-            told(&mut pair, 2, Flags::PARTS.with(Flags::ACKS), &[&ack(77), &wrong[..]].concat());
+            deliver(&mut pair, 2, Flags::PARTS.with(Flags::ACKS), &[&ack(77), &wrong[..]].concat());
         assert!(!taken && got.is_empty(), "seed {seed}");
         let after = pair.sides[1].connection.stats();
         let drops = after.drops.malformed - before.drops.malformed + after.drops.false_acks;
@@ -227,9 +227,9 @@ fn a_frame_is_taken_with_all_its_parts_or_with_none_and_counts_as_received_eithe
             (1, before.paths.frames_received + 1),
             "seed {seed}"
         );
-        let (taken, got) = told(&mut pair, 3, Flags::PARTS, &wrong);
+        let (taken, got) = deliver(&mut pair, 3, Flags::PARTS, &wrong);
         assert_eq!(taken, got.len() > 1, "seed {seed}: {got:?}");
-        let (again, got) = told(&mut pair, 3, Flags::PARTS, &right);
+        let (again, got) = deliver(&mut pair, 3, Flags::PARTS, &right);
         assert!(!again && got.is_empty(), "seed {seed}: it came before");
     }
 }

@@ -64,7 +64,7 @@ fn limits_for_exchanges_go_on_across_the_wrap_of_their_numbers_and_never_back() 
         heard = (limits[0], limits[1]);
     }
     assert!(heard.0 < 1000 && heard.1 > XID_PROTECTED_BIT && heard.1 < XID_PROTECTED_BIT + 1000, "{heard:?}");
-    let told =
+    let limits_announced =
         pair.sides[0].events.iter().filter(|(_, event)| matches!(event, ConnectionEvent::XidLimit { .. }));
-    assert_eq!(told.count(), 12);
+    assert_eq!(limits_announced.count(), 12);
 }

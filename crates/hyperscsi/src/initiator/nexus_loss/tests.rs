@@ -31,12 +31,12 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(keyed: bool, patience: Duration) -> Self {
+    fn new(keyed: bool, timeout: Duration) -> Self {
         let name = |text| Name::new(text).unwrap();
         let password = keyed.then(|| Password::new(b"sesame").unwrap());
         let group = GroupName::new("backup").unwrap();
         let mut plan = SessionPlan::new(name("iqn.a"), [1; 6], group, password, name("iqn.b"));
-        plan.retry = Retry { timeout: patience, first: true, ..Retry::default() };
+        plan.retry = Retry { timeout, first: true, ..Retry::default() };
         let now = Instant::ORIGIN.after(Duration::from_secs(1));
         let mut session = Session::new(now, plan, Pool::new(1 << 20));
         session.port_up(now, PORT, &OURS, [3; 32]);

@@ -32,7 +32,7 @@ pub struct LoginPlan {
     /// The address of the target, if it is known; otherwise all ports are searched.
     pub target_address: Option<(EtherPort, Mac)>,
     /// How long to try before the login fails.
-    pub patience: Duration,
+    pub time_limit: Duration,
 }
 
 impl LoginPlan {

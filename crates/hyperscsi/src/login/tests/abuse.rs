@@ -93,9 +93,9 @@ fn flipped_bits_delay_and_nothing_else() {
 #[test]
 fn loss_duplication_and_reordering_delay_and_nothing_else() {
     // Nearly half of all frames are lost or late: the handshake needs a longer deadline.
-    let patience = Duration::from_secs(60);
+    let time_limit = Duration::from_secs(60);
     for seed in 0..150 {
-        let mut rig = Rig::new(LoginPlan { patience, ..plan(GROUP, Some(PASSWORD)) }, seed);
+        let mut rig = Rig::new(LoginPlan { time_limit, ..plan(GROUP, Some(PASSWORD)) }, seed);
         rig.bring_up();
         let mut rng = Rng::from_seed(seed);
         let mut held: [Vec<Vec<u8>>; 2] = [vec![], vec![]];
@@ -123,12 +123,12 @@ fn loss_duplication_and_reordering_delay_and_nothing_else() {
 
 #[test]
 fn on_bad_wires_and_with_targets_that_forget_each_name_is_that_of_one_session() {
-    let patience = Duration::from_secs(60);
+    let time_limit = Duration::from_secs(60);
     let mut several = 0;
     for seed in 0..300 {
         let mut rng = Rng::from_seed(seed);
         let group = if rng.chance(1, 2) { (OPEN_GROUP, None) } else { (GROUP, Some(PASSWORD)) };
-        let mut rig = Rig::new(LoginPlan { patience, ..plan(group.0, group.1) }, seed);
+        let mut rig = Rig::new(LoginPlan { time_limit, ..plan(group.0, group.1) }, seed);
         rig.bring_up();
         let moment = |rng: &mut Rng| rng.chance(2, 3).then(|| usize::try_from(rng.below(20)).unwrap());
         rig.end_sessions_after = moment(&mut rng);
@@ -450,7 +450,7 @@ fn floods_fill_nothing_but_what_is_set_aside_for_them() {
     rig.handshakes.handle_timeout(rig.now);
     assert_eq!(rig.handshakes.half_open(), 0);
     let mut patient =
-        Rig::new(LoginPlan { patience: Duration::from_secs(300), ..plan(GROUP, Some(PASSWORD)) }, 41);
+        Rig::new(LoginPlan { time_limit: Duration::from_secs(300), ..plan(GROUP, Some(PASSWORD)) }, 41);
     patient.login.handle_timeout(patient.now);
     rig.login = patient.login;
     rig.bring_up_initiator();
@@ -483,7 +483,7 @@ fn guessing_is_slow_for_one_group_and_no_other_suffers() {
 /// Returns the target's answers to a START of this group in which the item of the parameters that begins with
 /// `head` is replaced.
 fn said_to_start_with(group: &str, password: Option<&str>, head: [u8; 3], item: &[u8]) -> Vec<Vec<u8>> {
-    let mut rig = Rig::new(LoginPlan { patience: Duration::from_secs(4), ..plan(group, password) }, 46);
+    let mut rig = Rig::new(LoginPlan { time_limit: Duration::from_secs(4), ..plan(group, password) }, 46);
     rig.bring_up();
     let item = item.to_vec();
     rig.meddle = Box::new(move |to_target, frame| {

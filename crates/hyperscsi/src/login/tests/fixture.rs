@@ -91,7 +91,7 @@ pub(crate) fn plan(group: &str, password: Option<&str>) -> LoginPlan {
         protection: Level::None,
         offer: Parameters { frame_max: u16::MAX, ..Parameters::DEFAULT },
         target_address: None,
-        patience: Duration::from_secs(10),
+        time_limit: Duration::from_secs(10),
     }
 }
 

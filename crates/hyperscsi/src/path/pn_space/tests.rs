@@ -195,7 +195,7 @@ fn a_frame_takes_little_room_whatever_it_carried() {
     assert_eq!(out.held.parts.len(), FURTHER_MAX);
 }
 
-fn told(come: &mut Incoming, now: u64) -> (u64, Vec<(u64, u64)>) {
+fn written_ack(come: &mut Incoming, now: u64) -> (u64, Vec<(u64, u64)>) {
     let mut bytes = Vec::new();
     come.write_ack(Instant(now), 3, true, 9, 1, &mut bytes);
     let (ack, rest) = Ack::parse(&bytes).unwrap();
@@ -219,12 +219,12 @@ fn acknowledgements_come_every_second_frame_at_first_then_every_sixteenth_and_at
             take(&mut come, 0, pn);
         }
         counts.push(pn - before);
-        told(&mut come, 0);
+        written_ack(&mut come, 0);
     }
     assert_eq!(counts, [2, 4, 8, 16, 16]);
     take(&mut come, 0, pn + 2);
     assert!(come.must_send_ack());
-    assert_eq!(told(&mut come, 7_000), (7, alloc::vec![(pn + 2, pn + 3), (1, pn + 1)]));
+    assert_eq!(written_ack(&mut come, 7_000), (7, alloc::vec![(pn + 2, pn + 3), (1, pn + 1)]));
     take(&mut come, 0, pn + 3);
     assert!(!come.must_send_ack() && come.has_ack_to_send() && come.due() == Some(Instant(100_000)));
     come.handle_timeout(Instant(99_999));
@@ -238,7 +238,7 @@ fn however_many_gaps_there_are_an_acknowledgement_names_the_newest_that_fit() {
     let mut come = Incoming::new(Instant(0), 0, 64, 4096);
     (1..1000).for_each(|number| take(&mut come, 0, number * 2));
     assert!(come.came.len() <= RUNS_MAX);
-    let (_, runs) = told(&mut come, 0);
+    let (_, runs) = written_ack(&mut come, 0);
     assert_eq!((runs.len(), runs[0], runs[32]), (33, (1998, 1999), (1934, 1935)));
     assert!(come.tell_len() >= ACK_LEN + RANGES_MAX * RANGE_LEN);
 }
@@ -246,7 +246,7 @@ fn however_many_gaps_there_are_an_acknowledgement_names_the_newest_that_fit() {
 #[test]
 fn nothing_received_can_be_told_too() {
     let mut come = Incoming::new(Instant(0), 0, 64, 512);
-    assert_eq!(told(&mut come, 0), (0, alloc::vec![]));
+    assert_eq!(written_ack(&mut come, 0), (0, alloc::vec![]));
 }
 
 #[test]
@@ -255,11 +255,11 @@ fn on_a_path_with_many_gaps_an_acknowledgement_by_itself_goes_out_twice() {
     let mut alone = Vec::new();
     for number in 1..12 {
         take(&mut come, 0, number * 2);
-        told(&mut come, 0);
+        written_ack(&mut come, 0);
         come.record_bare_ack();
         let again = come.must_send_ack();
         if again {
-            told(&mut come, 0);
+            written_ack(&mut come, 0);
             come.record_bare_ack();
         }
         assert!(!come.must_send_ack());

@@ -363,8 +363,8 @@ fn lets_an_initiator_repeat_who_it_is_but_not_become_another() {
         talk.go(SEC, OP, NAMES).text();
         match (talk.go(OP, FFP, &text), want) {
             (Said::Enters(..), Ok(())) => {
-                let told = talk.login.take_deviations();
-                assert_eq!(told.first(), Some(&Deviation::NameRepeated(Key::InitiatorName)), "{text}");
+                let deviations = talk.login.take_deviations();
+                assert_eq!(deviations.first(), Some(&Deviation::NameRepeated(Key::InitiatorName)), "{text}");
                 assert!(talk.login.take_deviations().is_empty());
             }
             (Said::Refuses(_, why), Err(key)) => assert_eq!(why, LoginError::IdentityTooLate(key)),

@@ -145,14 +145,14 @@ fn a_changed_patience_counts_for_the_connections_at_hand() {
     let (conn, _) = world.login(&[]);
     world.pass(Duration::from_secs(600));
     world.expect_silence(conn);
-    let patience = |ping_after| SessionLimits {
+    let limits = |ping_after| SessionLimits {
         ping_after: Duration::from_secs(ping_after),
         pong_within: Duration::from_secs(5),
         idle_within: Duration::ZERO,
         queue_depth: 128,
     };
     let now = world.now;
-    world.engine.set_session_limits(now, patience(700), [].into());
+    world.engine.set_session_limits(now, limits(700), [].into());
     world.drain();
     world.pass(Duration::from_secs(99));
     world.expect_silence(conn);
@@ -160,7 +160,7 @@ fn a_changed_patience_counts_for_the_connections_at_hand() {
     let asked: NopIn = world.expect(conn);
     // The ping was already sent, and its answer has the time limit of that moment.
     let now = world.now;
-    world.engine.set_session_limits(now, patience(1), [].into());
+    world.engine.set_session_limits(now, limits(1), [].into());
     world.pass(Duration::from_secs(4));
     let answer = NopOut { itt: Itt::NONE, ttt: asked.ttt, lun: asked.lun, ..ping(&mut world, conn) };
     world.send(conn, &answer, &[]);

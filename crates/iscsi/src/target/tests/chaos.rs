@@ -425,11 +425,11 @@ impl Chaos {
             let size = if self.rng.chance(1, 2) { rest.len() } else { 1 + pick(&mut self.rng, rest.len()) };
             let (mut now, later) = rest.split_at(size);
             rest = later;
-            if let Some(mut loan) = self.world.engine.take_rx_buffer(conn) {
-                let (into, behind) = now.split_at(loan.len_max.min(now.len()));
-                loan.buf.append(into);
+            if let Some(mut rx_buffer) = self.world.engine.take_rx_buffer(conn) {
+                let (into, behind) = now.split_at(rx_buffer.len_max.min(now.len()));
+                rx_buffer.buf.append(into);
                 now = behind;
-                self.world.engine.return_rx_buffer(self.world.now, conn, loan, &self.world.names);
+                self.world.engine.return_rx_buffer(self.world.now, conn, rx_buffer, &self.world.names);
             }
             self.world.feed(conn, now);
         }

@@ -492,8 +492,8 @@ fn fast_abort_reports_aborted_tasks_on_the_other_connections_of_the_session() {
     }
     answer(&mut world, manage, TmfResult::COMPLETE);
     for lun in [LUN, 0] {
-        let told: AsyncMessage = world.expect(second);
-        assert_eq!((told.event, told.lun), (AsyncEventCode::TASKS_TERMINATED, lun));
+        let message: AsyncMessage = world.expect(second);
+        assert_eq!((message.event, message.lun), (AsyncEventCode::TASKS_TERMINATED, lun));
     }
     // The fence of the response asks both other connections for an acknowledgement.
     for conn in [second, third] {
@@ -595,8 +595,8 @@ fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
         world.engine.abort(*task);
     }
     answer(&mut world, manage, TmfResult::COMPLETE);
-    let told: AsyncMessage = world.expect(victim);
-    assert_eq!((told.event, told.lun), (AsyncEventCode::TASKS_TERMINATED, LUN));
+    let message: AsyncMessage = world.expect(victim);
+    assert_eq!((message.event, message.lun), (AsyncEventCode::TASKS_TERMINATED, LUN));
     world.expect_silence(victim);
     expect_result(&mut world, other, TmfResult::COMPLETE);
     // No message reports the tasks that the session ends itself.

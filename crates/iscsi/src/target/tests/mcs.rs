@@ -344,9 +344,9 @@ fn the_others_are_told_when_a_connection_is_dropped() {
     bytes[5] = 0xff;
     world.feed(conns[1], &bytes);
     assert_eq!(world.ended(conns[1]), Some(Action::Abort(conns[1])));
-    let told: AsyncMessage = world.expect(conns[0]);
-    assert_eq!((told.event, told.parameter1), (AsyncEventCode::CONNECTION_DROP, 1));
-    assert_eq!((told.parameter2, told.parameter3), (2, 20));
+    let message: AsyncMessage = world.expect(conns[0]);
+    assert_eq!((message.event, message.parameter1), (AsyncEventCode::CONNECTION_DROP, 1));
+    assert_eq!((message.parameter2, message.parameter3), (2, 20));
 }
 
 #[test]
@@ -520,7 +520,7 @@ fn a_session_learns_behind_a_fence_that_another_ended_its_tasks() {
         world.drain();
         // The initiator that requested the function does not wait for acknowledgements of the other sessions.
         assert_eq!(world.expect::<TmfResponse>(other).response, TmfResult::COMPLETE);
-        let (told, first) = start(&mut world, &conns, conns[0]);
+        let (itt, first) = start(&mut world, &conns, conns[0]);
         let (after, second) = start(&mut world, &conns, conns[0]);
         let (elsewhere, third) = start(&mut world, &conns, conns[1]);
         world.finish(first, UNIT_ATTENTION);
@@ -535,7 +535,7 @@ fn a_session_learns_behind_a_fence_that_another_ended_its_tasks() {
         }
         ack(&mut world, conns[1], before.sn.stat_sn.next());
         let came = answers(&mut world, conns[0]);
-        assert_eq!([came[0].itt, came[1].itt], [told, after], "{level}");
+        assert_eq!([came[0].itt, came[1].itt], [itt, after], "{level}");
         assert_eq!(came[0].status, 0x02);
         world.expect_silence(conns[1]);
         ack(&mut world, conns[0], came[0].sn.stat_sn.next());

@@ -63,9 +63,10 @@ fn each_departure_in_a_login_is_told_once_of_an_initiator_with_what_was_made_of_
             let conn = world.connect();
             assert_eq!(log_in(&mut world, conn, name, isid, &more), 0, "{name} {more:?}");
         }
-        let told = notes(&mut world);
-        let [InitiatorNote { initiator, target, peer, kind: NoteKind::Deviation(found) }] = &told[..] else {
-            panic!("{name} {more:?}: {told:?}");
+        let reported = notes(&mut world);
+        let [InitiatorNote { initiator, target, peer, kind: NoteKind::Deviation(found) }] = &reported[..]
+        else {
+            panic!("{name} {more:?}: {reported:?}");
         };
         assert_eq!((initiator.as_str(), *found), (name, Deviation::Login(departure)));
         assert_eq!(target.is_none(), departure == InLogin::ConnectionsInDiscovery);
@@ -113,7 +114,7 @@ fn an_idle_initiator_that_answers_no_ping_is_told_once() {
 #[test]
 fn no_crowd_of_names_makes_it_remember_or_tell_without_bound() {
     let mut world = World::with(Limits { sessions_max: 100, ..Limits::default() }, keys());
-    let mut told = 0;
+    let mut reported = 0;
     for round in 0..3000 {
         let conn = world.connect();
         let name = format!("iqn.2026-11.com.example:host_{round}");
@@ -121,11 +122,11 @@ fn no_crowd_of_names_makes_it_remember_or_tell_without_bound() {
         world.hang_up(conn, base::state_machine::DisconnectReason::Closed);
         world.events.clear();
         if round == 1500 {
-            told = notes(&mut world).len();
+            reported = notes(&mut world).len();
         }
         assert!(world.engine.notes.remembered() <= 1024);
     }
-    assert_eq!((told, notes(&mut world).len()), (64, 64));
+    assert_eq!((reported, notes(&mut world).len()), (64, 64));
 }
 
 /// Logs a host in; the session that it takes over ends. Returns the notes about it.
@@ -140,11 +141,11 @@ fn come(world: &mut World, host: u8) -> Vec<InitiatorNote> {
 fn two_hosts_under_one_name_are_told_with_both_addresses_and_seldom() {
     let mut world = World::new();
     assert_eq!((come(&mut world, 1), come(&mut world, 2)), (Vec::new(), Vec::new()));
-    let told = come(&mut world, 1);
+    let reported = come(&mut world, 1);
     let [InitiatorNote { initiator, target, peer, kind: NoteKind::SharedName { isid, other, times } }] =
-        &told[..]
+        &reported[..]
     else {
-        panic!("{told:?}");
+        panic!("{reported:?}");
     };
     let (target, other) = (target.as_ref().unwrap(), other.to_string());
     assert_eq!((initiator.as_str(), target.as_str()), (INITIATOR, TARGET));

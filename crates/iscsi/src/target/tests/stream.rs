@@ -167,13 +167,13 @@ fn feed_by_loan(world: &mut World, conn: ConnId, mut bytes: &[u8], piece: usize)
         let (now, rest) = bytes.split_at(piece.min(bytes.len()));
         bytes = rest;
         let mut behind = now;
-        if let Some(mut loan) = world.engine.take_rx_buffer(conn) {
-            assert!(loan.buf.capacity() - loan.buf.len() >= loan.len_max);
-            let (into, after) = now.split_at(loan.len_max.min(now.len()));
-            loan.buf.append(into);
+        if let Some(mut rx_buffer) = world.engine.take_rx_buffer(conn) {
+            assert!(rx_buffer.buf.capacity() - rx_buffer.buf.len() >= rx_buffer.len_max);
+            let (into, after) = now.split_at(rx_buffer.len_max.min(now.len()));
+            rx_buffer.buf.append(into);
             lent += into.len();
             behind = after;
-            world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
+            world.engine.return_rx_buffer(world.now, conn, rx_buffer, &world.names);
         }
         world.engine.received(world.now, conn, behind, &world.names);
         world.drain();
@@ -213,7 +213,7 @@ fn a_payload_received_in_place_is_the_same_as_one_that_was_copied() {
 }
 
 /// Starts a large solicited write and takes the receive buffer for its data.
-fn with_a_loan_out() -> (World, ConnId, transport::target::TaskRef, RxBuffer) {
+fn with_rx_buffer_taken() -> (World, ConnId, transport::target::TaskRef, RxBuffer) {
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let command = world.write(conn, 100_000);
@@ -223,18 +223,18 @@ fn with_a_loan_out() -> (World, ConnId, transport::target::TaskRef, RxBuffer) {
     let data = data_out(&command, r2t.ttt, 0, 0, true);
     let bytes = world.frame(conn, data.encode(), &[], &pattern(0, 100_000));
     world.feed(conn, &bytes[..48]);
-    let loan = world.engine.take_rx_buffer(conn).unwrap();
-    assert_eq!(loan.len_max, 100_000);
-    (world, conn, task, loan)
+    let rx_buffer = world.engine.take_rx_buffer(conn).unwrap();
+    assert_eq!(rx_buffer.len_max, 100_000);
+    (world, conn, task, rx_buffer)
 }
 
 #[test]
 fn a_task_may_end_while_its_buffer_is_lent_out() {
-    let (mut world, conn, task, mut loan) = with_a_loan_out();
+    let (mut world, conn, task, mut rx_buffer) = with_rx_buffer_taken();
     world.engine.abort(task);
     world.drain();
-    loan.buf.append(&pattern(0, 60_000));
-    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
+    rx_buffer.buf.append(&pattern(0, 60_000));
+    world.engine.return_rx_buffer(world.now, conn, rx_buffer, &world.names);
     world.feed(conn, &pattern(60_000, 40_000));
     world.expect_silence(conn);
     let next = world.command(conn);
@@ -243,11 +243,11 @@ fn a_task_may_end_while_its_buffer_is_lent_out() {
 
 #[test]
 fn a_connection_may_end_while_a_buffer_is_lent_out() {
-    let (mut world, conn, task, loan) = with_a_loan_out();
+    let (mut world, conn, task, rx_buffer) = with_rx_buffer_taken();
     let session = world.engine.sessions().next().unwrap().session;
     world.engine.close_session(world.now, session);
     assert!(world.engine.take_rx_buffer(conn).is_none());
-    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
+    world.engine.return_rx_buffer(world.now, conn, rx_buffer, &world.names);
     world.drain();
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     assert!(matches!(world.next_event(), Some(Event::SessionDown { why: SessionEnd::Closed, .. })));
@@ -255,22 +255,22 @@ fn a_connection_may_end_while_a_buffer_is_lent_out() {
 
 #[test]
 fn a_loan_that_comes_back_too_full_or_empty_does_no_harm() {
-    let (mut world, conn, task, loan) = with_a_loan_out();
-    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
-    let mut loan = world.engine.take_rx_buffer(conn).unwrap();
-    assert_eq!(loan.len_max, 100_000);
-    loan.buf.append(&[pattern(0, 100_000), [9; 100].into()].concat());
-    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
+    let (mut world, conn, task, rx_buffer) = with_rx_buffer_taken();
+    world.engine.return_rx_buffer(world.now, conn, rx_buffer, &world.names);
+    let mut rx_buffer = world.engine.take_rx_buffer(conn).unwrap();
+    assert_eq!(rx_buffer.len_max, 100_000);
+    rx_buffer.buf.append(&[pattern(0, 100_000), [9; 100].into()].concat());
+    world.engine.return_rx_buffer(world.now, conn, rx_buffer, &world.names);
     world.drain();
     assert_eq!(world.expect_data(task, 0), pattern(0, 100_000));
 }
 
 #[test]
 fn bytes_handed_over_while_a_loan_is_out_are_the_drivers_error() {
-    let (mut world, conn, _, loan) = with_a_loan_out();
+    let (mut world, conn, _, rx_buffer) = with_rx_buffer_taken();
     world.feed(conn, &[1]);
     assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
-    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
+    world.engine.return_rx_buffer(world.now, conn, rx_buffer, &world.names);
 }
 
 #[test]

@@ -330,7 +330,7 @@ fn numbers_wrap() {
     let read = world.read(conn, 4000);
     let up = world.start(conn, &read, &[]);
     let task = world.engine.tasks.get_mut(up.task.0).unwrap();
-    (task.data_in.data_sn, task.data_in.acked_sn) = (DataSn(u32::MAX - 1), DataSn(u32::MAX - 1));
+    task.data_in.set_next_sn(DataSn(u32::MAX - 1));
     world.data_in(up.task, 0, &pattern(0, 4000));
     let sent = data_ins(&mut world, conn);
     assert_eq!(sent.iter().map(|pdu| pdu.data_sn.0).collect::<Vec<_>>(), [u32::MAX - 1, u32::MAX, 0, 1]);

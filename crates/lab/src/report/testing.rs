@@ -1,5 +1,7 @@
 //! A report that uses every part of the model.
 
+use std::collections::BTreeMap;
+
 use base::rng::Rng;
 
 use super::model::*;
@@ -162,5 +164,76 @@ fn throughput(metrics: &[Metric]) -> Table {
             .chain([column("retransmissions", ""), column("tgt, 4 KiB", "MB/s")])
             .collect(),
         rows: DIGESTS.map(row).to_vec(),
+    }
+}
+
+/// An element of a page.
+#[derive(Debug)]
+pub(super) struct Element {
+    pub(super) name: String,
+    pub(super) attributes: BTreeMap<String, String>,
+    /// The text directly in the element, with its character references.
+    pub(super) text: String,
+}
+
+impl Element {
+    /// A number among the attributes.
+    pub(super) fn number(&self, name: &str) -> f64 {
+        let text = self.attributes.get(name).unwrap_or_else(|| panic!("{self:?} has no {name}"));
+        text.parse().unwrap_or_else(|_| panic!("{name} of {self:?} is no number"))
+    }
+
+    pub(super) fn has_class(&self, class: &str) -> bool {
+        self.attributes.get("class").is_some_and(|classes| classes.split(' ').any(|name| name == class))
+    }
+}
+
+/// Returns the elements of a page in the order of their start tags. Panics if the tags do not nest, an attribute
+/// is not quoted or occurs twice, or text contains a bare `&` or `>`.
+pub(super) fn elements(html: &str) -> Vec<Element> {
+    let (mut found, mut open): (Vec<Element>, Vec<usize>) = (Vec::new(), Vec::new());
+    let mut rest = html.strip_prefix("<!DOCTYPE html>").unwrap_or(html);
+    while let Some((text, tagged)) = rest.split_once('<') {
+        if let Some(element) = open.last() {
+            if found[*element].name != "style" {
+                check_text(text);
+            }
+            found[*element].text.push_str(text);
+        }
+        let (tag, after) = tagged.split_once('>').unwrap_or_else(|| panic!("no end of <{tagged:.80}"));
+        rest = after;
+        if let Some(name) = tag.strip_prefix('/') {
+            let start = open.pop().unwrap_or_else(|| panic!("</{name}> without a start"));
+            assert_eq!(found[start].name, name, "ends {:?}", found[start]);
+            continue;
+        }
+        let element = element(tag.trim_end_matches('/'));
+        if !tag.ends_with('/') && element.name != "meta" {
+            open.push(found.len());
+        }
+        found.push(element);
+    }
+    assert!(open.is_empty(), "not ended: {open:?}");
+    found
+}
+
+fn element(tag: &str) -> Element {
+    let (name, mut rest) = tag.split_once(' ').unwrap_or((tag, ""));
+    let mut attributes = BTreeMap::new();
+    while let Some((name, quoted)) = rest.split_once("=\"") {
+        let (value, after) = quoted.split_once('"').unwrap_or_else(|| panic!("no end of {quoted}"));
+        check_text(value);
+        assert!(attributes.insert(name.trim().to_owned(), value.to_owned()).is_none(), "{name} twice: {tag}");
+        rest = after;
+    }
+    assert!(rest.trim().is_empty(), "not quoted: {rest} in {tag}");
+    Element { name: name.to_owned(), attributes, text: String::new() }
+}
+
+fn check_text(text: &str) {
+    assert!(!text.contains('>'), "bare > in {text}");
+    for reference in text.split('&').skip(1) {
+        let known = ["amp;", "lt;", "gt;", "quot;", "#39;"];
+        assert!(known.iter().any(|name| reference.starts_with(name)), "bare & in {text}");
     }
 }

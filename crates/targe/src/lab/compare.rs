@@ -159,6 +159,7 @@ fn counts(comparison: &Comparison) -> String {
     let counts: Vec<String> = counts.map(|(count, word)| format!("{count} {word}")).collect();
     match comparison.changes.len() {
         0 => "the reports have no quantity in common\n".to_owned(),
+        1 => format!("1 quantity: {}\n", counts.join(", ")),
         total => format!("{total} quantities: {}\n", counts.join(", ")),
     }
 }

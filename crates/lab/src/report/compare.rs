@@ -61,14 +61,16 @@ pub enum Verdict {
     Better,
     /// The change is significant, and neither better nor worse.
     Different,
-    /// The change is not significant: the samples show no difference, which does not prove that there is none.
+    /// The change is not significant: the samples show no difference, which does not prove that there is
+    /// none.
     NotSignificant,
 }
 
 /// Compares two reports by the circumstances and quantities of their metrics.
 ///
 /// The two runs took place at different times, so their samples are independent. The order of circumstances
-/// does not matter. A metric whose unit differs is not compared.
+/// does not matter. A metric whose unit differs is not compared. A change is one of trimmed geometric means,
+/// so it can differ a little from that of the medians.
 pub fn compare(first: &Report, second: &Report) -> Comparison {
     let (in_first, in_second) = (by_key(first), by_key(second));
     let partner = |metric: &Metric| in_second.get(&key(metric)).copied();

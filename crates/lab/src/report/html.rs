@@ -127,9 +127,10 @@ fn section(html: &mut String, number: usize, section: &Section) {
 }
 
 fn figure(html: &mut String, id: &str, plot: &Plot) {
+    let class = if plot::is_wide(plot) { " class=\"wide\"" } else { "" };
     let _ = write!(
         html,
-        "<figure>\n<figcaption>{}</figcaption>\n{}<div class=\"scroll\">{}</div>\n",
+        "<figure{class}>\n<figcaption>{}</figcaption>\n{}<div class=\"scroll\">{}</div>\n",
         Escaped(&plot.caption),
         plot::legend(plot),
         plot::svg(plot, id),

@@ -7,14 +7,15 @@ use super::model::Estimate;
 /// How many digits a measured number has: more are noise in most experiments.
 const DIGITS: i32 = 3;
 
-/// If half of an interval is less than the last of [`DIGITS`] digits, there are more digits, up to this number.
+/// If half of an interval is less than the last of [`DIGITS`] digits, there are more digits, up to this
+/// number.
 const DIGITS_MAX: i32 = 6;
 
 /// What stands for a number that is not finite.
 const NONE: &str = "–";
 
-/// A number with three significant digits; a whole number below a million has all of its digits, since it may be
-/// a count.
+/// A number with three significant digits; a whole number below a million has all of its digits, since it
+/// may be a count.
 #[derive(Clone, Copy, Debug)]
 pub struct Short(pub f64);
 
@@ -68,22 +69,21 @@ fn rounded(value: f64, decimals: i32) -> String {
     rounded_like(value, value, decimals)
 }
 
-/// Rounds a number to so many decimals. It is in scientific notation if `largest` is very large or very small.
+/// Rounds a number to so many decimals. It is in scientific notation if `largest` is very large or very
+/// small.
 fn rounded_like(value: f64, largest: f64, decimals: i32) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
     }
     let exponent = exponent(largest);
     if value != 0.0 && !(-4..=6).contains(&exponent) {
-        let power = 10_f64.powi(exponent);
-        let mantissa = fixed(value / power, decimals.saturating_add(exponent));
-        return format!("{mantissa}·10{}", superscript(exponent));
+        return scientific(value / 10_f64.powi(exponent), decimals.saturating_add(exponent), exponent);
     }
     fixed(value, decimals)
 }
 
-/// Writes a number with so many decimals, a real minus sign, and a narrow space between groups of three digits
-/// from five digits on.
+/// Writes a number with so many decimals, a real minus sign, and a narrow space between groups of three
+/// digits from five digits on.
 pub(super) fn fixed(value: f64, decimals: i32) -> String {
     let power = 10_f64.powi(decimals.saturating_neg().max(0));
     let whole = if decimals < 0 { (value / power).round() * power } else { value };
@@ -103,6 +103,16 @@ pub(super) fn fixed(value: f64, decimals: i32) -> String {
         out.push_str(fraction);
     }
     out
+}
+
+/// Writes a number in scientific notation: `1.23·10⁹`.
+pub(super) fn scientific(mantissa: f64, decimals: i32, exponent: i32) -> String {
+    format!("{}·{}", fixed(mantissa, decimals), power_of_ten(exponent))
+}
+
+/// Writes a power of ten: `10⁻⁹`.
+pub(super) fn power_of_ten(exponent: i32) -> String {
+    format!("10{}", superscript(exponent))
 }
 
 fn superscript(exponent: i32) -> String {

@@ -44,6 +44,11 @@ pub(super) fn svg(plot: &Plot, id: &str) -> String {
     svg
 }
 
+/// Returns whether a plot needs more width than others.
+pub(super) fn is_wide(plot: &Plot) -> bool {
+    Canvas::of(plot).width > WIDTH_MIN * 1.25
+}
+
 /// Returns how many points a plot cannot show: those at or below zero of a logarithmic axis, those without
 /// a number, and those beyond the names of the axis.
 pub(super) fn hidden_points(plot: &Plot) -> usize {

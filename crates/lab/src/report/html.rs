@@ -65,13 +65,14 @@ fn state(html: &mut String, report: &Report) {
     let (class, state) = match &report.ended {
         Ended::Complete => ("complete", "Complete: the whole plan was carried out.".to_owned()),
         Ended::Early(why) => {
+            let why = why.trim_end_matches('.');
             ("early", format!("Ended early: {why}. The figures cover what was measured before."))
         }
     };
     let _ = writeln!(
         html,
         "<p class=\"state {class}\"><strong>{}</strong> <span><time datetime=\"{}\">{}</time>, {}</span></p>",
-        Escaped(&state.replace("..", ".")),
+        Escaped(&state),
         Escaped(&report.started),
         Escaped(&started),
         duration(report.seconds),

@@ -136,16 +136,34 @@ fn figure(html: &mut String, id: &str, plot: &Plot) {
         plot::legend(plot),
         plot::svg(plot, id),
     );
-    match plot::hidden_points(plot) {
-        0 => {}
-        1 => html.push_str("<p class=\"note\">The plot cannot show one of the points.</p>\n"),
-        count => {
-            let _ = writeln!(html, "<p class=\"note\">The plot cannot show {count} of the points.</p>");
-        }
-    }
+    notes(html, plot);
     html.push_str("<details><summary>Values of this plot</summary>\n");
     table::write(html, &plot::values(plot));
     html.push_str("</details>\n</figure>\n");
+}
+
+/// Tells what a plot does not show.
+fn notes(html: &mut String, plot: &Plot) {
+    let (hidden, cut) = (plot::hidden_points(plot), plot::cut_error_bars(plot));
+    if hidden > 0 {
+        let _ = writeln!(
+            html,
+            "<p class=\"note\">Not shown, since the axes cannot: {}.</p>",
+            count(hidden, "point")
+        );
+    }
+    if cut > 0 {
+        let bars = count(cut, "error bar");
+        let _ =
+            writeln!(html, "<p class=\"note\">Longer than the plot, and drawn without a cap: {bars}.</p>");
+    }
+}
+
+fn count(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
 }
 
 fn metrics(html: &mut String, report: &Report) {

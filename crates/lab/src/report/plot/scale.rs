@@ -103,6 +103,13 @@ impl Scale {
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
+    /// Returns whether a value lies between the ends of the axis.
+    pub(super) fn contains(&self, value: f64) -> bool {
+        let value = if self.logarithmic { value.log10() } else { value };
+        let slack = 1e-9 * (self.high - self.low);
+        (self.low - slack..=self.high + slack).contains(&value)
+    }
+
     /// Returns the ticks: fractions of the axis with their labels.
     pub(super) fn ticks(&self) -> impl Iterator<Item = (f64, &str)> {
         self.ticks.iter().map(|(value, label)| (self.clamped(*value), label.as_str()))

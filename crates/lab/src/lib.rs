@@ -7,11 +7,13 @@
 //!   them.
 //! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
 //!   PDUs, which TCP checksums cannot detect.
+//! * [`bed`] makes two hosts, a link between them and a target, on this machine.
 //! * [`experiment`] is what experiments have in common, and [`report`] what they result in.
 //!
 //! **Invariant:** this crate never links a target, so that it tests every target in the same way.
 #![forbid(unsafe_code)]
 
+pub mod bed;
 pub mod bench;
 pub mod experiment;
 pub mod proxy;

@@ -18,5 +18,6 @@ pub mod bench;
 pub mod experiment;
 pub mod proxy;
 pub mod report;
+pub mod statistics;
 pub mod verify;
 pub mod wire;

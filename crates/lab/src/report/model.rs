@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::statistics::Estimate;
+
 /// The version of the JSON form. It grows when a field changes its meaning or goes.
 pub const SCHEMA: u32 = 1;
 
@@ -91,17 +93,6 @@ pub enum Cell {
     Estimate(Estimate),
     /// There is no value; the text tells why ("not installed").
     Absent(String),
-}
-
-/// A measured number with its 95 % confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Estimate {
-    /// The median.
-    pub value: f64,
-    /// The lower end of the interval.
-    pub low: f64,
-    /// The upper end of the interval.
-    pub high: f64,
 }
 
 /// A plot.

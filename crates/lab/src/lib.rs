@@ -7,6 +7,7 @@
 //!   them.
 //! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
 //!   PDUs, which TCP checksums cannot detect.
+//! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`experiment`] is what experiments have in common, and [`report`] what they result in.
 //!
 //! **Invariant:** this crate never links a target, so that it tests every target in the same way.
@@ -16,5 +17,6 @@ pub mod bench;
 pub mod experiment;
 pub mod proxy;
 pub mod report;
+pub mod signature;
 pub mod verify;
 pub mod wire;

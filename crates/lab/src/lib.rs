@@ -8,6 +8,7 @@
 //! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
 //!   PDUs, which TCP checksums cannot detect.
 //! * [`bed`] makes two hosts, a link between them and a target, on this machine.
+//! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`experiment`] is what experiments have in common, and [`report`] what they result in.
 //!
 //! **Invariant:** this crate never links a target, so that it tests every target in the same way.
@@ -19,5 +20,6 @@ pub mod experiment;
 pub mod proxy;
 pub mod report;
 pub mod statistics;
+pub mod signature;
 pub mod verify;
 pub mod wire;

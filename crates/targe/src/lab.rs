@@ -1,5 +1,6 @@
 //! `targe lab`: experiments, and the instruments that they use.
 
+mod compare;
 mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -27,6 +28,8 @@ enum Instrument {
     Proxy(ProxyArgs),
     /// Forward frames between two Ethernet interfaces and drop, duplicate, reorder and corrupt them
     Wire(Box<wire::WireArgs>),
+    /// Compare two runs of an experiment by their result.json: which quantities became better or worse
+    Compare(compare::CompareArgs),
 }
 
 #[derive(Debug, Args)]
@@ -60,6 +63,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.instrument {
         Instrument::Proxy(args) => proxy(args),
         Instrument::Wire(args) => wire::run(args),
+        Instrument::Compare(args) => compare::run(args),
     }
 }
 

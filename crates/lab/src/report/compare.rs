@@ -53,7 +53,7 @@ pub struct MetricChange {
 
 /// What a change means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The second report is significantly worse.
     Worse,
@@ -62,7 +62,7 @@ pub enum Verdict {
     /// The change is significant, and neither better nor worse.
     Different,
     /// The change is not significant: the samples show no difference, which does not prove that there is none.
-    NotSignificant,
+    Unclear,
 }
 
 /// Compares two reports by the circumstances and quantities of their metrics.
@@ -118,13 +118,13 @@ fn change(first: &Metric, second: &Metric) -> MetricChange {
         first: statistics::estimate(&first.samples),
         second: statistics::estimate(&second.samples),
         change: statistics::percent_change(&first.samples, &second.samples, Pairing::Independent),
-        verdict: Verdict::NotSignificant,
+        verdict: Verdict::Unclear,
     }
 }
 
 fn verdict(better: Better, change: &Change) -> Verdict {
     match (change.significant, better) {
-        (false, _) => Verdict::NotSignificant,
+        (false, _) => Verdict::Unclear,
         (true, Better::Neither) => Verdict::Different,
         (true, Better::Higher) if change.percent > 0.0 => Verdict::Better,
         (true, Better::Lower) if change.percent < 0.0 => Verdict::Better,

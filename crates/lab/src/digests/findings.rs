@@ -72,7 +72,7 @@ fn sections(measured: &Measured, costs: &[Cost]) -> Vec<Section> {
     sections
 }
 
-const THROUGHPUT: &str = "The changes are medians of the rounds' differences from sessions without digests, in \
+const THROUGHPUT: &str = "The changes are the mean ratios, over the rounds, to sessions without digests, in \
      percent of throughput: negative numbers are costs. A change is called significant if it is so after Holm's \
      correction for the number of comparisons, at 5 %. The bare echo is the limit of the two processes and the \
      network without iSCSI: a server that answers each request of 48 bytes with a block, and a client that keeps as \

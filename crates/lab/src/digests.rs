@@ -130,9 +130,12 @@ fn measure_all(
         for at in 0..measured.cells.len() {
             let done = round * per_round + at * offered.len();
             let place = Place { round, at, done, total: rounds * per_round };
-            if !measure_cell(plan, place, path, measured, control)? {
+            let is_measured = measure_cell(plan, place, path, measured, control);
+            // A signal may also have made a system call fail.
+            if control.is_stopped() {
                 return Ok(Ended::Early(format!("it was stopped in round {} of {rounds}", round + 1)));
             }
+            is_measured?;
         }
     }
     Ok(Ended::Complete)
@@ -147,16 +150,15 @@ struct Place {
     total: usize,
 }
 
-/// Measures one workload with every setting. A round that is not complete leaves no samples. Returns false if
-/// it was stopped.
+/// Measures one workload with every setting. A round that is not complete leaves no samples.
 fn measure_cell(
     plan: &DigestsPlan,
     place: Place,
     path: &mut TestPath,
     measured: &mut Measured,
     control: &mut Control<'_>,
-) -> Result<bool, LabError> {
-    let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(true) };
+) -> Result<(), LabError> {
+    let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(()) };
     let cell = samples.cell;
     if let Some(link) = cell.link_plan() {
         let fresh = measured.calibrations.iter().all(|(known, _)| *known != link);
@@ -175,7 +177,7 @@ fn measure_cell(
         // Every setting of a round meets the same addresses and data.
         let seed = plan.seed.wrapping_add(u64::try_from(place.round).unwrap_or(0));
         let Some((sample, report)) = path.measure(plan, &cell, *digests, seed, control.stop)? else {
-            return Ok(false);
+            return Ok(());
         };
         measured.connections_lost += report.connections_lost;
         measured.engine = report.engine;
@@ -184,5 +186,5 @@ fn measure_cell(
     for (setting, sample) in fresh {
         samples.settings.get_mut(setting).into_iter().for_each(|(_, list)| list.push(sample));
     }
-    Ok(!control.is_stopped())
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The bare limits of a path: the rate of TCP streams without iSCSI, and the rate at which a server that does
 //! nothing else answers requests.
 
+use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -106,10 +107,15 @@ fn receive(mut stream: TcpStream, span: Duration) -> io::Result<f64> {
     Ok(to_f64(bytes) / elapsed.as_secs_f64())
 }
 
+/// Receives something; a signal of this process does not end the measurement.
 fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<u64> {
-    match stream.read(buffer)? {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        len => Ok(u64::try_from(len).unwrap_or(u64::MAX)),
+    loop {
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => return Ok(u64::try_from(len).unwrap_or(u64::MAX)),
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+        }
     }
 }
 
@@ -131,15 +137,12 @@ pub fn echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Resul
     Ok(Echo { per_second, latency_us: in_flight / per_second.max(f64::MIN_POSITIVE) * 1e6 })
 }
 
-fn answer_requests(mut stream: TcpStream, block: usize) -> io::Result<()> {
+fn answer_requests(mut stream: TcpStream, block: usize) -> io::Result<Infallible> {
     let answer = vec![0x5a; block];
     let (mut requests, mut partial) = (vec![0; CHUNK], 0);
     loop {
-        let len = stream.read(&mut requests)?;
-        if len == 0 {
-            return Ok(());
-        }
-        partial += len;
+        // The client closes the connection at the end.
+        partial += usize::try_from(read_some(&mut stream, &mut requests)?).unwrap_or(0);
         for _ in 0..partial / REQUEST_LEN {
             stream.write_all(&answer)?;
         }

@@ -65,8 +65,8 @@ impl LinkPlan {
     /// The link of a new bed.
     pub const DEFAULT: Self = Self { mtu: 1500, rate_bits: None };
 
-    /// Returns the rate of TCP payload that the framing leaves of the link's rate, in bytes per second: 1448 of
-    /// 1538 bytes at an MTU of 1500. A link that is not shaped has none.
+    /// Returns the rate of TCP payload that the framing leaves of the link's rate, in bytes per second:
+    /// 1448 of 1538 bytes at an MTU of 1500. A link that is not shaped has none.
     pub fn payload_rate(&self) -> Option<f64> {
         let mtu = f64::from(self.mtu);
         let share = (mtu - f64::from(TCP_OVERHEAD)) / (mtu + f64::from(WIRE_OVERHEAD));

@@ -1,9 +1,9 @@
 //! What do iSCSI digests cost on this path? Measures throughput, latency and processor time with no digest,
 //! the header digest, the data digest and both, and gives advice.
 //!
-//! Within a round, all settings of the digests run directly one after the other for each workload, in an order
-//! that rotates, so that whatever else the machine does disturbs all of them alike. Costs are computed from
-//! the ratios within the rounds.
+//! Within a round, all settings of the digests run directly one after the other for each workload, in an
+//! order that rotates, so that whatever else the machine does disturbs all of them alike. Costs are
+//! computed from the ratios within the rounds.
 
 mod advice;
 mod costs;
@@ -59,8 +59,9 @@ pub fn run(
     command: &str,
     control: &mut Control<'_>,
 ) -> Result<Report, LabError> {
-    let (started, clock) = (machine::timestamp(), Instant::now());
+    let (started, clock, mut machine) = (machine::timestamp(), Instant::now(), machine::describe());
     let (plan, mut caveats) = adapted(plan, subject);
+    caveats.extend(machine::load_average().and_then(findings::load_caveat));
     let mut path = TestPath::open(subject, &plan, control.stop)?;
     let mut measured = Measured::default();
     let offered = offered_settings(&plan, &path, &mut measured)?;
@@ -72,12 +73,13 @@ pub fn run(
     };
     drop(path);
     caveats.extend(findings::caveats(subject, &measured));
+    machine.push(("I/O engine of the initiator".to_owned(), measured.engine.clone()));
     let run = Run { plan: &plan, measured: &measured, ended: &ended };
     Ok(Report {
         started,
         seconds: clock.elapsed().as_secs_f64(),
         caveats,
-        machine: machine::describe(),
+        machine,
         command: command.to_owned(),
         ..findings::report(&run)
     })

@@ -16,6 +16,10 @@ pub fn describe() -> Vec<(String, String)> {
         ("virtual machine", if virtualized { "yes" } else { "no sign of one" }.to_owned()),
         ("memory", memory),
         ("kernel", format!("Linux {}", read("/proc/sys/kernel/osrelease").trim())),
+        (
+            "load average at the start",
+            load_average().map_or_else(|| UNKNOWN.to_owned(), |load| load.to_string()),
+        ),
         ("architecture", std::env::consts::ARCH.to_owned()),
         ("targe", env!("CARGO_PKG_VERSION").to_owned()),
         (
@@ -24,6 +28,11 @@ pub fn describe() -> Vec<(String, String)> {
         ),
     ];
     rows.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// Returns how many threads ran or waited for a processor, on average over the last minute.
+pub fn load_average() -> Option<f64> {
+    read("/proc/loadavg").split(' ').next()?.parse().ok()
 }
 
 const UNKNOWN: &str = "unknown";

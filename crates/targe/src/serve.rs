@@ -8,6 +8,7 @@ use daemon::serve::{ServeError, Started, serve};
 
 use crate::Failure;
 use crate::cli::ServeArgs;
+use crate::shell::quoted;
 
 /// The most targets that are listed at the start; `targe status` lists all.
 const TARGETS_SHOWN_MAX: usize = 8;
@@ -144,12 +145,6 @@ fn ways_over_ether(targets: &[Target], frames: &HyperScsiService) -> String {
     )
 }
 
-/// Quotes a word so that a shell reads it as one word.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+,=".contains(c);
-    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
-}
-
 /// Returns the name by which this program was called, which works again from the same directory.
 fn own_name() -> String {
     let first = std::env::args().next().filter(|name| !name.is_empty());
@@ -178,21 +173,4 @@ fn ways_to_use(target: &Target, portal: &str) -> String {
          targe:\n  \
          {targe} bench {url} --random\n"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_pasted_is_one_word_to_a_shell() {
-        for (word, text) in [
-            ("target/release/targe", "target/release/targe"),
-            ("Lager 7", "'Lager 7'"),
-            ("it's", "'it'\\''s'"),
-            ("hyperscsi://a@eth0/b/0?password_file=FILE", "'hyperscsi://a@eth0/b/0?password_file=FILE'"),
-        ] {
-            assert_eq!(quoted(word), text);
-        }
-    }
 }

@@ -66,8 +66,8 @@ const LINK_INDEX: u32 = 2;
 const LINK_NAME: &str = "eth0";
 const PREFIX_LEN: u8 = 24;
 
-/// The segments that TCP may hand to an interface in one piece: the kernel's default, and where a shaper is to
-/// see frames of the link's MTU.
+/// The segments that TCP may hand to an interface in one piece: the kernel's default, and where a shaper is
+/// to see frames of the link's MTU.
 const GSO_SEGMENTS: u32 = 65_535;
 const GSO_SEGMENTS_SHAPED: u32 = 1;
 
@@ -77,8 +77,8 @@ const BURST_MIN: u64 = 64 << 10;
 /// For fast links, the burst in parts of a second.
 const BURST_PER_SECOND: u64 = 2000;
 
-/// The bytes that wait for a shaped interface at most: as many full frames of 1500 bytes as an interface's own
-/// queue holds.
+/// The bytes that wait for a shaped interface at most: as many full frames of 1500 bytes as an interface's
+/// own queue holds.
 const QUEUE_LEN: u32 = 1000 * 1514;
 
 /// Creates the veth pair between two namespaces, with addresses.

@@ -32,8 +32,8 @@ impl Namespace {
         made.and_then(|made| made).map_err(|why| system("create a network namespace", why))
     }
 
-    /// Runs `work` on a thread in this namespace, and waits for its end. The threads and processes that `work`
-    /// starts are in this namespace too.
+    /// Runs `work` on a thread in this namespace, and waits for its end. The threads and processes that
+    /// `work` starts are in this namespace too.
     ///
     /// # Errors
     /// [`LabError::System`] if there can be no such thread, or if it panics.

@@ -7,8 +7,8 @@ use std::time::Duration;
 /// Returns the processor time that the threads of a process have used, user and system together. Threads that
 /// have ended do not count; a target's reactors live as long as the process.
 ///
-/// The kernel counts nanoseconds, and includes the present time slice of a thread that is running with a delay
-/// of a timer tick at most.
+/// The kernel counts nanoseconds, and includes the present time slice of a thread that is running with a
+/// delay of a timer tick at most.
 ///
 /// # Errors
 /// If there is no such process, or if the kernel keeps no such statistics.

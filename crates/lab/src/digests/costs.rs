@@ -38,8 +38,8 @@ pub(super) fn change_of(
     complete.then(|| percent_change(&base, &other, Pairing::Paired))
 }
 
-/// Returns the change of a quantity on a link, and the number of its workloads: each round gives the geometric
-/// mean over them. Workloads that lack a round do not count.
+/// Returns the change of a quantity on a link, and the number of its workloads: each round gives the
+/// geometric mean over them. Workloads that lack a round do not count.
 pub(super) fn mean_change(
     measured: &Measured,
     link: Link,

@@ -235,6 +235,15 @@ pub(super) fn caveats(subject: &Subject, measured: &Measured) -> Vec<String> {
     caveats
 }
 
+/// Warns if other programs used the machine before the run: from half of a thread on.
+pub(super) fn load_caveat(load_average: f64) -> Option<String> {
+    (load_average >= 0.5).then(|| {
+        format!(
+            "Other programs used this machine (load average {load_average} at the start), which makes intervals wide."
+        )
+    })
+}
+
 const BED_CAVEATS: [&str; 4] = [
     "Both ends ran on this machine and shared its processors, so that a digest costs throughput twice: at its sender \
      and at its receiver. Between two machines the cost is lower where the processors are the limit.",

@@ -23,8 +23,8 @@ pub struct DigestsPlan {
     pub seconds: f64,
     /// The duration of the load before each measurement in seconds, 0 to 600.
     pub warmup: f64,
-    /// The digests that are compared: `none`, `header`, `data`, `both`. `none` is what the others are compared
-    /// with.
+    /// The digests that are compared: `none`, `header`, `data`, `both`. `none` is what the others are
+    /// compared with.
     pub digests: Vec<Digests>,
     /// The MTU of the link in bytes, 576 to 65535.
     pub mtu: Vec<u32>,
@@ -71,9 +71,9 @@ pub enum Link {
 impl DigestsPlan {
     /// Returns the plan of a full run, about fifteen minutes.
     ///
-    /// It has half reads and half writes, as the published measurement: what a digest costs a read, it costs a
-    /// write at the other end. Blocks of 512 bytes are left out: like those of 4 KiB, their cost is that of a
-    /// command.
+    /// It has half reads and half writes, as the published measurement: what a digest costs a read, it
+    /// costs a write at the other end. Blocks of 512 bytes are left out: like those of 4 KiB, their cost is
+    /// that of a command.
     pub fn full() -> Self {
         Self {
             rounds: 7,

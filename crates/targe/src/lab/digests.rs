@@ -15,7 +15,8 @@ use crate::{Failure, connect, signals};
 pub(crate) struct DigestsArgs {
     #[arg(help = format!("{URL_HELP} [default: a target on a virtual link of this machine, which needs root]"))]
     url: Option<String>,
-    /// Read what varies from this TOML file: rounds, seconds, warmup, digests, mtu, depth, block, mix, link, seed
+    /// Read what varies from this TOML file: rounds, seconds, warmup, digests, mtu, depth, block, mix,
+    /// link, seed
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     plan: Option<PathBuf>,
     /// Measure for two minutes instead of fifteen

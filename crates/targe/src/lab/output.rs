@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lab::experiment::{LabError, Progress};
 use lab::report::{Ended, Report};
 
-use crate::{Failure, print};
+use crate::{Failure, print, shell};
 
 /// How often the line is redrawn.
 const EVERY: Duration = Duration::from_millis(200);
@@ -63,7 +63,7 @@ fn line(progress: &Progress<'_>, took: Duration) -> String {
 
 /// Returns the command line of this process, quoted for a shell.
 pub(super) fn command_line() -> String {
-    let arguments = std::env::args().skip(1).map(|word| crate::serve::quoted(&word));
+    let arguments = std::env::args().skip(1).map(|word| shell::quoted(&word));
     std::iter::once("targe".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 

@@ -161,8 +161,8 @@ fn finite(value: f64) -> Cell {
     if value.is_finite() { Cell::Number(value) } else { Cell::Absent(NOT_MEASURED.to_owned()) }
 }
 
-/// A row of Daugherty's table: the MTU, MB/s without digests, and the changes in percent by the header digest,
-/// the data digest and both.
+/// A row of Daugherty's table: the MTU, MB/s without digests, and the changes in percent by the header
+/// digest, the data digest and both.
 type PublishedRow = (u32, f64, [f64; 3]);
 
 /// Daugherty, "Understanding iSCSI Digests": half reads, 64 KiB, 60 s, mean MB/s.

@@ -29,8 +29,8 @@ pub struct Estimate {
 /// Whether the samples of two series belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// The samples at one index were measured in one round, one right after the other, so that whatever slowed
-    /// the machine in that round slowed both.
+    /// The samples at one index were measured in one round, one right after the other, so that whatever
+    /// slowed the machine in that round slowed both.
     Paired,
     /// The two series were measured at different times.
     Independent,

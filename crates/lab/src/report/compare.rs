@@ -53,7 +53,7 @@ pub struct MetricChange {
 
 /// What a change means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The second report is significantly worse.
     Worse,
@@ -61,14 +61,16 @@ pub enum Verdict {
     Better,
     /// The change is significant, and neither better nor worse.
     Different,
-    /// The change is not significant: the samples show no difference, which does not prove that there is none.
-    Unclear,
+    /// The change is not significant: the samples show no difference, which does not prove that there is
+    /// none.
+    NotSignificant,
 }
 
 /// Compares two reports by the circumstances and quantities of their metrics.
 ///
 /// The two runs took place at different times, so their samples are independent. The order of circumstances
-/// does not matter. A metric whose unit differs is not compared.
+/// does not matter. A metric whose unit differs is not compared. A change is one of trimmed geometric means,
+/// so it can differ a little from that of the medians.
 pub fn compare(first: &Report, second: &Report) -> Comparison {
     let (in_first, in_second) = (by_key(first), by_key(second));
     let partner = |metric: &Metric| in_second.get(&key(metric)).copied();
@@ -118,13 +120,13 @@ fn change(first: &Metric, second: &Metric) -> MetricChange {
         first: statistics::estimate(&first.samples),
         second: statistics::estimate(&second.samples),
         change: statistics::percent_change(&first.samples, &second.samples, Pairing::Independent),
-        verdict: Verdict::Unclear,
+        verdict: Verdict::NotSignificant,
     }
 }
 
 fn verdict(better: Better, change: &Change) -> Verdict {
     match (change.significant, better) {
-        (false, _) => Verdict::Unclear,
+        (false, _) => Verdict::NotSignificant,
         (true, Better::Neither) => Verdict::Different,
         (true, Better::Higher) if change.percent > 0.0 => Verdict::Better,
         (true, Better::Lower) if change.percent < 0.0 => Verdict::Better,

@@ -65,13 +65,14 @@ fn state(html: &mut String, report: &Report) {
     let (class, state) = match &report.ended {
         Ended::Complete => ("complete", "Complete: the whole plan was carried out.".to_owned()),
         Ended::Early(why) => {
+            let why = why.trim_end_matches('.');
             ("early", format!("Ended early: {why}. The figures cover what was measured before."))
         }
     };
     let _ = writeln!(
         html,
         "<p class=\"state {class}\"><strong>{}</strong> <span><time datetime=\"{}\">{}</time>, {}</span></p>",
-        Escaped(&state.replace("..", ".")),
+        Escaped(&state),
         Escaped(&report.started),
         Escaped(&started),
         duration(report.seconds),
@@ -127,23 +128,42 @@ fn section(html: &mut String, number: usize, section: &Section) {
 }
 
 fn figure(html: &mut String, id: &str, plot: &Plot) {
+    let class = if plot::is_wide(plot) { " class=\"wide\"" } else { "" };
     let _ = write!(
         html,
-        "<figure>\n<figcaption>{}</figcaption>\n{}<div class=\"scroll\">{}</div>\n",
+        "<figure{class}>\n<figcaption>{}</figcaption>\n{}<div class=\"scroll\">{}</div>\n",
         Escaped(&plot.caption),
         plot::legend(plot),
         plot::svg(plot, id),
     );
-    match plot::hidden_points(plot) {
-        0 => {}
-        1 => html.push_str("<p class=\"note\">The plot cannot show one of the points.</p>\n"),
-        count => {
-            let _ = writeln!(html, "<p class=\"note\">The plot cannot show {count} of the points.</p>");
-        }
-    }
+    notes(html, plot);
     html.push_str("<details><summary>Values of this plot</summary>\n");
     table::write(html, &plot::values(plot));
     html.push_str("</details>\n</figure>\n");
+}
+
+/// Tells what a plot does not show.
+fn notes(html: &mut String, plot: &Plot) {
+    let (hidden, cut) = (plot::hidden_points(plot), plot::cut_error_bars(plot));
+    if hidden > 0 {
+        let _ = writeln!(
+            html,
+            "<p class=\"note\">Not shown, since the axes cannot: {}.</p>",
+            count(hidden, "point")
+        );
+    }
+    if cut > 0 {
+        let bars = count(cut, "error bar");
+        let _ =
+            writeln!(html, "<p class=\"note\">Longer than the plot, and drawn without a cap: {bars}.</p>");
+    }
+}
+
+fn count(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
 }
 
 fn metrics(html: &mut String, report: &Report) {

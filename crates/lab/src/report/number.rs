@@ -7,14 +7,15 @@ use super::model::Estimate;
 /// How many digits a measured number has: more are noise in most experiments.
 const DIGITS: i32 = 3;
 
-/// If half of an interval is less than the last of [`DIGITS`] digits, there are more digits, up to this number.
+/// If half of an interval is less than the last of [`DIGITS`] digits, there are more digits, up to this
+/// number.
 const DIGITS_MAX: i32 = 6;
 
 /// What stands for a number that is not finite.
 const NONE: &str = "–";
 
-/// A number with three significant digits; a whole number below a million has all of its digits, since it may be
-/// a count.
+/// A number with three significant digits; a whole number below a million has all of its digits, since it
+/// may be a count.
 #[derive(Clone, Copy, Debug)]
 pub struct Short(pub f64);
 
@@ -33,14 +34,23 @@ impl fmt::Display for Short {
 /// that the interval shows. There is no interval if its ends are not finite or equal.
 pub fn estimate(estimate: &Estimate) -> (String, Option<(String, String)>) {
     let Estimate { value, low, high } = *estimate;
-    let largest = [value, low, high].into_iter().filter(|end| end.is_finite()).fold(0.0, largest_of);
     if !(low.is_finite() && high.is_finite()) || low == high {
         return (Short(value).to_string(), None);
     }
+    let largest = [value, low, high].into_iter().fold(0.0, largest_of);
     let digits =
         decimals(largest, DIGITS).max(decimals((high - low) / 2.0, 1).min(decimals(largest, DIGITS_MAX)));
-    let text = |number| rounded_like(number, largest, digits);
+    let text = |number| rounded_beside(number, largest, digits);
     (text(value), Some((text(low), text(high))))
+}
+
+/// Rounds a number to the decimals of a larger one, unless that leaves too little of it.
+fn rounded_beside(number: f64, largest: f64, digits: i32) -> String {
+    let is_far = number == 0.0 || exponent(largest) - exponent(number) > DIGITS;
+    if is_far && (is_scientific(largest) || is_scientific(number)) {
+        return Short(number).to_string();
+    }
+    rounded_like(number, largest, digits.max(decimals(number, DIGITS).min(0)))
 }
 
 fn largest_of(a: f64, b: f64) -> f64 {
@@ -68,22 +78,25 @@ fn rounded(value: f64, decimals: i32) -> String {
     rounded_like(value, value, decimals)
 }
 
-/// Rounds a number to so many decimals. It is in scientific notation if `largest` is very large or very small.
+/// Rounds a number to so many decimals. It is in scientific notation if `largest` is very large or very
+/// small.
 fn rounded_like(value: f64, largest: f64, decimals: i32) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
     }
-    let exponent = exponent(largest);
-    if value != 0.0 && !(-4..=6).contains(&exponent) {
-        let power = 10_f64.powi(exponent);
-        let mantissa = fixed(value / power, decimals.saturating_add(exponent));
-        return format!("{mantissa}·10{}", superscript(exponent));
+    if value != 0.0 && is_scientific(largest) {
+        let exponent = exponent(largest);
+        return scientific(value / 10_f64.powi(exponent), decimals.saturating_add(exponent), exponent);
     }
     fixed(value, decimals)
 }
 
-/// Writes a number with so many decimals, a real minus sign, and a narrow space between groups of three digits
-/// from five digits on.
+fn is_scientific(value: f64) -> bool {
+    !(-4..=6).contains(&exponent(value))
+}
+
+/// Writes a number with so many decimals, a real minus sign, and a narrow space between groups of three
+/// digits from five digits on.
 pub(super) fn fixed(value: f64, decimals: i32) -> String {
     let power = 10_f64.powi(decimals.saturating_neg().max(0));
     let whole = if decimals < 0 { (value / power).round() * power } else { value };
@@ -103,6 +116,16 @@ pub(super) fn fixed(value: f64, decimals: i32) -> String {
         out.push_str(fraction);
     }
     out
+}
+
+/// Writes a number in scientific notation: `1.23·10⁹`.
+pub(super) fn scientific(mantissa: f64, decimals: i32, exponent: i32) -> String {
+    format!("{}·{}", fixed(mantissa, decimals), power_of_ten(exponent))
+}
+
+/// Writes a power of ten: `10⁻⁹`.
+pub(super) fn power_of_ten(exponent: i32) -> String {
+    format!("10{}", superscript(exponent))
 }
 
 fn superscript(exponent: i32) -> String {
@@ -149,6 +172,10 @@ mod tests {
         assert_eq!(written(523.41, 523.38, 523.47), ("523.41".to_owned(), ends("523.38", "523.47")));
         assert_eq!(written(1.23e9, 1.1e9, 1.3e9), ("1.23·10⁹".to_owned(), ends("1.10·10⁹", "1.30·10⁹")));
         assert_eq!(written(-0.5, -3.0, 2.0), ("−0.50".to_owned(), ends("−3.00", "2.00")));
+        assert_eq!(written(43.7, -98.2, 325_871.0), ("44".to_owned(), ends("−98", "326\u{202f}000")));
+        assert_eq!(written(5.0, -1.0, 4e9), ("5".to_owned(), ends("−1", "4.00·10⁹")));
+        assert_eq!(written(979.6, 979.1, 1011.0), ("980".to_owned(), ends("979", "1010")));
+        assert_eq!(written(0.0, 0.0, 3e-12), ("0".to_owned(), ends("0", "3.00·10⁻¹²")));
         assert_eq!(written(5.0, 5.0, 5.0), ("5".to_owned(), None));
         assert_eq!(written(5.5, f64::NEG_INFINITY, f64::INFINITY), ("5.50".to_owned(), None));
         assert_eq!(written(f64::NAN, f64::NAN, f64::NAN).0, "–");

@@ -44,6 +44,11 @@ pub(super) fn svg(plot: &Plot, id: &str) -> String {
     svg
 }
 
+/// Returns whether a plot needs more width than others.
+pub(super) fn is_wide(plot: &Plot) -> bool {
+    Canvas::of(plot).width > WIDTH_MIN * 1.25
+}
+
 /// Returns how many points a plot cannot show: those at or below zero of a logarithmic axis, those without
 /// a number, and those beyond the names of the axis.
 pub(super) fn hidden_points(plot: &Plot) -> usize {
@@ -52,6 +57,17 @@ pub(super) fn hidden_points(plot: &Plot) -> usize {
         .iter()
         .flat_map(|series| &series.points)
         .filter(|point| canvas.position(point).is_none())
+        .count()
+}
+
+/// Returns how many error bars go beyond the plot.
+pub(super) fn cut_error_bars(plot: &Plot) -> usize {
+    let canvas = Canvas::of(plot);
+    let points = plot.series.iter().flat_map(|series| &series.points);
+    let drawn = points.filter(|point| canvas.position(point).is_some());
+    drawn
+        .filter_map(|point| canvas.error_bar(point))
+        .filter(|bar| !(bar.ends_above && bar.ends_below))
         .count()
 }
 
@@ -86,6 +102,17 @@ struct Canvas {
     y: Scale,
     /// The lines of the labels of the horizontal axis; empty if they are drawn at an angle.
     wrapped: Vec<Vec<String>>,
+}
+
+/// Where an error bar is drawn.
+#[derive(Clone, Copy, Debug)]
+struct ErrorBar {
+    top: f64,
+    bottom: f64,
+    /// Whether its upper end lies within the plot.
+    ends_above: bool,
+    /// Whether its lower end lies within the plot.
+    ends_below: bool,
 }
 
 /// The scale of the horizontal axis.
@@ -130,11 +157,16 @@ impl Canvas {
         Some((self.x_of(point.x)?, self.y_at(self.y.fraction(point.y.value)?)))
     }
 
-    /// Returns the ends of the error bar of a point, the upper one first; nothing without an interval.
-    fn error_bar(&self, point: &Point) -> Option<(f64, f64)> {
+    /// Returns the ends of the error bar of a point; nothing without an interval.
+    fn error_bar(&self, point: &Point) -> Option<ErrorBar> {
         let (low, high) = (point.y.low, point.y.high);
         let is_drawn = scale::can_draw(low) && scale::can_draw(high) && low < high;
-        is_drawn.then(|| (self.y_at(self.y.clamped(high)), self.y_at(self.y.clamped(low))))
+        is_drawn.then(|| ErrorBar {
+            top: self.y_at(self.y.clamped(high)),
+            bottom: self.y_at(self.y.clamped(low)),
+            ends_above: self.y.contains(high),
+            ends_below: self.y.contains(low),
+        })
     }
 
     fn x_of(&self, value: f64) -> Option<f64> {
@@ -261,10 +293,31 @@ impl XScale {
     }
 }
 
+/// Returns a scale that contains all values, and the error bars as far as these do not dwarf the values.
 fn y_scale(plot: &Plot) -> Scale {
-    let points = plot.series.iter().flat_map(|series| &series.points);
-    let values: Vec<f64> = points.flat_map(|point| [point.y.value, point.y.low, point.y.high]).collect();
+    let points: Vec<&Point> = plot.series.iter().flat_map(|series| &series.points).collect();
+    let mut values: Vec<f64> = points.iter().map(|point| point.y.value).collect();
+    let (lowest, highest) = error_bar_limits(&values, plot.y.logarithmic);
+    let ends =
+        points.iter().flat_map(|point| [point.y.low, point.y.high]).filter(|end| scale::can_draw(*end));
+    values.extend(ends.map(|end| end.clamp(lowest, highest)));
     if plot.y.logarithmic { Scale::logarithmic(&values) } else { Scale::linear_from_zero(&values) }
+}
+
+/// Returns how far error bars may reach: on a linear axis as far beyond the values as these span with zero, and
+/// on a logarithmic axis a factor beyond them.
+fn error_bar_limits(values: &[f64], is_logarithmic: bool) -> (f64, f64) {
+    let drawn = || values.iter().copied().filter(|value| scale::can_draw(*value));
+    if is_logarithmic {
+        let positive = || drawn().filter(|value| *value > 0.0);
+        let (low, high) = (positive().fold(f64::INFINITY, f64::min), positive().fold(0.0, f64::max));
+        return if low <= high { (low / LOG_REACH, high * LOG_REACH) } else { (0.0, f64::INFINITY) };
+    }
+    let (low, high) = (drawn().fold(0.0, f64::min), drawn().fold(0.0, f64::max));
+    match high - low {
+        0.0 => (f64::NEG_INFINITY, f64::INFINITY),
+        span => (low - span, high + span),
+    }
 }
 
 fn x_scale(plot: &Plot) -> XScale {
@@ -367,6 +420,9 @@ fn chars_in(width: f64) -> usize {
 fn to_f64(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
+
+/// How far error bars reach beyond the values of a logarithmic axis.
+const LOG_REACH: f64 = 100.0;
 
 /// More characters fit into no plot.
 const CHARS_MAX: usize = 400;

@@ -188,8 +188,8 @@ impl Element {
     }
 }
 
-/// Returns the elements of a page in the order of their start tags. Panics if the tags do not nest, an attribute
-/// is not quoted or occurs twice, or text contains a bare `&` or `>`.
+/// Returns the elements of a page in the order of their start tags. Panics if the tags do not nest, an
+/// attribute is not quoted or occurs twice, or text contains a bare `&` or `>`.
 pub(super) fn elements(html: &str) -> Vec<Element> {
     let (mut found, mut open): (Vec<Element>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut rest = html.strip_prefix("<!DOCTYPE html>").unwrap_or(html);

@@ -25,7 +25,7 @@ fn a_report_does_not_differ_from_itself() {
     let report = report(SEED, 9);
     let comparison = compare(&report, &report);
     assert_eq!(comparison.changes.len(), report.metrics.len());
-    assert_eq!(verdicts(&comparison, Verdict::Unclear).len(), report.metrics.len());
+    assert_eq!(verdicts(&comparison, Verdict::NotSignificant).len(), report.metrics.len());
     assert!(comparison.changes.iter().all(|change| change.change.percent == 0.0));
     assert!(comparison.warnings.is_empty() && comparison.only_first.is_empty());
 }
@@ -55,7 +55,7 @@ fn a_metric_without_a_direction_is_only_different() {
     first.metrics.iter_mut().for_each(|metric| metric.better = Better::Neither);
     let comparison = compare(&first, &scaled(&first, "throughput", "both", 0.5));
     assert_eq!(verdicts(&comparison, Verdict::Different).len(), 4);
-    assert_eq!(verdicts(&comparison, Verdict::Unclear).len(), first.metrics.len() - 4);
+    assert_eq!(verdicts(&comparison, Verdict::NotSignificant).len(), first.metrics.len() - 4);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn equal_runs_differ_in_few_comparisons() {
         let mut second = first.clone();
         second.metrics.iter_mut().for_each(|metric| metric.samples = samples(&mut rng, 100.0, 9));
         let comparison = compare(&first, &second);
-        different += u32::from(verdicts(&comparison, Verdict::Unclear).len() < first.metrics.len());
+        different += u32::from(verdicts(&comparison, Verdict::NotSignificant).len() < first.metrics.len());
     }
     assert!(different <= 36, "seed {seed}: {different} of 200");
 }

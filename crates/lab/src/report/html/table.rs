@@ -47,9 +47,10 @@ fn write_row(html: &mut String, table: &Table, row: &[Cell]) {
     html.push_str("</tr>\n");
 }
 
+/// Returns an estimate. It has an interval even if that is empty, so that the values of a column line up.
 fn with_interval(estimate: &Estimate) -> String {
     match number::estimate(estimate) {
-        (value, None) => value,
+        (value, None) => format!("{value} <span class=\"interval\"></span>"),
         (value, Some((low, high))) => {
             format!("{value} <span class=\"interval\">{low}<span> to </span>{high}</span>")
         }

@@ -41,8 +41,8 @@ fn draw_bar(
     if let Some(fill) = style::hatch(index) {
         let _ = write!(svg, "<rect fill=\"{fill}\" {place}/>");
     }
-    if let Some((high, low)) = canvas.error_bar(point) {
-        draw_error_bar(svg, x + drawn / 2.0, high, low, "var(--text)");
+    if let Some(bar) = canvas.error_bar(point) {
+        draw_error_bar(svg, x + drawn / 2.0, &bar, "var(--text)");
     }
     svg.push_str("</g>");
 }

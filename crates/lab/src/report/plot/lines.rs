@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::markup::Escaped;
 use super::super::model::{Plot, Series};
-use super::{Canvas, hint, style};
+use super::{Canvas, ErrorBar, hint, style};
 
 pub(super) fn draw(svg: &mut String, canvas: &Canvas, plot: &Plot) {
     for (index, series) in plot.series.iter().enumerate() {
@@ -42,8 +42,8 @@ fn draw_points(svg: &mut String, canvas: &Canvas, plot: &Plot, index: usize, ser
     for point in &series.points {
         let Some((x, y)) = canvas.position(point) else { continue };
         let _ = write!(svg, "<g><title>{}</title>", Escaped(&hint(plot, series, point)));
-        if let Some((high, low)) = canvas.error_bar(point) {
-            draw_error_bar(svg, x, high, low, &colour);
+        if let Some(bar) = canvas.error_bar(point) {
+            draw_error_bar(svg, x, &bar, &colour);
         }
         let _ = write!(
             svg,
@@ -52,14 +52,17 @@ fn draw_points(svg: &mut String, canvas: &Canvas, plot: &Plot, index: usize, ser
     }
 }
 
-/// Draws an error bar from `high` down to `low`.
-pub(super) fn draw_error_bar(svg: &mut String, x: f64, high: f64, low: f64, colour: &str) {
+/// Draws an error bar. An end beyond the plot has no cap.
+pub(super) fn draw_error_bar(svg: &mut String, x: f64, bar: &ErrorBar, colour: &str) {
     let (left, right) = (x - CAP, x + CAP);
-    let _ = write!(
-        svg,
-        "<path class=\"error\" stroke=\"{colour}\" \
-         d=\"M{left:.1} {high:.1}H{right:.1}M{x:.1} {high:.1}V{low:.1}M{left:.1} {low:.1}H{right:.1}\"/>"
-    );
+    let _ =
+        write!(svg, "<path class=\"error\" stroke=\"{colour}\" d=\"M{x:.1} {:.1}V{:.1}", bar.top, bar.bottom);
+    for (y, has_cap) in [(bar.top, bar.ends_above), (bar.bottom, bar.ends_below)] {
+        if has_cap {
+            let _ = write!(svg, "M{left:.1} {y:.1}H{right:.1}");
+        }
+    }
+    svg.push_str("\"/>");
 }
 
 /// Half of the width of the caps of an error bar.

@@ -1,6 +1,6 @@
 //! Scales of axes: from values to fractions of the axis, and the ticks.
 
-use super::super::number::{Short, exponent, fixed};
+use super::super::number::{Short, exponent, fixed, power_of_ten, scientific};
 
 /// A numeric scale.
 #[derive(Clone, Debug)]
@@ -40,9 +40,11 @@ impl Scale {
 
     fn linear(low: f64, high: f64, step: f64) -> Self {
         let (first, past) = ((low / step - 1e-6).ceil(), high / step + 1e-6);
-        let label = |value: f64| match exponent(low.abs().max(high.abs())) {
+        let power = exponent(low.abs().max(high.abs()));
+        let label = |value: f64| match power {
+            _ if value == 0.0 => "0".to_owned(),
             -4..=6 => fixed(value, (-exponent(step)).max(0)),
-            _ => Short(value).to_string(),
+            _ => scientific(value / 10_f64.powi(power), (power - exponent(step)).max(0), power),
         };
         let ticks = (0..TICKS_MAX).map(|index| first + f64::from(index)).take_while(|index| *index <= past);
         // Without the addition, -0.0 remains.
@@ -62,13 +64,13 @@ impl Scale {
             0..=9 => 1,
             steps => 3 * (steps / 27 + 1),
         };
-        let ticks = (first..=last).filter(|step| step.rem_euclid(every) == 0).map(value_of);
-        let ticks = ticks.map(|value| (value, Short(value).to_string())).collect();
+        let ticks = (first..=last).filter(|step| step.rem_euclid(every) == 0);
+        let ticks = ticks.map(|step| (value_of(step), label_of(step))).collect();
         Self { low: value_of(first).log10(), high: value_of(last).log10(), logarithmic: true, ticks }
     }
 
-    /// Returns a logarithmic scale from the smallest positive value to the largest, with a tick at each value if
-    /// they are few.
+    /// Returns a logarithmic scale from the smallest positive value to the largest, with a tick at each
+    /// value if they are few.
     pub(super) fn logarithmic_tight(values: &[f64]) -> Self {
         let mut distinct: Vec<f64> =
             values.iter().copied().filter(|value| can_draw(*value) && *value > 0.0).collect();
@@ -99,6 +101,13 @@ impl Scale {
             false => value,
         };
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+    }
+
+    /// Returns whether a value lies between the ends of the axis.
+    pub(super) fn contains(&self, value: f64) -> bool {
+        let value = if self.logarithmic { value.log10() } else { value };
+        let slack = 1e-9 * (self.high - self.low);
+        (self.low - slack..=self.high + slack).contains(&value)
     }
 
     /// Returns the ticks: fractions of the axis with their labels.
@@ -145,10 +154,22 @@ fn round_step(value: f64) -> i32 {
 
 /// Returns the values 1, 2, 5, 10, 20, 50 … by number.
 fn value_of(step: i32) -> f64 {
-    let mantissa = match step.rem_euclid(3) {
+    mantissa_of(step) * 10_f64.powi(step.div_euclid(3))
+}
+
+fn mantissa_of(step: i32) -> f64 {
+    match step.rem_euclid(3) {
         0 => 1.0,
         1 => 2.0,
         _ => 5.0,
-    };
-    mantissa * 10_f64.powi(step.div_euclid(3))
+    }
+}
+
+/// Returns the label of a value by number: `200`, `10⁻⁹`, `2·10⁻⁹`.
+fn label_of(step: i32) -> String {
+    match step.div_euclid(3) {
+        exponent @ -3..=6 => fixed(value_of(step), (-exponent).max(0)),
+        exponent if step.rem_euclid(3) == 0 => power_of_ten(exponent),
+        exponent => scientific(mantissa_of(step), 0, exponent),
+    }
 }

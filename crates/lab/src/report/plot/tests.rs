@@ -230,6 +230,27 @@ fn error_bars_span_the_interval() {
 }
 
 #[test]
+fn an_error_bar_does_not_dwarf_the_values() {
+    for (logarithmic, low) in [(false, -1e6), (true, 1e-9)] {
+        for kind in [PlotKind::Lines, PlotKind::Bars] {
+            let mut plot = plot(kind, &[50.0, 100.0]);
+            plot.y.logarithmic = logarithmic;
+            assert_eq!(cut_error_bars(&plot), 0);
+            plot.series[0].points[0].y = Estimate { value: 50.0, low, high: 1e8 };
+            plot.series[0].points[1].y = Estimate { value: 100.0, low: 90.0, high: 110.0 };
+            assert_eq!(cut_error_bars(&plot), 1);
+            let elements = check(&plot, "long error bars");
+            let bars = with_class(&elements, "error");
+            let caps = |bar: &Element| bar.attributes["d"].matches('H').count();
+            assert_eq!((caps(bars[0]), caps(bars[1])), (0, 2), "the long one has no caps");
+            let canvas = Canvas::of(&plot);
+            let distance = canvas.y_at(canvas.y.clamped(50.0)) - canvas.y_at(canvas.y.clamped(100.0));
+            assert!(distance > INNER_HEIGHT / 20.0, "the values are {distance} apart");
+        }
+    }
+}
+
+#[test]
 fn a_line_is_interrupted_where_a_value_is_missing() {
     let elements = check(&plot(PlotKind::Lines, &[1.0, 2.0, f64::NAN, 3.0]), "gap");
     let line = &with_class(&elements, "line")[0].attributes["d"];

@@ -13,7 +13,7 @@ SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package tar
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
 PYTEST := /usr/bin/python3 -m pytest
-.PHONY: help demo test sanitize package sim sim-planted test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-hostile test-reload test-hyperscsi test-second test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
+.PHONY: help demo test sanitize package sim sim-planted test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-hostile test-reload test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ test-recovery: build packages  ## whole disks verified through a proxy that brea
 
 test-hyperscsi: build packages  ## HyperSCSI between network namespaces, on cables that are good and bad
 	$(PYTEST) tests/foreign/hyperscsi $(ARGS)
+
+test-lab: build packages  ## the experiments of the laboratory, short
+	$(PYTEST) tests/foreign/lab $(ARGS)
 
 test-second: build packages  ## HyperSCSI judged by a second implementation of its specification, initiator and target
 	$(PYTEST) tests/foreign/second $(ARGS)

@@ -1,6 +1,7 @@
 //! `targe lab`: experiments, and the instruments that they use.
 
-mod compare;
+mod digests;
+mod output;
 mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -24,12 +25,12 @@ pub(crate) struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Instrument {
+    /// Measure what iSCSI digests cost on a path, and say whether to use them
+    Digests(digests::DigestsArgs),
     /// Proxy iSCSI connections between initiators and a target and inject faults into PDUs, above TCP
     Proxy(ProxyArgs),
     /// Forward frames between two Ethernet interfaces and drop, duplicate, reorder and corrupt them
     Wire(Box<wire::WireArgs>),
-    /// Compare two runs of an experiment by their result.json: which quantities became better or worse
-    Compare(compare::CompareArgs),
 }
 
 #[derive(Debug, Args)]
@@ -61,9 +62,9 @@ struct ProxyArgs {
 
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.instrument {
+        Instrument::Digests(args) => digests::run(args),
         Instrument::Proxy(args) => proxy(args),
         Instrument::Wire(args) => wire::run(args),
-        Instrument::Compare(args) => compare::run(args),
     }
 }
 

@@ -21,6 +21,7 @@ mod planted;
 mod progress;
 mod read_write;
 mod serve;
+mod shell;
 mod signals;
 mod tables;
 mod verify;

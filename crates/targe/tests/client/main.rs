@@ -12,7 +12,6 @@
 #[allow(dead_code, reason = "what these tests do not use, those of the daemon do")]
 mod fixture;
 
-mod compare;
 mod failures;
 mod load;
 

@@ -1,0 +1,184 @@
+//! Reports from synthetic samples.
+
+use base::rng::Rng;
+
+use super::costs::throughput_costs;
+use super::*;
+use crate::bed::{Calibration, Echo, LinkPlan};
+use crate::report::{Cell as TableCell, Table};
+use samples::Sample;
+
+const GBIT: Link = Link::Shaped(1_000_000_000);
+
+/// Returns the plan of a run on one link: two depths and block lengths, nine rounds.
+fn plan(link: Link) -> DigestsPlan {
+    DigestsPlan {
+        rounds: 9,
+        mtu: vec![1500],
+        block: vec![4 << 10, 64 << 10],
+        link: vec![link],
+        ..DigestsPlan::full()
+    }
+}
+
+/// Returns samples in which digests cost these percents of throughput, with noise of 1 % that is common to a
+/// round and 0.2 % that is not.
+fn samples(plan: &DigestsPlan, costs: &[(Digests, f64)], seed: u64) -> Measured {
+    let mut rng = Rng::from_seed(seed);
+    let mut noise = move |percent: f64| {
+        1.0 + (f64::from(u16::try_from(rng.below(2001)).unwrap()) / 1000.0 - 1.0) * percent / 100.0
+    };
+    let offered: Vec<Digests> = costs.iter().map(|(digests, _)| *digests).collect();
+    let mut measured = Measured { engine: "io_uring".to_owned(), ..Measured::default() };
+    for cell in Cell::all(plan) {
+        let mut cell_samples = CellSamples::new(cell, &offered);
+        for _ in 0..plan.rounds {
+            let round = noise(1.0);
+            for ((_, list), (_, cost)) in cell_samples.settings.iter_mut().zip(costs) {
+                let throughput = 100.0 * round * noise(0.2) * (1.0 - cost / 100.0);
+                list.push(Sample {
+                    throughput,
+                    iops: throughput * 1e6 / f64::from(cell.block),
+                    p50: 1e4 / throughput,
+                    p99: 2e4 / throughput,
+                    p999: None,
+                    initiator_cpu: 0.5 + cost / 100.0,
+                    target_cpu: (plan.link != [Link::AsItIs]).then_some(0.4 + cost / 100.0),
+                });
+            }
+        }
+        cell_samples.echo = Some(Echo { per_second: 3e4, latency_us: 30.0 });
+        measured.cells.push(cell_samples);
+    }
+    measured
+}
+
+const OF_ALL: [(Digests, f64); 4] =
+    [(Digests::None, 0.0), (Digests::Header, 0.0), (Digests::Data, 5.0), (Digests::Both, 6.0)];
+
+fn report_of(plan: &DigestsPlan, measured: &Measured) -> Report {
+    findings::report(&Run { plan, measured, ended: &Ended::Complete })
+}
+
+fn tables(report: &Report) -> impl Iterator<Item = &Table> {
+    report.sections.iter().flat_map(|section| &section.tables)
+}
+
+/// Checks what every report must hold.
+fn check_form(report: &Report) {
+    assert!(!report.summary.is_empty() && report.summary.iter().all(|text| text.ends_with('.')));
+    for table in tables(report) {
+        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
+    }
+    let values = tables(report).flat_map(|table| table.rows.iter().flatten());
+    for cell in values {
+        match cell {
+            TableCell::Number(value) => assert!(value.is_finite()),
+            TableCell::Estimate(value) => assert!(value.low <= value.value && value.value <= value.high),
+            TableCell::Text(_) | TableCell::Absent(_) => {}
+        }
+    }
+    let names: Vec<_> =
+        report.metrics.iter().map(|metric| (&metric.circumstances, &metric.quantity)).collect();
+    for (at, name) in names.iter().enumerate() {
+        assert!(!names[..at].contains(name), "{name:?} is there twice");
+    }
+}
+
+#[test]
+fn the_report_finds_the_costs_that_are_there() {
+    let seed = std::process::id().into();
+    println!("seed {seed}");
+    let plan = plan(GBIT);
+    let mut measured = samples(&plan, &OF_ALL, seed);
+    let link = LinkPlan { mtu: 1500, rate_bits: Some(1_000_000_000) };
+    let calibration = Calibration { to_target: 117e6, to_initiator: 117.5e6, expected: link.payload_rate() };
+    measured.calibrations.push((link, calibration));
+    let costs = throughput_costs(&measured);
+    assert_eq!(costs.len(), 4 * 3);
+    for cost in &costs {
+        let (_, wanted) = OF_ALL.iter().find(|(digests, _)| *digests == cost.digests).unwrap();
+        assert!((cost.change.percent + wanted).abs() < 0.5, "{cost:?}");
+        assert!(cost.change.significant || *wanted < 0.1, "{cost:?}");
+    }
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    assert!(
+        report.summary[0].starts_with("On a link of 1 Gbit/s both digests cost "),
+        "{:?}",
+        report.summary
+    );
+    assert!(report.summary[0].contains("unless the last percent"), "{:?}", report.summary);
+    assert!(report.summary[1].starts_with("The highest cost is "), "{:?}", report.summary);
+    assert!(
+        report.summary.iter().any(|text| text.contains("60 ms of processor time of the initiator and 60 ms"))
+    );
+    // Four settings with six quantities and a bare echo, for each of four workloads.
+    assert_eq!(report.metrics.len(), 4 * (4 * 6 + 1));
+    assert!(report.metrics.iter().all(|metric| [1, 9].contains(&metric.samples.len())));
+    let published = tables(&report).find(|table| table.caption.contains("published")).unwrap();
+    assert_eq!(published.rows.len(), 2 + 2, "two of Daugherty's, and both depths of 64 KiB");
+    assert!(report.sections.iter().all(|section| section.title != "Not offered"));
+}
+
+#[test]
+fn cheap_digests_are_to_be_switched_on() {
+    let plan = plan(Link::Unshaped);
+    let costs = [(Digests::None, 0.0), (Digests::Header, 0.1), (Digests::Data, 0.3), (Digests::Both, 0.4)];
+    let report = report_of(&plan, &samples(&plan, &costs, 7));
+    check_form(&report);
+    assert!(report.summary[0].contains("where the processors are the limit"), "{:?}", report.summary);
+    assert!(report.summary[0].ends_with("workloads: switch them on."), "{:?}", report.summary);
+}
+
+#[test]
+fn a_setting_that_the_target_refuses_is_not_offered_and_never_zero() {
+    let plan = plan(Link::AsItIs);
+    let mut measured = samples(&plan, &[(Digests::None, 0.0), (Digests::Header, 1.0)], 8);
+    let why = "it answers HeaderDigest=CRC32C and DataDigest=None";
+    measured.not_offered = vec![(Digests::Data, why.to_owned()), (Digests::Both, why.to_owned())];
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    assert!(report.summary[0].starts_with("On this path header digests cost "), "{:?}", report.summary);
+    let throughput = tables(&report).next().unwrap();
+    for row in &throughput.rows {
+        assert_eq!(row[5..7], [(); 2].map(|()| TableCell::Absent("not offered".to_owned())));
+    }
+    let section = report.sections.iter().find(|section| section.title == "Not offered").unwrap();
+    assert_eq!(section.tables[0].rows.len(), 2);
+    assert!(!report.plan.contains("link") && DigestsPlan::parse(&report.plan).is_ok());
+}
+
+#[test]
+fn a_run_without_samples_has_a_report() {
+    let plan = plan(GBIT);
+    let mut measured = samples(&plan, &OF_ALL, 9);
+    for (_, list) in measured.cells.iter_mut().flat_map(|cell| &mut cell.settings) {
+        list.clear();
+    }
+    measured.cells.iter_mut().for_each(|cell| cell.echo = None);
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    assert_eq!(report.summary, ["The run ended before anything could be compared."]);
+    assert!(report.metrics.is_empty() && report.sections[0].plots.is_empty());
+}
+
+#[test]
+fn one_round_has_no_confidence_interval() {
+    let plan = DigestsPlan { rounds: 1, ..plan(GBIT) };
+    let report = report_of(&plan, &samples(&plan, &OF_ALL, 10));
+    check_form(&report);
+    assert!(report.summary[0].contains("one round, so no confidence interval"), "{:?}", report.summary);
+    assert!(report.summary[0].contains("too uncertain"), "{:?}", report.summary);
+}
+
+#[test]
+fn reads_replace_writes_on_a_lun_that_must_not_be_written() {
+    let url = Box::new(Url::parse("iscsi://192.0.2.7/iqn.2026-01.com.example:disk/0").unwrap());
+    let subject = |write| Subject::Url { url: url.clone(), write, force: false };
+    let (plan, caveats) = adapted(&DigestsPlan::full(), &subject(false));
+    assert_eq!((plan.mix, plan.link, caveats.len()), (vec![Mix(100)], vec![Link::AsItIs], 1));
+    let (plan, caveats) = adapted(&DigestsPlan::full(), &subject(true));
+    assert_eq!((plan.mix.as_slice(), caveats.len()), (&[Mix(50)][..], 0));
+    assert_eq!(Cell::all(&plan).len(), 2 * 3, "one path has one MTU");
+}

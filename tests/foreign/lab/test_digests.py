@@ -1,0 +1,251 @@
+"""`targe lab digests` as a user runs it: the whole report, what it leaves behind, and what it refuses."""
+
+import csv
+import html.parser
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import servers
+
+TARGE = servers.Targe.binary
+PLAN = """
+rounds = 3
+seconds = 0.1
+warmup = 0.02
+mtu = [1500, 9000]
+depth = [1, 8]
+block = ["4K"]
+mix = [50]
+link = ["1G", "unshaped"]
+"""
+SETTINGS = ("none", "header", "data", "both")
+# A plan that takes longer than any test waits, and the time after which it has measured something, seconds.
+ENDLESS = 'rounds = 1000\nseconds = 0.1\nwarmup = 0.0\nmtu = [1500]\ndepth = [8]\nblock = ["4K"]\nlink = ["unshaped"]\n'
+BEGUN_S = 4
+FILES = {"report.html", "samples.csv", "result.json", "plan.toml"}
+# Longest that a child may take to end after its parent, and an experiment to begin, seconds.
+PATIENCE_S = 20
+NO_END_TAG = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Pages(html.parser.HTMLParser):
+    """Sees that every tag is closed, and gathers the text."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text = [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in NO_END_TAG:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in NO_END_TAG:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+class Lab:
+    """Runs experiments in a folder; its temporary files are there too."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.out = folder / "out"
+        self.before = traces()
+
+    def start(self, *arguments, plan=PLAN):
+        (self.folder / "plan.toml").write_text(plan)
+        command = [TARGE, "lab", "digests", *arguments, f"--out={self.out}", f"--plan={self.folder / 'plan.toml'}"]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=dict(os.environ, TMPDIR=str(self.temporary)), preexec_fn=servers.die_with_parent)
+
+    def run(self, *arguments, plan=PLAN, code=0):
+        process = self.start(*arguments, plan=plan)
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == code, f"exit code {process.returncode}: {errors}"
+        return out, errors
+
+    def report(self):
+        assert set(os.listdir(self.out)) == FILES
+        page = Pages()
+        page.feed((self.out / "report.html").read_text())
+        assert not page.open
+        result = json.loads((self.out / "result.json").read_text())
+        assert result["summary"][0] in re.sub(r"\s+", " ", "".join(page.text))
+        return result
+
+    def expect_nothing_left(self):
+        assert os.listdir(self.temporary) == []
+        assert traces() == self.before
+
+
+def traces():
+    """What an experiment could leave behind: interfaces and named namespaces."""
+    links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
+    names = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    return sorted(link["ifname"] for link in links), names
+
+
+def wait_for(what, condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} does not happen"
+        time.sleep(0.01)
+    return found
+
+
+def is_running(pid):
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def target_of(process):
+    """The target that an experiment has started."""
+    def children():
+        assert process.poll() is None, process.communicate()
+        found = subprocess.run(["pgrep", "--parent", str(process.pid)], capture_output=True, text=True).stdout.split()
+        return [int(pid) for pid in found]
+    return wait_for("a target", children)[0]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return Lab(tmp_path)
+
+
+def test_measures_every_cell_and_leaves_nothing_behind(lab, root):
+    out, _ = lab.run()
+    result = lab.report()
+    assert result["ended"] == "complete" and result["experiment"] == "digests"
+    assert out.startswith(result["summary"][0]) and str(lab.out / "report.html") in out
+    throughput = {tuple(value for _, value in metric["circumstances"]): metric["samples"] for metric in result["metrics"]
+                  if metric["quantity"] == "throughput"}
+    for link, mtu, depth, digests in itertools.product(("1G", "unshaped"), ("1500", "9000"), ("1", "8"), SETTINGS):
+        samples = throughput[link, mtu, depth, "4K", "50 % reads", digests]
+        assert len(samples) == 3 and min(samples) > 0
+    quantities = {metric["quantity"] for metric in result["metrics"]}
+    assert {"processor time of the target", "processor time of the initiator", "latency, median", "latency, 99th percentile"} <= quantities
+    shaped = [row for section in result["sections"] if section["title"] == "Calibration" for row in section["tables"][0]["rows"]
+              if "number" in row[-1]]
+    assert len(shaped) == 2
+    # How busy this machine is decides how exact the shaper is; beyond 1 % the report has to say so.
+    worst = max(abs(row[-1]["number"]) for row in shaped)
+    assert worst < 20 and (worst < 1) == (not any("deviates" in caveat for caveat in result["caveats"]))
+    with open(lab.out / "samples.csv", newline="") as file:
+        assert sum(1 for _ in csv.DictReader(file)) == sum(len(metric["samples"]) for metric in result["metrics"])
+    assert (lab.out / "plan.toml").read_text() == result["plan"]
+    lab.expect_nothing_left()
+
+
+def test_a_signal_leaves_a_partial_report(lab, root):
+    process = lab.start(plan=ENDLESS)
+    target = target_of(process)
+    time.sleep(BEGUN_S)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1 and "ended early" in errors
+    result = lab.report()
+    assert "stopped in round" in result["ended"]["early"]
+    assert any(len(metric["samples"]) > 0 for metric in result["metrics"])
+    assert not is_running(target)
+    lab.expect_nothing_left()
+
+
+def test_a_target_that_dies_leaves_a_report_that_says_so(lab, root):
+    process = lab.start(plan=ENDLESS)
+    target = target_of(process)
+    time.sleep(BEGUN_S)
+    os.kill(target, signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "the target ended: signal: 9" in errors
+    result = lab.report()
+    assert "the target ended" in result["ended"]["early"] and result["metrics"]
+    lab.expect_nothing_left()
+
+
+def test_nothing_is_left_when_the_experiment_is_killed(lab, root):
+    process = lab.start(plan=ENDLESS)
+    target = target_of(process)
+    wait_for("a state directory", lambda: os.listdir(lab.temporary))
+    time.sleep(2)
+    assert is_running(target)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    wait_for("the target's end", lambda: not is_running(target))
+    wait_for("an empty folder", lambda: not os.listdir(lab.temporary))
+    lab.expect_nothing_left()
+
+
+def test_without_rights_it_says_both_ways_out(lab):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give up rights on purpose")
+    # An ordinary user must be able to run the binary and to write the plan's folder.
+    probe = subprocess.run(["setpriv", "--bounding-set=-all", "--inh-caps=-all", TARGE, "lab", "digests", f"--out={lab.out}"],
+                           capture_output=True, text=True, timeout=60)
+    assert probe.returncode == 2 and "root" in probe.stderr and "iscsi://" in probe.stderr
+    assert not lab.out.exists()
+    lab.expect_nothing_left()
+
+
+def test_a_path_named_by_a_url_is_only_read(lab, tmp_path):
+    with servers.Targe(tmp_path / "target", servers.Export()) as target:
+        before = target.medium_digest()
+        lab.run(target.url())
+        assert target.medium_digest() == before
+    result = lab.report()
+    assert result["ended"] == "complete" and any("Only reads" in caveat for caveat in result["caveats"])
+    mixes = {dict(metric["circumstances"])["mix"] for metric in result["metrics"]}
+    links = {dict(metric["circumstances"])["link"] for metric in result["metrics"]}
+    assert (mixes, links) == ({"reads"}, {"as it is"})
+    assert result["summary"][0].startswith("On this path both digests cost ")
+
+
+def test_settings_that_a_target_refuses_are_not_offered(lab, tmp_path):
+    with servers.Targe(tmp_path / "target", servers.Export(digests="required")) as target:
+        lab.run(target.url())
+    result = lab.report()
+    assert "does not offer none" in result["summary"][0] or "does not offer none, " in result["summary"][0]
+    assert {dict(metric["circumstances"])["digests"] for metric in result["metrics"]} == {"both"}
+    refused = next(section for section in result["sections"] if section["title"] == "Not offered")
+    assert [row[0]["text"] for row in refused["tables"][0]["rows"]] == ["none", "header", "data"]
+
+
+def test_a_disk_with_a_partition_table_is_written_only_by_force(lab, tmp_path):
+    with servers.Targe(tmp_path / "target", servers.Export()) as target:
+        with open(target.medium_path(), "r+b") as medium:
+            medium.seek(510)
+            medium.write(b"\x55\xaa")
+        before = target.medium_digest()
+        _, errors = lab.run(target.url(), "--write", code=2)
+        assert "partition table" in errors and "--force" in errors
+        assert target.medium_digest() == before and not lab.out.exists()
+        lab.run(target.url(), "--write", "--force")
+        assert target.medium_digest() != before
+    assert {dict(metric["circumstances"])["mix"] for metric in lab.report()["metrics"]} == {"50 % reads"}
+
+
+def test_mistakes_are_refused_before_anything_starts(lab):
+    for plan, told in [("round = 3\n", "round"), ("link = [\"fast\"]\n", "link"), ("seconds = 0\n", "seconds")]:
+        _, errors = lab.run(plan=plan, code=2)
+        assert told in errors and "plan.toml" in errors
+    _, errors = lab.run("http://127.0.0.1/", code=2)
+    assert "iscsi://" in errors
+    _, errors = lab.run("iscsi://127.0.0.1:9/iqn.2026-11.org.targe:none/0", code=1)
+    assert "127.0.0.1:9" in errors
+    assert not lab.out.exists()

@@ -133,7 +133,11 @@ fn answer(measured: &Measured, link: Link) -> Option<(String, Advice)> {
 fn without_answer(measured: &Measured) -> String {
     let refused: Vec<String> =
         measured.not_offered.iter().map(|(digests, _)| digests.name().to_owned()).collect();
+    let has_base = measured.cells.iter().any(|samples| !samples.values(Digests::None, throughput).is_empty());
     match refused.as_slice() {
+        [] if measured.cells.iter().any(|samples| samples.rounds() > 0) && !has_base => {
+            "Nothing can be compared: the plan measures no sessions without digests.".to_owned()
+        }
         [] => "The run ended before anything could be compared.".to_owned(),
         some => format!("Nothing can be compared: the target does not offer {}.", joined(some)),
     }

@@ -36,7 +36,8 @@ pub enum Pairing {
     Independent,
 }
 
-/// The change from one series of samples to another, in percent of the first.
+/// The change from one series of samples to another, in percent of the first. As JSON, a number that is not
+/// finite is null.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// The change: 3.0 if the other series is 3 % higher. Infinite if the base is zero, and NaN if a series

@@ -304,8 +304,8 @@ fn y_scale(plot: &Plot) -> Scale {
     if plot.y.logarithmic { Scale::logarithmic(&values) } else { Scale::linear_from_zero(&values) }
 }
 
-/// Returns how far error bars may reach: on a linear axis as far beyond the values as these span with zero, and
-/// on a logarithmic axis a factor beyond them.
+/// Returns how far error bars may reach: on a linear axis as far beyond the values as these span with zero,
+/// and on a logarithmic axis a factor beyond them.
 fn error_bar_limits(values: &[f64], is_logarithmic: bool) -> (f64, f64) {
     let drawn = || values.iter().copied().filter(|value| scale::can_draw(*value));
     if is_logarithmic {

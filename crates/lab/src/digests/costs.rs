@@ -38,8 +38,8 @@ pub(super) fn change_of(
     complete.then(|| percent_change(&base, &other, Pairing::Paired))
 }
 
-/// Returns the change of a quantity on a link, and the number of its workloads: each round gives the geometric
-/// mean over them. If the run ended early, the rounds count that all measured workloads have.
+/// Returns the change of a quantity on a link, and the number of its workloads: each round gives the
+/// geometric mean over them. If the run ended early, the rounds count that all measured workloads have.
 pub(super) fn mean_change(
     measured: &Measured,
     link: Link,

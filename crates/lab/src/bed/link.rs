@@ -101,7 +101,7 @@ pub(super) fn shape(namespace: &Namespace, was: LinkPlan, plan: LinkPlan) -> io:
     let link = Request::new(RTM_NEWLINK, 0, &link_header(LINK_INDEX, 0));
     route.request(link.number(IFLA_MTU, plan.mtu).number(IFLA_GSO_MAX_SEGS, segments))?;
     match plan.rate_bits {
-        Some(bits) => route.request(shaper(bits / 8)),
+        Some(bits) => route.request(shaper(bits / 8, plan.mtu)),
         None => Ok(()),
     }
 }
@@ -156,8 +156,11 @@ fn prefix_route(address: Ipv4Addr, congestion_control: Option<&str>) -> Request 
 
 /// Returns the request for a token bucket that counts each frame as a wire does: with preamble, frame check
 /// sequence and gap. The kernel's own length has the Ethernet header already.
-fn shaper(bytes_per_s: u64) -> Request {
-    let burst = u32::try_from(BURST_MIN.max(bytes_per_s / BURST_PER_SECOND)).unwrap_or(u32::MAX);
+fn shaper(bytes_per_s: u64, mtu: u32) -> Request {
+    // The bucket drops a frame that is longer than the burst.
+    let frames = 2 * (u64::from(mtu) + u64::from(WIRE_OVERHEAD));
+    let burst = BURST_MIN.max(bytes_per_s / BURST_PER_SECOND).max(frames);
+    let burst = u32::try_from(burst).unwrap_or(u32::MAX);
     Request::new(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &qdisc_header())
         .text(TCA_KIND, "tbf")
         .nested(TCA_STAB, &[], |stab| stab.attribute(TCA_STAB_BASE, &size_table()))

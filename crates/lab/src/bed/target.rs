@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -119,6 +120,8 @@ fn command(program: &Path, luns: &[String], directory: &Path) -> Command {
     command.args(luns.iter().map(|lun| format!("--lun={lun}")));
     command.arg("--state-dir").arg(directory);
     command.arg("--socket").arg(directory.join("admin"));
+    // Ctrl-C at a terminal ends the experiment, which ends the target.
+    command.process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -40,17 +40,23 @@ impl Advice {
             Self::EnableUnlessThroughputCounts => {
                 "switch them on, unless the last percent of throughput counts more than undetected corruption"
             }
-            Self::Weigh => {
-                "weigh that against what they buy: they detect corruption that passes the checksums of Ethernet and \
-                 TCP, in switches, adapters and drivers. Leave them off only where a layer above checks the data, such \
-                 as a file system with checksums"
-            }
+            Self::Weigh => "weigh that against undetected corruption",
             Self::MeasureLonger => {
                 "that is too uncertain for advice: run it again with more rounds, on a machine that does nothing else"
             }
         }
     }
+
+    /// Returns whether the user has to weigh the cost against what digests buy.
+    pub(super) const fn weighs_risk(self) -> bool {
+        matches!(self, Self::EnableUnlessThroughputCounts | Self::Weigh)
+    }
 }
+
+/// Tells what digests buy.
+pub(super) const BENEFIT: &str = "Digests detect corruption that passes the checksums of Ethernet and TCP, in \
+     switches, adapters and drivers. Leave them off only where a layer above checks the data, such as a file system \
+     with checksums.";
 
 #[cfg(test)]
 mod tests {

@@ -39,23 +39,19 @@ pub(super) fn change_of(
 }
 
 /// Returns the change of a quantity on a link, and the number of its workloads: each round gives the
-/// geometric mean over them. Workloads that lack a round do not count.
+/// geometric mean over them. If the run ended early, the rounds count that all measured workloads have.
 pub(super) fn mean_change(
     measured: &Measured,
     link: Link,
     digests: Digests,
     of: impl Fn(&Sample) -> Option<f64> + Copy,
 ) -> Option<(Change, usize)> {
-    let on_link: Vec<_> = measured.cells.iter().filter(|samples| samples.cell.link == link).collect();
-    let rounds = on_link.iter().map(|samples| samples.rounds()).max().unwrap_or(0);
+    let on_link = measured.cells.iter().filter(|samples| samples.cell.link == link);
     let pairs: Vec<(Vec<f64>, Vec<f64>)> = on_link
-        .iter()
         .map(|samples| (samples.values(Digests::None, of), samples.values(digests, of)))
-        .filter(|(base, other)| base.len() == rounds && other.len() == rounds)
+        .filter(|(base, other)| !base.is_empty() && base.len() == other.len())
         .collect();
-    if rounds == 0 || pairs.is_empty() {
-        return None;
-    }
+    let rounds = pairs.iter().map(|(base, _)| base.len()).min()?;
     let base = means(pairs.iter().map(|(base, _)| base.as_slice()), rounds);
     let other = means(pairs.iter().map(|(_, other)| other.as_slice()), rounds);
     Some((percent_change(&base, &other, Pairing::Paired), pairs.len()))

@@ -4,7 +4,7 @@ mod plots;
 mod tables;
 
 use super::Subject;
-use super::advice::advise;
+use super::advice::{Advice, BENEFIT, advise};
 use super::costs::{Cost, link_limit, mean_change, throughput, throughput_costs};
 use super::plan::{Digests, DigestsPlan, Link};
 use super::samples::{Measured, link_name};
@@ -51,14 +51,10 @@ fn sections(measured: &Measured, costs: &[Cost]) -> Vec<Section> {
     let mut sections = vec![
         Section {
             tables: tables::throughput(measured, costs),
-            plots: plots::throughput(measured),
+            plots: [plots::throughput(measured), plots::cost_by_depth(measured)].concat(),
             ..section("Throughput", THROUGHPUT)
         },
-        Section {
-            tables: tables::latency(measured),
-            plots: plots::cost_by_depth(measured),
-            ..section("Latency", LATENCY)
-        },
+        Section { tables: tables::latency(measured), ..section("Latency", LATENCY) },
         Section { tables: tables::processor_time(measured), ..section("Processor time", PROCESSOR_TIME) },
         Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) },
     ];
@@ -90,14 +86,16 @@ const NOT_OFFERED: &str = "The target refuses these settings, so they were not m
 
 /// Answers the question, in sentences.
 fn summary(measured: &Measured, costs: &[Cost]) -> Vec<String> {
-    let mut sentences: Vec<String> =
-        links(measured).into_iter().filter_map(|link| answer(measured, link)).collect();
+    let answers: Vec<_> = links(measured).into_iter().filter_map(|link| answer(measured, link)).collect();
+    let weighs_risk = answers.iter().any(|(_, advice)| advice.weighs_risk());
+    let mut sentences: Vec<String> = answers.into_iter().map(|(sentence, _)| sentence).collect();
     if sentences.is_empty() {
         sentences.push(without_answer(measured));
     }
     sentences.extend(worst(costs));
     sentences.extend(limited(measured));
     sentences.extend(processor_time(measured));
+    sentences.extend(weighs_risk.then(|| BENEFIT.to_owned()));
     sentences
 }
 
@@ -113,7 +111,7 @@ fn links(measured: &Measured) -> Vec<Link> {
 }
 
 /// Tells what both digests, or the strongest setting that was measured, cost on a link, and gives advice.
-fn answer(measured: &Measured, link: Link) -> Option<String> {
+fn answer(measured: &Measured, link: Link) -> Option<(String, Advice)> {
     let strongest = [
         (Digests::Both, "both digests"),
         (Digests::Data, "data digests"),
@@ -125,21 +123,21 @@ fn answer(measured: &Measured, link: Link) -> Option<String> {
     let (name, change, count) = found?;
     let place = match link {
         Link::AsItIs => "On this path".to_owned(),
-        Link::Unshaped => "On a link without a limit, where the processors are the limit,".to_owned(),
+        Link::Unshaped => "On an unshaped link, where the processors are the limit,".to_owned(),
         Link::Shaped(_) => format!("On a link of {}", link_name(link)),
     };
-    let advice = advise(&change).sentence();
-    Some(format!(
-        "{place} {name} cost {}, the mean of {}: {advice}.",
-        cost(&change),
-        counted(count, "workload")
-    ))
+    let (cost, count, advice) = (cost(&change), counted(count, "workload"), advise(&change));
+    Some((format!("{place} {name} cost {cost}, the mean of {count}: {}.", advice.sentence()), advice))
 }
 
 fn without_answer(measured: &Measured) -> String {
     let refused: Vec<String> =
         measured.not_offered.iter().map(|(digests, _)| digests.name().to_owned()).collect();
+    let has_base = measured.cells.iter().any(|samples| !samples.values(Digests::None, throughput).is_empty());
     match refused.as_slice() {
+        [] if measured.cells.iter().any(|samples| samples.rounds() > 0) && !has_base => {
+            "Nothing can be compared: the plan measures no sessions without digests.".to_owned()
+        }
         [] => "The run ended before anything could be compared.".to_owned(),
         some => format!("Nothing can be compared: the target does not offer {}.", joined(some)),
     }

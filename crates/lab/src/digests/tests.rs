@@ -164,6 +164,30 @@ fn a_run_without_samples_has_a_report() {
 }
 
 #[test]
+fn a_plan_without_a_base_compares_nothing() {
+    let plan = plan(GBIT);
+    let report = report_of(&plan, &samples(&plan, &OF_ALL[2..], 11));
+    check_form(&report);
+    assert!(report.summary[0].ends_with("measures no sessions without digests."), "{:?}", report.summary);
+}
+
+#[test]
+fn a_run_that_ended_early_counts_the_rounds_that_all_workloads_have() {
+    let plan = plan(GBIT);
+    let mut measured = samples(&plan, &OF_ALL, 12);
+    for (at, cell) in measured.cells.iter_mut().enumerate() {
+        // Three rounds of the first two workloads, two of the third, none of the last.
+        let rounds = [3, 3, 2, 0][at];
+        cell.settings.iter_mut().for_each(|(_, list)| list.truncate(rounds));
+    }
+    let ended = Ended::Early("it was stopped in round 3 of 9".to_owned());
+    let report = findings::report(&Run { plan: &plan, measured: &measured, ended: &ended });
+    check_form(&report);
+    assert!(report.summary[0].contains("the mean of 3 workloads"), "{:?}", report.summary);
+    assert_eq!(report.ended, ended);
+}
+
+#[test]
 fn one_round_has_no_confidence_interval() {
     let plan = DigestsPlan { rounds: 1, ..plan(GBIT) };
     let report = report_of(&plan, &samples(&plan, &OF_ALL, 10));

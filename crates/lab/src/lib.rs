@@ -8,12 +8,14 @@
 //! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
 //!   PDUs, which TCP checksums cannot detect.
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
+//! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
 //! * [`experiment`] is what experiments have in common, and [`report`] what they result in.
 //!
 //! **Invariant:** this crate never links a target, so that it tests every target in the same way.
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod corrupter;
 pub mod experiment;
 pub mod proxy;
 pub mod report;

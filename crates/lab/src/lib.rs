@@ -20,5 +20,6 @@ pub mod experiment;
 pub mod proxy;
 pub mod report;
 pub mod signature;
+pub mod statistics;
 pub mod verify;
 pub mod wire;

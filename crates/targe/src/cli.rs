@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Verify(Box<VerifyArgs>),
     /// Attach LUNs as a local disk until a signal
     Attach(crate::attach::AttachArgs),
-    /// Run test instruments: fault-injecting proxies
+    /// Run experiments with reports, and test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
     /// Test the conformance of any target or initiator to RFC 7143
     Conform(crate::conform::ConformArgs),

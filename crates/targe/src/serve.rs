@@ -145,7 +145,7 @@ fn ways_over_ether(targets: &[Target], frames: &HyperScsiService) -> String {
 }
 
 /// Quotes a word so that a shell reads it as one word.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+,=".contains(c);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

@@ -1,8 +1,22 @@
 //! The report of an experiment: what was measured, on what machine, what it means, and how to run it again.
 //!
 //! An experiment builds a [`Report`]. The report is the same whether the experiment was completed or ended
-//! early; [`Ended`] tells.
+//! early; [`Ended`] tells. [`Report::write`] writes it for readers and for programs, [`Report::read`] reads
+//! it back, and [`compare::compare`] tells what changed between two reports.
 
+pub mod compare;
+mod csv;
+mod files;
+mod html;
+mod markup;
 pub mod model;
+pub mod number;
+mod plot;
 
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use files::{Files, LEN_MAX, ReadError};
 pub use model::*;

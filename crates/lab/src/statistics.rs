@@ -7,7 +7,7 @@ mod student;
 #[cfg(test)]
 mod tests;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The level of significance of every test, and one minus the confidence of every interval.
 pub const LEVEL: f64 = 0.05;
@@ -16,10 +16,13 @@ pub const LEVEL: f64 = 0.05;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The median.
+    #[serde(deserialize_with = "null_as_nan")]
     pub value: f64,
     /// The lower end of the interval.
+    #[serde(deserialize_with = "null_as_nan")]
     pub low: f64,
     /// The upper end of the interval.
+    #[serde(deserialize_with = "null_as_nan")]
     pub high: f64,
 }
 
@@ -34,7 +37,7 @@ pub enum Pairing {
 }
 
 /// The change from one series of samples to another, in percent of the first.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// The change: 3.0 if the other series is 3 % higher. Infinite if the base is zero, and NaN if a series
     /// has no samples.
@@ -210,6 +213,17 @@ fn skipped_ranks(count: usize) -> usize {
 
 /// Above this number of samples the normal distribution replaces the binomial one, whose terms underflow.
 const EXACT_MAX: usize = 1000;
+
+/// Reads a number. JSON has no NaN and no infinity: both are written as null, which is read as NaN.
+pub(crate) fn null_as_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+/// Reads numbers as [`null_as_nan`] does.
+pub(crate) fn nulls_as_nan<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    let numbers = Vec::<Option<f64>>::deserialize(from)?;
+    Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
+}
 
 fn median(sorted: &[f64]) -> f64 {
     let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::statistics::Estimate;
+use crate::statistics::{null_as_nan, nulls_as_nan};
 
 /// The version of the JSON form. It grows when a field changes its meaning or goes.
 pub const SCHEMA: u32 = 1;
@@ -19,6 +20,7 @@ pub struct Report {
     /// When the run started: RFC 3339, UTC.
     pub started: String,
     /// The duration of the run in seconds.
+    #[serde(deserialize_with = "null_as_nan")]
     pub seconds: f64,
     /// Whether the run was completed.
     pub ended: Ended,
@@ -88,7 +90,7 @@ pub enum Cell {
     /// A word or a name.
     Text(String),
     /// A number that was counted or measured once.
-    Number(f64),
+    Number(#[serde(deserialize_with = "null_as_nan")] f64),
     /// A measured number with its 95 % confidence interval.
     Estimate(Estimate),
     /// There is no value; the text tells why ("not installed").
@@ -146,6 +148,7 @@ pub struct Series {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// The position on the horizontal axis.
+    #[serde(deserialize_with = "null_as_nan")]
     pub x: f64,
     /// The value with its error bar.
     pub y: Estimate,
@@ -164,6 +167,7 @@ pub struct Metric {
     /// Which values are better.
     pub better: Better,
     /// One sample for each round, in the order of the rounds.
+    #[serde(deserialize_with = "nulls_as_nan")]
     pub samples: Vec<f64>,
 }
 

@@ -7,16 +7,22 @@
 //!   them.
 //! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
 //!   PDUs, which TCP checksums cannot detect.
+//! * [`digests`] measures what iSCSI digests cost.
+//! * [`bed`] makes two hosts, a link between them and a target, on this machine.
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
-//! * [`experiment`] is what experiments have in common, and [`report`] what they result in.
+//! * [`experiment`] is what experiments have in common, and [`report`] what they result in;
+//!   [`machine`] describes where they ran.
 //!
 //! **Invariant:** this crate never links a target, so that it tests every target in the same way.
 #![forbid(unsafe_code)]
 
+pub mod bed;
 pub mod bench;
 pub mod corrupter;
+pub mod digests;
 pub mod experiment;
+pub mod machine;
 pub mod proxy;
 pub mod report;
 pub mod signature;

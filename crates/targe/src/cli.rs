@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Verify(Box<VerifyArgs>),
     /// Attach LUNs as a local disk until a signal
     Attach(crate::attach::AttachArgs),
-    /// Run test instruments: fault-injecting proxies
+    /// Run experiments with reports, and test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
     /// Test the conformance of any target or initiator to RFC 7143
     Conform(crate::conform::ConformArgs),
@@ -86,6 +86,9 @@ pub(crate) struct ServeArgs {
     /// Serve the admin API on this socket
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+    /// End when stdin closes, and remove the state directory then
+    #[arg(long, hide = true, requires = "state_dir")]
+    pub(crate) ephemeral: bool,
     /// Log messages of this level and above: error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log: Option<String>,

@@ -1,5 +1,7 @@
 //! `targe lab`: experiments, and the instruments that they use.
 
+mod digests;
+mod output;
 mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -23,6 +25,8 @@ pub(crate) struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Instrument {
+    /// Measure what iSCSI digests cost on a path, and say whether to use them
+    Digests(digests::DigestsArgs),
     /// Proxy iSCSI connections between initiators and a target and inject faults into PDUs, above TCP
     Proxy(ProxyArgs),
     /// Forward frames between two Ethernet interfaces and drop, duplicate, reorder and corrupt them
@@ -58,6 +62,7 @@ struct ProxyArgs {
 
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.instrument {
+        Instrument::Digests(args) => digests::run(args),
         Instrument::Proxy(args) => proxy(args),
         Instrument::Wire(args) => wire::run(args),
     }

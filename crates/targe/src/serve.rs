@@ -29,10 +29,29 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         log: args.log,
     };
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
-    serve(flags, around, |started| show(&banner(started))).map_err(|error| match error {
+    let temporary = flags.state_dir.clone().filter(|_| args.ephemeral);
+    if args.ephemeral {
+        end_with_stdin()?;
+    }
+    let served = serve(flags, around, |started| show(&banner(started))).map_err(|error| match error {
         ServeError::Config(report) => Failure::Misconfigured(report.to_string()),
         other => Failure::Failed(other.to_string()),
-    })
+    });
+    if let Some(directory) = temporary {
+        // The program that made it may have removed it already.
+        let _ = std::fs::remove_dir_all(directory);
+    }
+    served
+}
+
+/// Ends this process in order when stdin closes. The kernel closes the other end of a pipe when the program
+/// that started this one ends, also if it was killed.
+fn end_with_stdin() -> Result<(), Failure> {
+    let thread = std::thread::Builder::new().name("stdin".to_owned()).spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = signal_hook::low_level::raise(signal_hook::consts::SIGTERM);
+    });
+    thread.map(drop).map_err(|error| Failure::Failed(format!("cannot watch stdin: {error}")))
 }
 
 /// Prints the banner. A daemon whose stdout is closed or full serves all the same.
@@ -126,7 +145,7 @@ fn ways_over_ether(targets: &[Target], frames: &HyperScsiService) -> String {
 }
 
 /// Quotes a word so that a shell reads it as one word.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+,=".contains(c);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

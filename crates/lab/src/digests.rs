@@ -1,0 +1,188 @@
+//! What do iSCSI digests cost on this path? Measures throughput, latency and processor time with no digest,
+//! the header digest, the data digest and both, and gives advice.
+//!
+//! Within a round, all settings of the digests run directly one after the other for each workload, in an order
+//! that rotates, so that whatever else the machine does disturbs all of them alike. Costs are computed from
+//! the ratios within the rounds.
+
+mod advice;
+mod costs;
+mod findings;
+mod measure;
+mod plan;
+mod samples;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use initiator::Url;
+
+use crate::experiment::{Control, LabError};
+use crate::machine;
+use crate::report::{Ended, Report};
+
+pub use plan::{Digests, DigestsPlan, Link, Mix};
+
+use findings::Run;
+use measure::TestPath;
+use samples::{Cell, CellSamples, Measured};
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// A target that `program serve` provides on a [bed](crate::bed). Needs root.
+    Bed {
+        /// The targe binary.
+        program: PathBuf,
+    },
+    /// A LUN on the path to it, whose MTU and rate are what they are.
+    Url {
+        /// The LUN.
+        url: Box<Url>,
+        /// Whether to write to it. Otherwise the mixes of the plan are replaced by reads.
+        write: bool,
+        /// Whether to write even if the LUN holds a file system or a partition table.
+        force: bool,
+    },
+}
+
+/// Runs the experiment. `command` is the command line that repeats it, for the report.
+///
+/// # Errors
+/// [`LabError`] if nothing could be measured. A failure after the first measurement ends in a report.
+pub fn run(
+    plan: &DigestsPlan,
+    subject: &Subject,
+    command: &str,
+    control: &mut Control<'_>,
+) -> Result<Report, LabError> {
+    let (started, clock) = (machine::timestamp(), Instant::now());
+    let (plan, mut caveats) = adapted(plan, subject);
+    let mut path = TestPath::open(subject, &plan, control.stop)?;
+    let mut measured = Measured::default();
+    let offered = offered_settings(&plan, &path, &mut measured)?;
+    measured.cells = Cell::all(&plan).into_iter().map(|cell| CellSamples::new(cell, &offered)).collect();
+    let ended = match measure_all(&plan, &offered, &mut path, &mut measured, control) {
+        Ok(ended) => ended,
+        Err(why) if measured.cells.iter().all(|cell| cell.rounds() == 0) => return Err(why),
+        Err(why) => Ended::Early(why.to_string()),
+    };
+    drop(path);
+    caveats.extend(findings::caveats(subject, &measured));
+    let run = Run { plan: &plan, measured: &measured, ended: &ended };
+    Ok(Report {
+        started,
+        seconds: clock.elapsed().as_secs_f64(),
+        caveats,
+        machine: machine::describe(),
+        command: command.to_owned(),
+        ..findings::report(&run)
+    })
+}
+
+/// Returns the plan as the subject allows it, and what that changes.
+fn adapted(plan: &DigestsPlan, subject: &Subject) -> (DigestsPlan, Vec<String>) {
+    let Subject::Url { write, .. } = subject else { return (plan.clone(), Vec::new()) };
+    let mut plan = DigestsPlan { link: vec![Link::AsItIs], ..plan.clone() };
+    if *write || !plan.mix.iter().any(|mix| mix.writes()) {
+        return (plan, Vec::new());
+    }
+    plan.mix = vec![Mix(100)];
+    let caveat = "Only reads were measured, since the command did not allow writes (--write).";
+    (plan, vec![caveat.to_owned()])
+}
+
+/// Finds out which settings of the plan the target agrees to, and records the others.
+fn offered_settings(
+    plan: &DigestsPlan,
+    path: &TestPath,
+    measured: &mut Measured,
+) -> Result<Vec<Digests>, LabError> {
+    let mut offered = Vec::new();
+    for digests in &plan.digests {
+        match path.offers(*digests)? {
+            Ok(()) => offered.push(*digests),
+            Err(why) => measured.not_offered.push((*digests, why)),
+        }
+    }
+    match measured.not_offered.first() {
+        Some((digests, why)) if offered.is_empty() => {
+            Err(LabError::Plan(format!("digests: the target does not offer {}: {why}", digests.name())))
+        }
+        _ => Ok(offered),
+    }
+}
+
+/// Measures round after round.
+fn measure_all(
+    plan: &DigestsPlan,
+    offered: &[Digests],
+    path: &mut TestPath,
+    measured: &mut Measured,
+    control: &mut Control<'_>,
+) -> Result<Ended, LabError> {
+    let rounds = usize::try_from(plan.rounds).unwrap_or(usize::MAX);
+    let per_round = measured.cells.len() * offered.len();
+    for round in 0..rounds {
+        for at in 0..measured.cells.len() {
+            let done = round * per_round + at * offered.len();
+            let place = Place { round, at, done, total: rounds * per_round };
+            if !measure_cell(plan, place, path, measured, control)? {
+                return Ok(Ended::Early(format!("it was stopped in round {} of {rounds}", round + 1)));
+            }
+        }
+    }
+    Ok(Ended::Complete)
+}
+
+/// A workload of a round, and the progress of the run.
+#[derive(Clone, Copy)]
+struct Place {
+    round: usize,
+    at: usize,
+    done: usize,
+    total: usize,
+}
+
+/// Measures one workload with every setting. A round that is not complete leaves no samples. Returns false if
+/// it was stopped.
+fn measure_cell(
+    plan: &DigestsPlan,
+    place: Place,
+    path: &mut TestPath,
+    measured: &mut Measured,
+    control: &mut Control<'_>,
+) -> Result<bool, LabError> {
+    let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(true) };
+    let cell = samples.cell;
+    if let Some(link) = cell.link_plan() {
+        let fresh = measured.calibrations.iter().all(|(known, _)| *known != link);
+        measured.calibrations.extend(path.set_link(link, fresh)?.map(|found| (link, found)));
+    }
+    if place.round == 0 {
+        samples.echo = path.echo(&cell)?;
+    }
+    let mut order: Vec<usize> = (0..samples.settings.len()).collect();
+    order.rotate_left((place.round + place.at) % samples.settings.len().max(1));
+    let mut fresh = Vec::new();
+    for (step, setting) in order.into_iter().enumerate() {
+        let Some((digests, _)) = samples.settings.get(setting) else { continue };
+        let what = format!("{}, digests: {}, {}", cell.path(), digests.name(), cell.workload());
+        control.step(place.done + step, place.total, &what);
+        // Every setting of a round meets the same addresses and data.
+        let seed = plan.seed.wrapping_add(u64::try_from(place.round).unwrap_or(0));
+        let Some((sample, report)) = path.measure(plan, &cell, *digests, seed, control.stop)? else {
+            return Ok(false);
+        };
+        measured.connections_lost += report.connections_lost;
+        measured.engine = report.engine;
+        fresh.push((setting, sample));
+    }
+    for (setting, sample) in fresh {
+        samples.settings.get_mut(setting).into_iter().for_each(|(_, list)| list.push(sample));
+    }
+    Ok(!control.is_stopped())
+}

@@ -1,0 +1,89 @@
+//! What each setting of the digests changes, by workload and by link.
+
+use super::plan::{Digests, Link};
+use super::samples::{Cell, CellSamples, Measured, Sample};
+use crate::bed::Calibration;
+use crate::statistics::{Change, Pairing, holm, percent_change};
+
+/// The change of throughput of a workload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    pub(super) cell: Cell,
+    pub(super) digests: Digests,
+    pub(super) change: Change,
+}
+
+/// Returns the changes of throughput against no digest, for every workload and setting. Their significance is
+/// corrected for their number.
+pub(super) fn throughput_costs(measured: &Measured) -> Vec<Cost> {
+    let mut costs = Vec::new();
+    for samples in &measured.cells {
+        for digests in [Digests::Header, Digests::Data, Digests::Both] {
+            let change = change_of(samples, digests, throughput);
+            costs.extend(change.map(|change| Cost { cell: samples.cell, digests, change }));
+        }
+    }
+    holm(costs.iter_mut().map(|cost| &mut cost.change));
+    costs
+}
+
+/// Returns the change of a quantity of one workload against no digest; none without samples of both.
+pub(super) fn change_of(
+    samples: &CellSamples,
+    digests: Digests,
+    of: impl Fn(&Sample) -> Option<f64>,
+) -> Option<Change> {
+    let (base, other) = (samples.values(Digests::None, &of), samples.values(digests, &of));
+    let complete = !base.is_empty() && base.len() == other.len();
+    complete.then(|| percent_change(&base, &other, Pairing::Paired))
+}
+
+/// Returns the change of a quantity on a link, and the number of its workloads: each round gives the geometric
+/// mean over them. Workloads that lack a round do not count.
+pub(super) fn mean_change(
+    measured: &Measured,
+    link: Link,
+    digests: Digests,
+    of: impl Fn(&Sample) -> Option<f64> + Copy,
+) -> Option<(Change, usize)> {
+    let on_link: Vec<_> = measured.cells.iter().filter(|samples| samples.cell.link == link).collect();
+    let rounds = on_link.iter().map(|samples| samples.rounds()).max().unwrap_or(0);
+    let pairs: Vec<(Vec<f64>, Vec<f64>)> = on_link
+        .iter()
+        .map(|samples| (samples.values(Digests::None, of), samples.values(digests, of)))
+        .filter(|(base, other)| base.len() == rounds && other.len() == rounds)
+        .collect();
+    if rounds == 0 || pairs.is_empty() {
+        return None;
+    }
+    let base = means(pairs.iter().map(|(base, _)| base.as_slice()), rounds);
+    let other = means(pairs.iter().map(|(_, other)| other.as_slice()), rounds);
+    Some((percent_change(&base, &other, Pairing::Paired), pairs.len()))
+}
+
+/// Returns the geometric mean over the series, for each round.
+fn means<'a>(series: impl Iterator<Item = &'a [f64]> + Clone, rounds: usize) -> Vec<f64> {
+    let mean = |round: usize| {
+        let logs: Vec<f64> =
+            series.clone().filter_map(|values| values.get(round)).map(|value| value.ln()).collect();
+        let count = f64::from(u32::try_from(logs.len()).unwrap_or(u32::MAX));
+        (logs.iter().sum::<f64>() / count).exp()
+    };
+    (0..rounds).map(mean).collect()
+}
+
+/// Returns the throughput in MB/s that the calibrated link allows a workload: reads and writes use one
+/// direction each.
+pub(super) fn link_limit(cell: &Cell, measured: &Measured) -> Option<f64> {
+    let link = cell.link_plan().filter(|link| link.rate_bits.is_some())?;
+    let (_, Calibration { to_target, to_initiator, .. }) =
+        measured.calibrations.iter().find(|(known, _)| *known == link)?;
+    let reads = f64::from(cell.mix.0) / 100.0;
+    let by_reads = if reads > 0.0 { to_initiator / reads } else { f64::INFINITY };
+    let by_writes = if reads < 1.0 { to_target / (1.0 - reads) } else { f64::INFINITY };
+    Some(by_reads.min(by_writes) / 1e6)
+}
+
+pub(super) const fn throughput(sample: &Sample) -> Option<f64> {
+    Some(sample.throughput)
+}

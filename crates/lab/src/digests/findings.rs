@@ -1,0 +1,248 @@
+//! The report: what the samples mean.
+
+mod plots;
+mod tables;
+
+use super::Subject;
+use super::advice::advise;
+use super::costs::{Cost, link_limit, mean_change, throughput, throughput_costs};
+use super::plan::{Digests, DigestsPlan, Link};
+use super::samples::{Measured, link_name};
+use super::text::{cost, counted, joined, percent};
+use crate::report::{Ended, Report, SCHEMA, Section};
+use crate::statistics::estimate;
+
+/// The share of the link's limit from which on the link is what limits a workload.
+const LIMITED_FROM: f64 = 0.95;
+
+/// A run that has ended.
+pub(super) struct Run<'a> {
+    pub(super) plan: &'a DigestsPlan,
+    pub(super) measured: &'a Measured,
+    pub(super) ended: &'a Ended,
+}
+
+/// Returns the report without what the caller knows: the times, the machine and the command.
+pub(super) fn report(run: &Run<'_>) -> Report {
+    let costs = throughput_costs(run.measured);
+    Report {
+        schema: SCHEMA,
+        experiment: "digests".to_owned(),
+        title: "What do iSCSI digests cost on this path?".to_owned(),
+        started: String::new(),
+        seconds: 0.0,
+        ended: run.ended.clone(),
+        summary: summary(run.measured, &costs),
+        caveats: Vec::new(),
+        machine: Vec::new(),
+        command: String::new(),
+        plan: run.plan.to_toml(),
+        sections: sections(run.measured, &costs),
+        metrics: run.measured.metrics(),
+    }
+}
+
+fn sections(measured: &Measured, costs: &[Cost]) -> Vec<Section> {
+    let section = |title: &str, text: &str| Section {
+        title: title.to_owned(),
+        text: vec![text.to_owned()],
+        ..Section::default()
+    };
+    let mut sections = vec![
+        Section {
+            tables: tables::throughput(measured, costs),
+            plots: plots::throughput(measured),
+            ..section("Throughput", THROUGHPUT)
+        },
+        Section {
+            tables: tables::latency(measured),
+            plots: plots::cost_by_depth(measured),
+            ..section("Latency", LATENCY)
+        },
+        Section { tables: tables::processor_time(measured), ..section("Processor time", PROCESSOR_TIME) },
+        Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) },
+    ];
+    if !measured.calibrations.is_empty() {
+        sections.push(Section { tables: tables::links(measured), ..section("Calibration", CALIBRATION) });
+    }
+    if !measured.not_offered.is_empty() {
+        sections
+            .push(Section { tables: tables::not_offered(measured), ..section("Not offered", NOT_OFFERED) });
+    }
+    sections
+}
+
+const THROUGHPUT: &str = "The changes are medians of the rounds' differences from sessions without digests, in \
+     percent of throughput: negative numbers are costs. A change is called significant if it is so after Holm's \
+     correction for the number of comparisons, at 5 %. The bare echo is the limit of the two processes and the \
+     network without iSCSI: a server that answers each request of 48 bytes with a block, and a client that keeps as \
+     many requests under way as the queue depth.";
+const LATENCY: &str =
+    "The latency of a command, from its submission to the arrival of its status, at the initiator.";
+const PROCESSOR_TIME: &str = "User and system time of the whole process for each GiB of payload, reads and writes \
+     together. The target's includes up to 100 µs of polling before it sleeps, which makes small loads look dear.";
+const PUBLISHED: &str = "Dennis Daugherty, \"Understanding iSCSI Digests\" (JDSU Medusa Labs), measured half reads \
+     and half writes of 64 KiB between two hosts of the first decade of this century, which computed CRC32C with \
+     tables. Processors have an instruction for it since. His frames of 9014 bytes are an MTU of 9000.";
+const CALIBRATION: &str = "The rates of bare TCP streams through each link before the first measurement on it. A \
+     shaped link counts a frame as a wire does: an MTU of 1500 carries 1448 bytes of payload in 1538 bytes of wire.";
+const NOT_OFFERED: &str = "The target refuses these settings, so they were not measured.";
+
+/// Answers the question, in sentences.
+fn summary(measured: &Measured, costs: &[Cost]) -> Vec<String> {
+    let mut sentences: Vec<String> =
+        links(measured).into_iter().filter_map(|link| answer(measured, link)).collect();
+    if sentences.is_empty() {
+        sentences.push(without_answer(measured));
+    }
+    sentences.extend(worst(costs));
+    sentences.extend(limited(measured));
+    sentences.extend(processor_time(measured));
+    sentences
+}
+
+/// Returns the links in the order of the plan.
+fn links(measured: &Measured) -> Vec<Link> {
+    let mut links: Vec<Link> = Vec::new();
+    for samples in &measured.cells {
+        if !links.contains(&samples.cell.link) {
+            links.push(samples.cell.link);
+        }
+    }
+    links
+}
+
+/// Tells what both digests, or the strongest setting that was measured, cost on a link, and gives advice.
+fn answer(measured: &Measured, link: Link) -> Option<String> {
+    let strongest = [
+        (Digests::Both, "both digests"),
+        (Digests::Data, "data digests"),
+        (Digests::Header, "header digests"),
+    ];
+    let found = strongest.into_iter().find_map(|(digests, name)| {
+        mean_change(measured, link, digests, throughput).map(|(change, count)| (name, change, count))
+    });
+    let (name, change, count) = found?;
+    let place = match link {
+        Link::AsItIs => "On this path".to_owned(),
+        Link::Unshaped => "On a link without a limit, where the processors are the limit,".to_owned(),
+        Link::Shaped(_) => format!("On a link of {}", link_name(link)),
+    };
+    let advice = advise(&change).sentence();
+    Some(format!(
+        "{place} {name} cost {}, the mean of {}: {advice}.",
+        cost(&change),
+        counted(count, "workload")
+    ))
+}
+
+fn without_answer(measured: &Measured) -> String {
+    let refused: Vec<String> =
+        measured.not_offered.iter().map(|(digests, _)| digests.name().to_owned()).collect();
+    match refused.as_slice() {
+        [] => "The run ended before anything could be compared.".to_owned(),
+        some => format!("Nothing can be compared: the target does not offer {}.", joined(some)),
+    }
+}
+
+/// Names the workload that digests cost most.
+fn worst(costs: &[Cost]) -> Option<String> {
+    let significant = costs.iter().filter(|cost| cost.change.significant && cost.change.percent < 0.0);
+    let Some(worst) = significant.min_by(|a, b| a.change.percent.total_cmp(&b.change.percent)) else {
+        let none = "No single workload shows a significant cost.";
+        return (!costs.is_empty()).then(|| none.to_owned());
+    };
+    let (path, workload) = (worst.cell.path(), worst.cell.workload());
+    let digests = match worst.digests {
+        Digests::Both => "both digests".to_owned(),
+        other => format!("digests: {}", other.name()),
+    };
+    Some(format!("The highest cost is {}, with {workload} ({path}; {digests}).", cost(&worst.change)))
+}
+
+/// Tells where the link, and not the digests, limits the throughput.
+fn limited(measured: &Measured) -> Option<String> {
+    let shaped: Vec<f64> = measured
+        .cells
+        .iter()
+        .filter_map(|samples| {
+            let reached = estimate(&samples.values(Digests::None, throughput)).value;
+            let share = reached / link_limit(&samples.cell, measured)?;
+            share.is_finite().then_some(share)
+        })
+        .collect();
+    let limited = shaped.iter().filter(|share| **share >= LIMITED_FROM).count();
+    (limited > 0).then(|| {
+        format!(
+            "In {limited} of {} on shaped links, sessions without digests reach at least {} % of what the link carries \
+             bare: there the link hides what digests cost, and only the processor time shows it.",
+            counted(shaped.len(), "workload"),
+            percent(LIMITED_FROM * 100.0)
+        )
+    })
+}
+
+/// Tells the processor time that both digests take.
+fn processor_time(measured: &Measured) -> Option<String> {
+    let added = |of: fn(&super::samples::Sample) -> Option<f64>| {
+        let mut differences = Vec::new();
+        for samples in &measured.cells {
+            let (base, other) = (samples.values(Digests::None, of), samples.values(Digests::Both, of));
+            if !base.is_empty() && base.len() == other.len() {
+                differences.push((estimate(&other).value - estimate(&base).value) * 1000.0);
+            }
+        }
+        (!differences.is_empty()).then(|| estimate(&differences).value)
+    };
+    let initiator = added(|sample| Some(sample.initiator_cpu))?;
+    let target = added(|sample| sample.target_cpu);
+    let target = target.map_or_else(String::new, |ms| format!(" and {ms:.0} ms of the target"));
+    Some(format!(
+        "In the median workload, both digests take {initiator:.0} ms of processor time of the initiator{target} for \
+         each GiB."
+    ))
+}
+
+/// Returns what the reader must know to trust the figures.
+pub(super) fn caveats(subject: &Subject, measured: &Measured) -> Vec<String> {
+    let mut caveats = Vec::new();
+    match subject {
+        Subject::Bed { .. } => caveats.extend(BED_CAVEATS.map(str::to_owned)),
+        Subject::Url { .. } => caveats.push(PATH_CAVEAT.to_owned()),
+    }
+    let deviations = measured.calibrations.iter().filter_map(|(_, found)| found.deviation_percent());
+    if let Some(worst) =
+        deviations.max_by(|a, b| a.abs().total_cmp(&b.abs())).filter(|worst| worst.abs() >= 1.0)
+    {
+        caveats.push(format!(
+            "A shaped link deviates by {worst:+.1} % from the rate of a wire: the machine was too busy for the shaper."
+        ));
+    }
+    if measured.connections_lost > 0 {
+        let lost = counted(usize::try_from(measured.connections_lost).unwrap_or(usize::MAX), "connection");
+        caveats.push(format!("{lost} broke and came back during measurements."));
+    }
+    let rounds = measured.cells.iter().map(super::samples::CellSamples::rounds).max().unwrap_or(0);
+    if (1..6).contains(&rounds) {
+        caveats.push(format!(
+            "With {}, intervals of single values are the whole range of the samples.",
+            counted(rounds, "round")
+        ));
+    }
+    if cfg!(debug_assertions) {
+        caveats.push("This is a debug build: the figures say nothing about a release build.".to_owned());
+    }
+    caveats
+}
+
+const BED_CAVEATS: [&str; 4] = [
+    "Both ends ran on this machine and shared its processors, so that a digest costs throughput twice: at its sender \
+     and at its receiver. Between two machines the cost is lower where the processors are the limit.",
+    "The link is a pair of virtual Ethernet interfaces (veth), shaped by a token bucket. It has no adapter, no switch \
+     and no interrupts.",
+    "On an unshaped link, TCP segments of up to 64 KiB cross in one piece, as with an adapter that segments by itself: \
+     the MTU makes no difference there.",
+    "The disk is in the target's memory. A slower disk hides more of what digests cost.",
+];
+const PATH_CAVEAT: &str = "MTU, rate and other traffic of the path were what they were. The target's processor time \
+     was not measured.";

@@ -1,0 +1,413 @@
+//! The plan of the experiment: what varies, and how long each measurement takes.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::bed::{MTU_MAX, MTU_MIN, RATE_MAX, RATE_MIN};
+use crate::experiment::LabError;
+
+/// The most measurements of one run.
+const MEASUREMENTS_MAX: u64 = 100_000;
+
+/// What varies, and how long each measurement takes. A run measures every combination of the lists in every
+/// round.
+///
+/// A plan file is TOML and has the keys of this structure; a key that it leaves out has the value of
+/// [`Self::full`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DigestsPlan {
+    /// How often each combination is measured, 1 to 1000.
+    pub rounds: u32,
+    /// The duration of a measurement in seconds, 0.05 to 3600.
+    pub seconds: f64,
+    /// The duration of the load before each measurement in seconds, 0 to 600.
+    pub warmup: f64,
+    /// The digests that are compared: `none`, `header`, `data`, `both`. `none` is what the others are compared
+    /// with.
+    pub digests: Vec<Digests>,
+    /// The MTU of the link in bytes, 576 to 65535.
+    pub mtu: Vec<u32>,
+    /// The queue depth, 1 to 1024.
+    pub depth: Vec<u32>,
+    /// The bytes of a command: multiples of 512 up to 16M, such as `4K`.
+    pub block: Vec<u32>,
+    /// Which commands: `read`, `write`, or the percentage of reads.
+    pub mix: Vec<Mix>,
+    /// The rate of the link: `unshaped`, or bits per second such as `1G`.
+    pub link: Vec<Link>,
+    /// The seed of addresses and data.
+    pub seed: u64,
+}
+
+/// Which digests a session uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Digests {
+    /// None.
+    None,
+    /// The header digest.
+    Header,
+    /// The data digest.
+    Data,
+    /// Both.
+    Both,
+}
+
+/// The percentage of commands that are reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix(pub u8);
+
+/// The rate of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// As fast as the processors.
+    Unshaped,
+    /// Bits per second on the wire.
+    Shaped(u64),
+    /// The path to a target that was named by a URL. No plan file can name it.
+    AsItIs,
+}
+
+impl DigestsPlan {
+    /// Returns the plan of a full run, about fifteen minutes.
+    ///
+    /// It has half reads and half writes, as the published measurement: what a digest costs a read, it costs a
+    /// write at the other end. Blocks of 512 bytes are left out: like those of 4 KiB, their cost is that of a
+    /// command.
+    pub fn full() -> Self {
+        Self {
+            rounds: 7,
+            seconds: 1.0,
+            warmup: 0.2,
+            digests: Digests::ALL.to_vec(),
+            mtu: vec![1500, 9000],
+            depth: vec![1, 32],
+            block: vec![4 << 10, 64 << 10, 1 << 20],
+            mix: vec![Mix(50)],
+            link: vec![Link::Shaped(1_000_000_000), Link::Unshaped],
+            seed: 1,
+        }
+    }
+
+    /// Returns the plan of a quick run, about two minutes: fewer rounds of the most common frame size, and
+    /// small and medium blocks.
+    pub fn quick() -> Self {
+        Self {
+            rounds: 5,
+            seconds: 0.5,
+            warmup: 0.1,
+            mtu: vec![1500],
+            block: vec![4 << 10, 64 << 10],
+            ..Self::full()
+        }
+    }
+
+    /// Parses a plan file.
+    ///
+    /// # Errors
+    /// [`LabError::Plan`] names the key and what is possible.
+    pub fn parse(text: &str) -> Result<Self, LabError> {
+        let file: PlanFile =
+            toml::from_str(text).map_err(|why| LabError::Plan(why.to_string().trim_end().to_owned()))?;
+        let full = Self::full();
+        let plan = Self {
+            rounds: file.rounds.unwrap_or(full.rounds),
+            seconds: file.seconds.unwrap_or(full.seconds),
+            warmup: file.warmup.unwrap_or(full.warmup),
+            digests: list("digests", file.digests, full.digests, Digests::parse)?,
+            mtu: list("mtu", file.mtu, full.mtu, |word| number(word, MTU_MIN, MTU_MAX))?,
+            depth: list("depth", file.depth, full.depth, |word| number(word, 1, 1024))?,
+            block: list("block", file.block, full.block, block)?,
+            mix: list("mix", file.mix, full.mix, Mix::parse)?,
+            link: list("link", file.link, full.link, Link::parse)?,
+            seed: file.seed.unwrap_or(full.seed),
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<(), LabError> {
+        let within = |name: &str, value: f64, low: f64, high: f64| {
+            let fits = (low..=high).contains(&value);
+            fits.then_some(()).ok_or_else(|| LabError::Plan(format!("{name}: expected {low} to {high}")))
+        };
+        within("rounds", f64::from(self.rounds), 1.0, 1000.0)?;
+        within("seconds", self.seconds, 0.05, 3600.0)?;
+        within("warmup", self.warmup, 0.0, 600.0)?;
+        if self.measurements() > MEASUREMENTS_MAX {
+            return Err(LabError::Plan(format!(
+                "rounds: {} measurements altogether; the most is {MEASUREMENTS_MAX}",
+                self.measurements()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of measurements.
+    pub fn measurements(&self) -> u64 {
+        let lists = [self.digests.len(), self.mtu.len(), self.depth.len()];
+        let more = [self.block.len(), self.mix.len(), self.link.len()];
+        let product = lists.into_iter().chain(more).fold(1, usize::saturating_mul);
+        u64::try_from(product).unwrap_or(u64::MAX).saturating_mul(u64::from(self.rounds))
+    }
+
+    /// Returns the plan as TOML, which [`Self::parse`] reads.
+    pub fn to_toml(&self) -> String {
+        let quoted = |words: Vec<String>| format!("[\"{}\"]", words.join("\", \""));
+        let blocks = quoted(self.block.iter().map(|bytes| size_text(*bytes)).collect());
+        // The path of a URL is no key of a plan.
+        let links: Vec<String> =
+            self.link.iter().filter(|link| **link != Link::AsItIs).map(Link::to_string).collect();
+        let mut text = format!(
+            "rounds = {}\nseconds = {:?}\nwarmup = {:?}\ndigests = {}\ndepth = {:?}\nblock = {blocks}\nmix = \
+             {}\nseed = {}\n",
+            self.rounds,
+            self.seconds,
+            self.warmup,
+            quoted(self.digests.iter().map(|digests| digests.name().to_owned()).collect()),
+            self.depth,
+            quoted(self.mix.iter().map(|mix| mix.word()).collect()),
+            self.seed
+        );
+        if !links.is_empty() {
+            text += &format!("mtu = {:?}\nlink = {}\n", self.mtu, quoted(links));
+        }
+        text
+    }
+}
+
+/// A plan as a file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanFile {
+    rounds: Option<u32>,
+    seconds: Option<f64>,
+    warmup: Option<f64>,
+    digests: Option<Vec<Word>>,
+    mtu: Option<Vec<Word>>,
+    depth: Option<Vec<Word>>,
+    block: Option<Vec<Word>>,
+    mix: Option<Vec<Word>>,
+    link: Option<Vec<Word>>,
+    seed: Option<u64>,
+}
+
+/// A number, or a word.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a number or a text")]
+enum Word {
+    Number(u32),
+    Text(String),
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// Parses a list that is not empty and names nothing twice.
+fn list<T: PartialEq>(
+    key: &str,
+    words: Option<Vec<Word>>,
+    default: Vec<T>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, LabError> {
+    let Some(words) = words else { return Ok(default) };
+    let mut list = Vec::new();
+    for word in words {
+        let word = word.to_string();
+        let value = parse(&word).map_err(|why| LabError::Plan(format!("{key}: \"{word}\": {why}")))?;
+        if list.contains(&value) {
+            return Err(LabError::Plan(format!("{key}: \"{word}\" is there twice")));
+        }
+        list.push(value);
+    }
+    if list.is_empty() { Err(LabError::Plan(format!("{key}: the list is empty"))) } else { Ok(list) }
+}
+
+fn number(word: &str, low: u32, high: u32) -> Result<u32, String> {
+    let number = word.parse().ok().filter(|number| (low..=high).contains(number));
+    number.ok_or_else(|| format!("expected {low} to {high}"))
+}
+
+fn block(word: &str) -> Result<u32, String> {
+    let bytes = scaled(word, 1024).and_then(|bytes| u32::try_from(bytes).ok());
+    let bytes = bytes.filter(|bytes| (512..=BLOCK_MAX).contains(bytes) && bytes.is_multiple_of(512));
+    bytes.ok_or_else(|| "expected a multiple of 512 bytes up to 16M, such as 4K".to_owned())
+}
+
+/// The longest command, in bytes.
+const BLOCK_MAX: u32 = 16 << 20;
+
+/// Parses `64K`, `1M` and `1G`.
+fn scaled(word: &str, step: u64) -> Option<u64> {
+    let digits = word.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let power = match word.get(digits.len()..)? {
+        "" => 0,
+        "k" | "K" => 1,
+        "m" | "M" => 2,
+        "g" | "G" => 3,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(step.pow(power))
+}
+
+/// Writes a size as `4K` where that is exact.
+pub(super) fn size_text(bytes: u32) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
+        bytes => bytes.to_string(),
+    }
+}
+
+impl Digests {
+    /// All settings, in the order of a report.
+    pub const ALL: [Self; 4] = [Self::None, Self::Header, Self::Data, Self::Both];
+
+    /// Returns the name in plans and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Header => "header",
+            Self::Data => "data",
+            Self::Both => "both",
+        }
+    }
+
+    /// Returns whether the session uses a header digest.
+    pub const fn header(self) -> bool {
+        matches!(self, Self::Header | Self::Both)
+    }
+
+    /// Returns whether the session uses a data digest.
+    pub const fn data(self) -> bool {
+        matches!(self, Self::Data | Self::Both)
+    }
+
+    fn parse(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|digests| digests.name() == word);
+        found.ok_or_else(|| "expected none, header, data or both".to_owned())
+    }
+}
+
+impl Mix {
+    /// Returns whether there are writes.
+    pub const fn writes(self) -> bool {
+        self.0 < 100
+    }
+
+    fn word(self) -> String {
+        match self.0 {
+            100 => "read".to_owned(),
+            0 => "write".to_owned(),
+            percent => percent.to_string(),
+        }
+    }
+
+    fn parse(word: &str) -> Result<Self, String> {
+        let percent = match word {
+            "read" => Some(100),
+            "write" => Some(0),
+            _ => word.parse().ok().filter(|percent| *percent <= 100),
+        };
+        percent
+            .map(Self)
+            .ok_or_else(|| "expected read, write or a percentage of reads, such as 50".to_owned())
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            100 => f.write_str("reads"),
+            0 => f.write_str("writes"),
+            percent => write!(f, "{percent} % reads"),
+        }
+    }
+}
+
+impl Link {
+    fn parse(word: &str) -> Result<Self, String> {
+        if word == "unshaped" {
+            return Ok(Self::Unshaped);
+        }
+        let bits = scaled(word, 1000).filter(|bits| (RATE_MIN..=RATE_MAX).contains(bits));
+        bits.map(Self::Shaped).ok_or_else(|| "expected unshaped, or 1M to 34G bits per second".to_owned())
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Unshaped => f.write_str("unshaped"),
+            Self::AsItIs => f.write_str("as it is"),
+            Self::Shaped(bits) if bits.is_multiple_of(1_000_000_000) => {
+                write!(f, "{}G", bits / 1_000_000_000)
+            }
+            Self::Shaped(bits) if bits.is_multiple_of(1_000_000) => write!(f, "{}M", bits / 1_000_000),
+            Self::Shaped(bits) => write!(f, "{bits}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_survives_its_own_text() {
+        for plan in [DigestsPlan::full(), DigestsPlan::quick()] {
+            assert_eq!(DigestsPlan::parse(&plan.to_toml()).unwrap(), plan);
+        }
+        assert_eq!(DigestsPlan::parse("").unwrap(), DigestsPlan::full());
+        let text =
+            "rounds = 2\nmix = [\"write\", 70]\nblock = [512, \"1M\"]\nlink = [\"2500M\"]\nseconds = 2\n";
+        let plan = DigestsPlan::parse(text).unwrap();
+        assert_eq!(plan.mix, [Mix(0), Mix(70)]);
+        assert_eq!(plan.block, [512, 1 << 20]);
+        assert_eq!(plan.link, [Link::Shaped(2_500_000_000)]);
+        assert_eq!(DigestsPlan::parse(&plan.to_toml()).unwrap(), plan);
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_their_key() {
+        for (text, wanted) in [
+            ("round = 2", "unknown field `round`"),
+            ("rounds = 0", "rounds: expected 1 to 1000"),
+            ("rounds = \"many\"", "rounds"),
+            ("seconds = 0.0", "seconds: expected 0.05 to 3600"),
+            ("seconds = nan", "seconds"),
+            ("warmup = -1", "warmup: expected 0 to 600"),
+            ("digests = [\"crc\"]", "digests: \"crc\": expected none, header, data or both"),
+            ("digests = []", "digests: the list is empty"),
+            ("mtu = [100]", "mtu: \"100\": expected 576 to 65535"),
+            ("depth = [0]", "depth: \"0\": expected 1 to 1024"),
+            ("block = [\"4000\"]", "block: \"4000\": expected a multiple of 512"),
+            ("block = [\"32M\"]", "block: \"32M\""),
+            ("mix = [101]", "mix: \"101\""),
+            ("mix = [\"reads\"]", "mix: \"reads\""),
+            ("link = [\"as it is\"]", "link: \"as it is\""),
+            ("link = [\"1000G\"]", "link: \"1000G\""),
+            ("depth = [4, 4]", "depth: \"4\" is there twice"),
+            ("depth = [1.5]", "depth"),
+            ("rounds = 1000\nseconds = 1\nmix = [1,2,3,4,5,6]", "measurements altogether"),
+        ] {
+            let why = DigestsPlan::parse(text).unwrap_err().to_string();
+            assert!(why.contains(wanted), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn the_built_in_plans_take_the_time_that_they_promise() {
+        let seconds = |plan: DigestsPlan| {
+            f64::from(u32::try_from(plan.measurements()).unwrap()) * (plan.seconds + plan.warmup + 0.05)
+        };
+        assert!((90.0..130.0).contains(&seconds(DigestsPlan::quick())));
+        assert!((780.0..960.0).contains(&seconds(DigestsPlan::full())));
+    }
+}

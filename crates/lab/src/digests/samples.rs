@@ -1,0 +1,213 @@
+//! What was measured: the samples of each workload with each setting of the digests.
+
+use std::time::Duration;
+
+use crate::bed::{Calibration, Echo, LinkPlan, to_f64};
+use crate::bench::BenchReport;
+use crate::report::{Better, Metric};
+
+use super::plan::{Digests, DigestsPlan, Link, Mix, size_text};
+
+/// With fewer commands, the 99.9th percentile is the longest latency.
+const COMMANDS_MIN_FOR_P999: u64 = 1000;
+
+/// A workload on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) link: Link,
+    /// The MTU of the bed; the path to a URL has its own.
+    pub(super) mtu: Option<u32>,
+    pub(super) depth: u32,
+    pub(super) block: u32,
+    pub(super) mix: Mix,
+}
+
+/// The result of one measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sample {
+    /// MB/s, a million bytes.
+    pub(super) throughput: f64,
+    /// Commands per second.
+    pub(super) iops: f64,
+    /// Latencies in microseconds.
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) p999: Option<f64>,
+    /// Processor seconds per GiB.
+    pub(super) initiator_cpu: f64,
+    pub(super) target_cpu: Option<f64>,
+}
+
+/// A workload and its samples.
+#[derive(Clone, Debug)]
+pub(super) struct CellSamples {
+    pub(super) cell: Cell,
+    /// For each setting, one sample for each complete round.
+    pub(super) settings: Vec<(Digests, Vec<Sample>)>,
+    /// The bare echo of the same block length and depth.
+    pub(super) echo: Option<Echo>,
+}
+
+/// All that a run measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Measured {
+    pub(super) cells: Vec<CellSamples>,
+    /// The settings that the target does not offer, and what it answered.
+    pub(super) not_offered: Vec<(Digests, String)>,
+    pub(super) calibrations: Vec<(LinkPlan, Calibration)>,
+    /// The I/O engine of the initiator.
+    pub(super) engine: String,
+    /// Connections that were lost and established again.
+    pub(super) connections_lost: u64,
+}
+
+impl Cell {
+    /// Returns the workloads of a plan. Those on one link with one MTU follow each other.
+    pub(super) fn all(plan: &DigestsPlan) -> Vec<Self> {
+        let mut cells = Vec::new();
+        for link in &plan.link {
+            let real: Vec<_> = plan.mtu.iter().copied().map(Some).collect();
+            let mtus = if *link == Link::AsItIs { vec![None] } else { real };
+            for mtu in mtus {
+                for depth in &plan.depth {
+                    for block in &plan.block {
+                        let workload =
+                            |mix: &Mix| Self { link: *link, mtu, depth: *depth, block: *block, mix: *mix };
+                        cells.extend(plan.mix.iter().map(workload));
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    /// Returns the link of a bed; a path to a URL has none.
+    pub(super) fn link_plan(&self) -> Option<LinkPlan> {
+        let mtu = self.mtu?;
+        match self.link {
+            Link::AsItIs => None,
+            Link::Unshaped => Some(LinkPlan { mtu, rate_bits: None }),
+            Link::Shaped(bits) => Some(LinkPlan { mtu, rate_bits: Some(bits) }),
+        }
+    }
+
+    /// Returns the workload without the path: `4K, depth 1`.
+    pub(super) fn workload(&self) -> String {
+        format!("{}, {}, depth {}", size_text(self.block), self.mix, self.depth)
+    }
+
+    /// Returns the path: `1 Gbit/s, MTU 1500`.
+    pub(super) fn path(&self) -> String {
+        let link = link_name(self.link);
+        self.mtu.map_or_else(|| link.clone(), |mtu| format!("{link}, MTU {mtu}"))
+    }
+
+    fn circumstances(&self, digests: &str) -> Vec<(String, String)> {
+        let mtu = self.mtu.map_or_else(|| Link::AsItIs.to_string(), |mtu| mtu.to_string());
+        let pairs = [
+            ("link", self.link.to_string()),
+            ("mtu", mtu),
+            ("depth", self.depth.to_string()),
+            ("block", size_text(self.block)),
+            ("mix", self.mix.to_string()),
+            ("digests", digests.to_owned()),
+        ];
+        pairs.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+}
+
+/// Returns the name of a link in sentences.
+pub(super) fn link_name(link: Link) -> String {
+    match link {
+        Link::Unshaped => "unshaped link".to_owned(),
+        Link::AsItIs => "the path to the target".to_owned(),
+        Link::Shaped(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", to_f64(bits) / 1e9),
+        Link::Shaped(bits) => format!("{} Mbit/s", to_f64(bits) / 1e6),
+    }
+}
+
+impl Sample {
+    /// Reads a sample from a benchmark. `target` is the processor time that the target used for all of its
+    /// commands, warm-up included. Returns none if no command ended.
+    pub(super) fn of(report: &BenchReport, block: u32, target: Option<Duration>) -> Option<Self> {
+        let total = report.total();
+        if total.count == 0 || report.seconds <= 0.0 {
+            return None;
+        }
+        let us = |per_ten_thousand| total.latency.percentile(per_ten_thousand).as_secs_f64() * 1e6;
+        let gib = |commands: u64| to_f64(commands) * f64::from(block) / f64::from(1 << 30);
+        Some(Self {
+            throughput: to_f64(total.bytes) / report.seconds / 1e6,
+            iops: to_f64(total.count) / report.seconds,
+            p50: us(5000),
+            p99: us(9900),
+            p999: (total.count >= COMMANDS_MIN_FOR_P999).then(|| us(9990)),
+            initiator_cpu: report.cpu_s / gib(total.count),
+            target_cpu: target.map(|spent| spent.as_secs_f64() / gib(report.commands)),
+        })
+    }
+}
+
+/// A quantity of samples: its name, its unit, which values are better, and its value in a sample.
+type Quantity = (&'static str, &'static str, Better, fn(&Sample) -> Option<f64>);
+
+const QUANTITIES: [Quantity; 7] = [
+    ("throughput", "MB/s", Better::Higher, |sample| Some(sample.throughput)),
+    ("commands", "1/s", Better::Higher, |sample| Some(sample.iops)),
+    ("latency, median", "µs", Better::Lower, |sample| Some(sample.p50)),
+    ("latency, 99th percentile", "µs", Better::Lower, |sample| Some(sample.p99)),
+    ("latency, 99.9th percentile", "µs", Better::Lower, |sample| sample.p999),
+    ("processor time of the initiator", "s/GiB", Better::Lower, |sample| Some(sample.initiator_cpu)),
+    ("processor time of the target", "s/GiB", Better::Lower, |sample| sample.target_cpu),
+];
+
+impl CellSamples {
+    pub(super) fn new(cell: Cell, offered: &[Digests]) -> Self {
+        Self { cell, settings: offered.iter().map(|digests| (*digests, Vec::new())).collect(), echo: None }
+    }
+
+    /// Returns the values of one quantity with one setting, in the order of the rounds.
+    pub(super) fn values(&self, digests: Digests, of: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
+        let found = self.settings.iter().find(|(setting, _)| *setting == digests);
+        found.map_or_else(Vec::new, |(_, samples)| samples.iter().filter_map(of).collect())
+    }
+
+    /// Returns the number of complete rounds.
+    pub(super) fn rounds(&self) -> usize {
+        self.settings.iter().map(|(_, samples)| samples.len()).min().unwrap_or(0)
+    }
+}
+
+impl Measured {
+    /// Returns everything as metrics. A quantity that some rounds lack is left out.
+    pub(super) fn metrics(&self) -> Vec<Metric> {
+        let mut metrics = Vec::new();
+        for cell in &self.cells {
+            for (digests, samples) in cell.settings.iter().filter(|(_, samples)| !samples.is_empty()) {
+                for (quantity, unit, better, of) in QUANTITIES {
+                    let values: Vec<f64> = samples.iter().filter_map(of).collect();
+                    if values.len() == samples.len() {
+                        metrics.push(Metric {
+                            circumstances: cell.cell.circumstances(digests.name()),
+                            quantity: quantity.to_owned(),
+                            unit: unit.to_owned(),
+                            better,
+                            samples: values,
+                        });
+                    }
+                }
+            }
+            if let Some(echo) = cell.echo {
+                let rate = echo.per_second * f64::from(cell.cell.block) / 1e6;
+                metrics.push(Metric {
+                    circumstances: cell.cell.circumstances("bare echo"),
+                    quantity: "throughput".to_owned(),
+                    unit: "MB/s".to_owned(),
+                    better: Better::Neither,
+                    samples: vec![rate],
+                });
+            }
+        }
+        metrics
+    }
+}

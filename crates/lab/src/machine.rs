@@ -1,0 +1,90 @@
+//! The machine that an experiment runs on, and the time, for reports.
+
+use std::time::{Duration, SystemTime};
+
+/// Returns what a reader must know of this machine: name and value.
+pub fn describe() -> Vec<(String, String)> {
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = field(&cpuinfo, "model name").or_else(|| field(&cpuinfo, "CPU implementer"));
+    let virtualized =
+        field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"));
+    let memory = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_else(|| UNKNOWN.to_owned());
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    let rows = [
+        ("processor", model.unwrap_or_else(|| UNKNOWN.to_owned())),
+        ("processors", processors.to_string()),
+        ("virtual machine", if virtualized { "yes" } else { "no sign of one" }.to_owned()),
+        ("memory", memory),
+        ("kernel", format!("Linux {}", read("/proc/sys/kernel/osrelease").trim())),
+        ("architecture", std::env::consts::ARCH.to_owned()),
+        ("targe", env!("CARGO_PKG_VERSION").to_owned()),
+        (
+            "build",
+            if cfg!(debug_assertions) { "debug: the figures say nothing" } else { "release" }.to_owned(),
+        ),
+    ];
+    rows.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+const UNKNOWN: &str = "unknown";
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Returns the value of the first line `name : value`.
+fn field(text: &str, name: &str) -> Option<String> {
+    let values = text.lines().filter_map(|line| line.split_once(':'));
+    values.filter(|(found, _)| found.trim() == name).map(|(_, value)| value.trim().to_owned()).next()
+}
+
+/// Returns the present time in UTC as RFC 3339 writes it: `2026-11-20T20:26:52Z`.
+pub fn timestamp() -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    formatted(now.unwrap_or(Duration::ZERO).as_secs())
+}
+
+fn formatted(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Converts a number of days since 1970-01-01 to year, month and day of the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Count from 0000-03-01, so that the leap day ends a year; 400 years have 146 097 days.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * day + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day - (153 * shifted + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_795_305_600, "2026-11-22T00:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(formatted(seconds), text);
+        }
+    }
+
+    #[test]
+    fn the_machine_has_a_kernel_and_processors() {
+        let rows = describe();
+        let value = |name: &str| rows.iter().find(|(found, _)| found == name).unwrap().1.clone();
+        assert!(value("kernel").len() > "Linux ".len() && value("processors") != "0");
+        assert_eq!(field("a\t: 1\nb : 2 3\n", "b").as_deref(), Some("2 3"));
+    }
+}

@@ -2,6 +2,7 @@
 
 mod digests;
 mod output;
+mod risk;
 mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -29,6 +30,8 @@ enum Instrument {
     Digests(digests::DigestsArgs),
     /// Proxy iSCSI connections between initiators and a target and inject faults into PDUs, above TCP
     Proxy(ProxyArgs),
+    /// Damage iSCSI PDUs, and count what digests detect and what stays silent
+    Risk(risk::RiskArgs),
     /// Forward frames between two Ethernet interfaces and drop, duplicate, reorder and corrupt them
     Wire(Box<wire::WireArgs>),
 }
@@ -64,6 +67,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.instrument {
         Instrument::Digests(args) => digests::run(args),
         Instrument::Proxy(args) => proxy(args),
+        Instrument::Risk(args) => risk::run(args),
         Instrument::Wire(args) => wire::run(args),
     }
 }

@@ -9,13 +9,14 @@ use base::buffer::Bytes;
 use base::rng::Rng;
 use base::units::Lba;
 use initiator::driver::ProtocolPlan;
-use initiator::unstable::iscsi::initiator::contract::Portal;
-use initiator::unstable::iscsi::login::directory::TargetAddress;
-use initiator::unstable::iscsi::negotiate::DigestPolicy;
 use initiator::{
     Cdb, Client, Command, CommandError, Disk, EnvSecrets, Lun, Reply, Residual, Session, SessionStats,
     SessionUp, Url, block_on,
 };
+use iscsi::initiator::contract::Portal;
+use iscsi::login::directory::TargetAddress;
+use iscsi::name::Isid;
+use iscsi::negotiate::DigestPolicy;
 use oracle::block_check::BlockCheck;
 
 use super::outcome::{Facts, Outcome, is_detected};
@@ -161,7 +162,7 @@ impl<'a> Lane<'a> {
     fn session_plan(&self, combination: Combination) -> Result<ProtocolPlan, LabError> {
         let mut plan = initiator::driver::plan(self.bench.url, &EnvSecrets)
             .map_err(|error| LabError::Plan(error.to_string()))?;
-        plan.set_isid(initiator::unstable::iscsi::name::Isid(self.isid));
+        plan.set_isid(Isid(self.isid));
         let ProtocolPlan::Iscsi(session) = &mut plan else {
             return Err(LabError::Plan("the experiment damages iSCSI PDUs; give an iscsi:// URL".to_owned()));
         };
@@ -348,7 +349,8 @@ impl<'a> Lane<'a> {
 
     fn read_clean(&self, blocks: &Range<u64>) -> Result<Vec<u8>, LabError> {
         let mut bytes = vec![0; self.byte_len(blocks)];
-        block_on(self.bench.clean.read_at(blocks.start * self.block_len(), &mut bytes)).map_err(clean_failed)?;
+        block_on(self.bench.clean.read_at(blocks.start * self.block_len(), &mut bytes))
+            .map_err(clean_failed)?;
         Ok(bytes)
     }
 
@@ -405,7 +407,7 @@ fn describe(result: &Result<Reply, RunError>, is_up: bool) -> String {
 /// Returns why a session is not what was asked for.
 fn refusal(session: &Session, combination: Combination) -> Option<String> {
     let SessionUp::Iscsi(up) = session.up() else { return Some("no iSCSI session".to_owned()) };
-    let granted = up.parameters.error_recovery_level;
+    let granted = up.parameters.error_recovery_level.number();
     (granted < combination.erl).then(|| format!("the target grants ErrorRecoveryLevel {granted}"))
 }
 

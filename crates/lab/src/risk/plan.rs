@@ -94,7 +94,8 @@ impl RiskPlan {
                 return refused(format!("{key}: at least one is needed"));
             }
         }
-        if let Some(len) = self.lengths.iter().find(|len| !(512..=LENGTH_MAX).contains(*len) || **len % 512 != 0)
+        if let Some(len) =
+            self.lengths.iter().find(|len| !(512..=LENGTH_MAX).contains(*len) || **len % 512 != 0)
         {
             return refused(format!("lengths: {len} is not a multiple of 512 from 512 to {LENGTH_MAX}"));
         }
@@ -108,6 +109,20 @@ impl RiskPlan {
             return refused(format!("trials, controls: at most {TRIALS_MAX} for each combination"));
         }
         Ok(())
+    }
+
+    /// Returns the plan as TOML.
+    pub fn to_toml(&self) -> String {
+        let digests: Vec<&str> = self.digests.iter().map(|digests| digests.name()).collect();
+        let Self {
+            erl, faults, trials, controls, lengths, range, sessions, timeout_ms, reseal, seed, ..
+        } = self;
+        // The lists of names and of numbers look the same in Rust and in TOML.
+        format!(
+            "digests = {digests:?}\nerl = {erl:?}\nfaults = {faults:?}\ntrials = {trials}\ncontrols = \
+             {controls}\nlengths = {lengths:?}\nrange = {range}\nsessions = {sessions}\ntimeout_ms = \
+             {timeout_ms}\nreseal = {reseal}\nseed = {seed}\n"
+        )
     }
 
     /// Returns how long a command may take.
@@ -191,7 +206,7 @@ impl Fault {
 
     /// Returns whether the data of the command has to travel in Data-Out PDUs.
     pub fn needs_data_out(&self) -> bool {
-        self.class == PduClass::DataOut && self.place != Place::Data
+        self.class == DataOut && self.place != Data
     }
 
     const fn read(name: &'static str, class: PduClass, place: Place, damage: Damage) -> Self {
@@ -236,3 +251,35 @@ pub static FAULTS: [Fault; 26] = [
     Fault::write("write-response-bit", Response, Header, FlipBit),
     Fault::write("write-response-duplicate", Response, Header, Duplicate),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_survives_its_own_toml() {
+        for plan in [RiskPlan::default(), RiskPlan::quick()] {
+            assert_eq!(RiskPlan::from_toml(&plan.to_toml()).unwrap(), plan);
+        }
+        let names: std::collections::BTreeSet<_> = FAULTS.iter().map(|fault| fault.name).collect();
+        assert_eq!(names.len(), FAULTS.len());
+    }
+
+    #[test]
+    fn what_is_unknown_or_impossible_is_refused_by_its_name() {
+        for (text, named) in [
+            ("trails = 5", "trails"),
+            ("erl = [3]", "erl"),
+            ("erl = []", "erl"),
+            ("faults = [\"read-date-bit\"]", "read-date-bit"),
+            ("lengths = [1000]", "lengths"),
+            ("sessions = 0", "sessions"),
+            ("timeout_ms = 1", "timeout_ms"),
+            ("digests = [\"crc\"]", "crc"),
+            ("trials = 100000000", "trials"),
+        ] {
+            let error = RiskPlan::from_toml(text).unwrap_err().to_string();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+}

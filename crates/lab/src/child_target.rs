@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -30,6 +31,8 @@ impl ChildTarget {
             move |why| LabError::System { what, why }
         };
         let directory = TemporaryDirectory::new().map_err(system("create a temporary directory"))?;
+        let log_path = directory.0.join("log");
+        let log = std::fs::File::create(&log_path).map_err(system("create a log file"))?;
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--target", TARGET, "--lun", lun, "--state-dir"])
             .arg(&directory.0)
@@ -37,7 +40,7 @@ impl ChildTarget {
             .arg(directory.0.join("admin.sock"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .map_err(system("start the target"))?;
         let mut line = String::new();
@@ -47,7 +50,9 @@ impl ChildTarget {
         }
         let Some(address) = listening(&line) else {
             end(&mut child);
-            return Err(LabError::Target("the target that was started does not listen".to_owned()));
+            let log = std::fs::read_to_string(&log_path).unwrap_or_default();
+            let last = log.lines().last().unwrap_or("it printed no error");
+            return Err(LabError::Target(format!("the target that was started does not listen: {last}")));
         };
         Ok(Self { child, address, _directory: directory })
     }
@@ -85,7 +90,8 @@ impl TemporaryDirectory {
         for number in 0..NAMES_MAX {
             let name = format!("targe-lab-{}-{number}", std::process::id());
             let path = std::env::temp_dir().join(name);
-            match std::fs::create_dir(&path) {
+            // A daemon refuses a directory for its admin socket that others can enter.
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) => last = error,
             }

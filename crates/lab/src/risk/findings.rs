@@ -111,7 +111,7 @@ fn caveats(plan: &RiskPlan, subject: &Subject, results: &RiskResults) -> Vec<Str
          often a network damages data after TCP has checked it is another question."
             .to_owned(),
         "The corrupter damages no LUN and no operation code of a CDB, and names no block outside the range of the \
-         session, because such damage could destroy other data. It could also not be compared."
+         session, because such damage could destroy other data."
             .to_owned(),
         "A truncation replaces the end of the data with zeros and leaves the length of the PDU as it is.".to_owned(),
         format!(

@@ -112,7 +112,7 @@ impl<'a> Lane<'a> {
             rng,
             // Type 10b: random.
             isid: [0x80, a, b, c, d, number_byte],
-            immediate: number.is_multiple_of(2),
+            immediate: number % 2 == 1,
         };
         let blocks = lane.region.blocks();
         lane.rewrite(&blocks)?;
@@ -135,6 +135,9 @@ impl<'a> Lane<'a> {
             match self.bench.client.log_in_planned(self.session_plan(combination)?).wait() {
                 Ok(session) => {
                     let refusal = refusal(&session, combination);
+                    // The target reports a unit attention to the first command of a session instead of
+                    // executing it. A trial must not be that command.
+                    let _ = run(&session, self.probe(), LOGIN_MAX);
                     self.session = Some(session);
                     return Ok(refusal);
                 }
@@ -201,10 +204,8 @@ impl<'a> Lane<'a> {
         let result = run(&session, command, self.bench.plan.timeout());
         // Effects that follow the status, such as a second status, belong to this trial: both ends process
         // this command after them.
-        let probe = Command::new(self.lun(), Cdb::from_16([0; 16])).repeatable();
-        let is_up = !matches!(result, Err(RunError::Timeout)) && {
-            run(&session, probe, self.bench.plan.timeout()).is_ok()
-        };
+        let is_up = !matches!(result, Err(RunError::Timeout))
+            && run(&session, self.probe(), self.bench.plan.timeout()).is_ok();
         if !is_up {
             session.close();
             self.session = None;
@@ -327,6 +328,11 @@ impl<'a> Lane<'a> {
             },
             reseal: self.bench.plan.reseal,
         }
+    }
+
+    /// Returns TEST UNIT READY.
+    fn probe(&self) -> Command {
+        Command::new(self.lun(), Cdb::from_16([0; 16])).repeatable()
     }
 
     fn lun(&self) -> Lun {

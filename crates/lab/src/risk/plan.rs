@@ -47,7 +47,7 @@ impl Default for RiskPlan {
             controls: 250,
             lengths: vec![512, 4096, 65536],
             range: 64 << 20,
-            sessions: 8,
+            sessions: 12,
             timeout_ms: 1000,
             reseal: false,
             seed: 1,

@@ -164,7 +164,7 @@ fn wire(trial: &Trial) -> String {
         (seen.opened, "new connections"),
     ] {
         if count > 0 {
-            signs.push(format!("{count} {what}"));
+            signs.push(format!("{what}: {count}"));
         }
     }
     if signs.is_empty() { "no sign of an error".to_owned() } else { signs.join(", ") }

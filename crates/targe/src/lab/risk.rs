@@ -16,8 +16,8 @@ use crate::{Failure, confirm, connect, signals};
 pub(crate) struct RiskArgs {
     #[arg(help = format!("{URL_HELP} [default: a target with a RAM disk on 127.0.0.1]"))]
     url: Option<String>,
-    /// Read what varies from this TOML file: digests, erl, faults, trials, controls, lengths, range, sessions,
-    /// timeout_ms, reseal, seed
+    /// Read what varies from this TOML file: digests, erl, faults, trials, controls, lengths, range,
+    /// sessions, timeout_ms, reseal, seed
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     plan: Option<PathBuf>,
     /// Damage fewer PDUs: about one minute instead of five

@@ -143,6 +143,10 @@ impl<'a> Lane<'a> {
                 }
                 Err(error) => failure = error.to_string(),
             }
+            // Some targets wait too long for the end of the session that the login replaces. A session with
+            // another ISID replaces none.
+            let [.., count, _] = &mut self.isid;
+            *count = count.wrapping_add(1);
         }
         Ok(Some(failure))
     }

@@ -10,6 +10,9 @@
 //! * [`digests`] measures what iSCSI digests cost.
 //! * [`bed`] makes two hosts, a link between them and a target, on this machine.
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
+//! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
+//! * [`risk`] measures what becomes of damaged PDUs with and without digests.
+//! * [`child_target`] is a target on the loopback interface.
 //! * [`experiment`] is what experiments have in common, and [`report`] what they result in;
 //!   [`machine`] describes where they ran.
 //!
@@ -18,11 +21,14 @@
 
 pub mod bed;
 pub mod bench;
+pub mod child_target;
+pub mod corrupter;
 pub mod digests;
 pub mod experiment;
 pub mod machine;
 pub mod proxy;
 pub mod report;
+pub mod risk;
 pub mod signature;
 pub mod statistics;
 pub mod verify;

@@ -1,7 +1,9 @@
 //! `targe lab`: experiments, and the instruments that they use.
 
+mod compare;
 mod digests;
 mod output;
+mod risk;
 mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -25,10 +27,14 @@ pub(crate) struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Instrument {
+    /// Compare two runs of an experiment by their result.json: which quantities became better or worse
+    Compare(compare::CompareArgs),
     /// Measure what iSCSI digests cost on a path, and say whether to use them
     Digests(digests::DigestsArgs),
     /// Proxy iSCSI connections between initiators and a target and inject faults into PDUs, above TCP
     Proxy(ProxyArgs),
+    /// Damage iSCSI PDUs, and count what digests detect and what stays silent
+    Risk(risk::RiskArgs),
     /// Forward frames between two Ethernet interfaces and drop, duplicate, reorder and corrupt them
     Wire(Box<wire::WireArgs>),
 }
@@ -62,8 +68,10 @@ struct ProxyArgs {
 
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.instrument {
+        Instrument::Compare(args) => compare::run(args),
         Instrument::Digests(args) => digests::run(args),
         Instrument::Proxy(args) => proxy(args),
+        Instrument::Risk(args) => risk::run(args),
         Instrument::Wire(args) => wire::run(args),
     }
 }

@@ -12,6 +12,7 @@
 #[allow(dead_code, reason = "what these tests do not use, those of the daemon do")]
 mod fixture;
 
+mod compare;
 mod failures;
 mod load;
 

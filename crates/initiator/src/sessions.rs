@@ -487,27 +487,21 @@ impl SessionEntry {
                     return self.identity_checked(now, id, pending, Err(CommandError::Refused(why)), events);
                 }
                 Err(why) => {
-                    let result = Err(CommandError::Refused(why));
-                    return events.push_back(DriverEvent::Finished {
-                        session: id,
-                        token: pending.token,
-                        result,
-                    });
+                    let (token, result) = (pending.token, Err(CommandError::Refused(why)));
+                    return events.push_back(DriverEvent::Finished { session: id, token, result });
                 }
             }
         }
         self.waiting.push_back(pending);
     }
 
-    /// Records which task executes a command.
+    /// Records which task executes a command. An empty place is not taken: that would copy as much.
     fn carried_by(&mut self, now: Instant, task: TaskId, mut pending: PendingCommand) {
         pending.task = Some(task);
         pending.attempt = self.overdue.attempt(now);
-        // Branches instead of combinators: `PendingCommand` is large, and each of them would copy it.
-        if let Some(place) = self.tasks.get_mut(index(task.index()))
-            && place.is_some()
-        {
-            self.ended.extend(place.take());
+        let at = index(task.index());
+        if self.tasks.get(at).is_some_and(Option::is_some) {
+            self.ended.extend(self.tasks.get_mut(at).and_then(Option::take));
         }
         put_at(&mut self.tasks, task.index(), pending);
     }
@@ -607,9 +601,7 @@ fn index(number: u32) -> usize {
 
 fn put_at<T>(table: &mut Vec<Option<T>>, number: u32, value: T) {
     let at = index(number);
-    if table.len() <= at {
-        table.resize_with(at + 1, || None);
-    }
+    table.resize_with(table.len().max(at + 1), || None);
     if let Some(place) = table.get_mut(at) {
         *place = Some(value);
     }

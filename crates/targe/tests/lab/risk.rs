@@ -98,7 +98,8 @@ fn a_run_writes_its_report_and_bad_usage_is_told() {
     let directory = std::env::temp_dir().join(format!("targe-risk-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     let run = |arguments: &[&str]| {
-        let output = Command::new(TARGE).args(["lab", "risk"]).args(arguments).current_dir(&directory).output();
+        let output =
+            Command::new(TARGE).args(["lab", "risk"]).args(arguments).current_dir(&directory).output();
         let output = output.unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -38,6 +39,8 @@ impl ChildTarget {
             .arg(&directory.0)
             .arg("--socket")
             .arg(directory.0.join("admin.sock"))
+            // Ctrl-C on the terminal ends the experiment, which still needs its target.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

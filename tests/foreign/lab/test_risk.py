@@ -43,7 +43,7 @@ def test_silent_damage_is_found_without_digests_and_none_with_both(tmp_path, kin
         else:
             assert wrong == harmless == 0, told
             if kind != "targe":
-                # tgt drops the connection on every digest error. targe ends a write with damaged data with a status that has it repeated.
+                # tgt drops the connection on every digest error. targe answers wrong data of a write with a Reject and closes nothing itself.
                 assert dropped == injected, told
 
 

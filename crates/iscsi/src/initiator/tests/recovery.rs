@@ -183,7 +183,7 @@ fn data_that_arrives_slowly_is_not_given_up_and_seldom_requested_again() {
     // The SNACK may have been lost, so it is repeated at each ninth check.
     assert!(repeated(&mut raw) <= 3, "data that arrives is requested again at each check");
     assert_eq!(raw.why(), None);
-    // What stays away is.
+    // Data that no longer arrives is requested again.
     raw.pass(Duration::from_secs(3));
     assert!(repeated(&mut raw) >= 2);
     for sn in count - 3..count - 1 {

@@ -24,7 +24,8 @@ use crate::experiment::{Control, LabError};
 use crate::machine;
 use crate::report::{Ended, Report};
 
-pub use plan::{Digests, DigestsPlan, Link, Mix};
+use crate::plan::{Digests, Link, Mix};
+pub use plan::DigestsPlan;
 
 use findings::Run;
 use measure::TestPath;

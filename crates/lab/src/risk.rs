@@ -32,11 +32,12 @@ use crate::child_target::ChildTarget;
 use crate::corrupter::Corrupter;
 use crate::experiment::{Control, LabError};
 use crate::machine;
+use crate::plan::Digests;
 use crate::report::{Ended, Report};
 use crate::signature::{SIGNATURE_LEN, signature};
 use lane::{Bench, Combination, Lane, Trial};
 use outcome::Counts;
-use plan::{Digests, Fault, RiskPlan};
+use plan::{Fault, RiskPlan};
 use region::Region;
 use stories::Story;
 

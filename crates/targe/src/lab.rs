@@ -2,6 +2,7 @@
 
 mod compare;
 mod digests;
+mod experiment;
 mod output;
 mod risk;
 mod wire;

@@ -1,8 +1,8 @@
 //! What each setting of the digests changes, by workload and by link.
 
-use super::plan::{Digests, Link};
 use super::samples::{Cell, CellSamples, Measured, Sample};
 use crate::bed::Calibration;
+use crate::plan::{Digests, Link};
 use crate::statistics::{Change, Pairing, holm, percent_change};
 
 /// The change of throughput of a workload.

@@ -6,9 +6,10 @@ mod tables;
 use super::Subject;
 use super::advice::{Advice, BENEFIT, advise};
 use super::costs::{Cost, link_limit, mean_change, throughput, throughput_costs};
-use super::plan::{Digests, DigestsPlan, Link};
+use super::plan::DigestsPlan;
 use super::samples::{Measured, link_name};
 use super::text::{cost, counted, joined, percent};
+use crate::plan::{Digests, Link};
 use crate::report::{Ended, Report, SCHEMA, Section};
 use crate::statistics::estimate;
 

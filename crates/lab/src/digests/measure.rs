@@ -10,11 +10,12 @@ use initiator::{Client, Disk, EnvSecrets, Error, Geometry, Lun, OpenOptions, Url
 use iscsi::negotiate::{Digest, DigestPolicy};
 
 use super::Subject;
-use super::plan::{Digests, DigestsPlan};
+use super::plan::DigestsPlan;
 use super::samples::{Cell, Sample};
 use crate::bed::{Bed, Calibration, Echo, LinkPlan, Target, echo_rate, is_not_permitted};
 use crate::bench::{BenchPlan, BenchReport, Job};
 use crate::experiment::LabError;
+use crate::plan::Digests;
 use crate::signature::{SIGNATURE_LEN, signature};
 
 /// The RAM disk of a bed, in bytes.

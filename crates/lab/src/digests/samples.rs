@@ -6,7 +6,8 @@ use crate::bed::{Calibration, Echo, LinkPlan, to_f64};
 use crate::bench::BenchReport;
 use crate::report::{Better, Metric};
 
-use super::plan::{Digests, DigestsPlan, Link, Mix, size_text};
+use super::plan::DigestsPlan;
+use crate::plan::{Digests, Link, Mix, size_text};
 
 /// With fewer commands, the 99.9th percentile is the longest latency.
 const COMMANDS_MIN_FOR_P999: u64 = 1000;

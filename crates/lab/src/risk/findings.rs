@@ -1,8 +1,9 @@
 //! The report of the experiment `risk`: the answer in words, the matrix, the faults, and the stories.
 
 use super::outcome::{Counts, Outcome};
-use super::plan::{Digests, FAULTS, RiskPlan};
+use super::plan::{FAULTS, RiskPlan};
 use super::{Cell, RiskResults, Subject};
+use crate::plan::Digests;
 use crate::report::{
     Axis, Better, Cell as TableCell, Column, Estimate, Metric, Plot, PlotKind, Point, Report, SCHEMA,
     Section, Series, Table,

@@ -20,11 +20,12 @@ use iscsi::negotiate::DigestPolicy;
 use oracle::block_check::BlockCheck;
 
 use super::outcome::{Facts, Outcome, is_detected};
-use super::plan::{Digests, Fault, RiskPlan};
+use super::plan::{Fault, RiskPlan};
 use super::region::Region;
 use crate::corrupter::fault::{Confinement, Fault as ArmedFault, PduClass, Place};
 use crate::corrupter::{Corrupter, Passage};
 use crate::experiment::LabError;
+use crate::plan::Digests;
 
 /// What all sessions of a run share.
 pub(super) struct Bench<'a> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::corrupter::fault::{Damage, PduClass, Place};
 use crate::experiment::LabError;
+use crate::plan::Digests;
 
 /// The plan of a run, as its TOML file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,45 +143,6 @@ const LENGTH_MAX: u32 = 256 << 10;
 const SESSIONS_MAX: usize = 32;
 /// The most trials of a cell, so that a typing error does not start a run of days.
 const TRIALS_MAX: usize = 1_000_000;
-
-/// Which digests a session uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Digests {
-    /// None.
-    None,
-    /// HeaderDigest=CRC32C.
-    Header,
-    /// DataDigest=CRC32C.
-    Data,
-    /// Both.
-    Both,
-}
-
-impl Digests {
-    /// Every combination.
-    pub const ALL: [Self; 4] = [Self::None, Self::Header, Self::Data, Self::Both];
-
-    /// Returns the name in plans and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Header => "header",
-            Self::Data => "data",
-            Self::Both => "both",
-        }
-    }
-
-    /// Returns whether headers are protected.
-    pub const fn header(self) -> bool {
-        matches!(self, Self::Header | Self::Both)
-    }
-
-    /// Returns whether data is protected.
-    pub const fn data(self) -> bool {
-        matches!(self, Self::Data | Self::Both)
-    }
-}
 
 /// A fault that a plan can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

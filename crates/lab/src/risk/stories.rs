@@ -6,9 +6,10 @@ use std::ops::Range;
 use super::Cell;
 use super::lane::{Combination, Lane, Trial};
 use super::outcome::Outcome;
-use super::plan::{Digests, Fault, RiskPlan};
+use super::plan::{Fault, RiskPlan};
 use crate::corrupter::fault::{Injection, PduClass};
 use crate::experiment::LabError;
+use crate::plan::Digests;
 
 /// A case that is told.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What experiments have in common on the command line: the progress, and where the report goes.
+//! What experiments print: the progress, and where the report is.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};

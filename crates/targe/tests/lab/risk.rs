@@ -5,9 +5,10 @@ use std::sync::atomic::AtomicBool;
 use initiator::Url;
 use lab::child_target::ChildTarget;
 use lab::experiment::Control;
+use lab::plan::Digests;
 use lab::report::Ended;
 use lab::risk::outcome::Outcome;
-use lab::risk::plan::{Digests, RiskPlan};
+use lab::risk::plan::RiskPlan;
 use lab::risk::{RiskResults, measure};
 
 const TARGE: &str = env!("CARGO_BIN_EXE_targe");

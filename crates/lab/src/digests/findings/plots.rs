@@ -1,8 +1,8 @@
 //! The plots of the report.
 
 use crate::digests::costs::{change_of, throughput as throughput_of};
-use crate::digests::plan::{Digests, size_text};
 use crate::digests::samples::{Cell, CellSamples, Measured};
+use crate::plan::{Digests, size_text};
 use crate::report::{Axis, Estimate, Plot, PlotKind, Point, Series};
 use crate::statistics::estimate;
 

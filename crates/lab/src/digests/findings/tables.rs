@@ -2,8 +2,8 @@
 
 use crate::bed::{LinkPlan, to_f64};
 use crate::digests::costs::{Cost, change_of, link_limit};
-use crate::digests::plan::{Digests, Link, Mix};
 use crate::digests::samples::{Cell as Workload, CellSamples, Measured, Sample, link_name};
+use crate::plan::{Digests, Link, Mix};
 use crate::report::{Cell, Column, Estimate, Table};
 use crate::statistics::{Change, estimate};
 

@@ -22,7 +22,7 @@ use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId, RxBuffer, StreamMachine};
 use base::time::{Instant, soonest};
 use base::transmit::Transmit;
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::{AddressFamily, Shutdown, shutdown, sockopt};
 
 use crate::config::{Config, Limits};
 use crate::engine::{ReceiveEnd, Sending, StreamEngine};
@@ -116,6 +116,8 @@ enum State {
 /// A connection that waits for admission.
 pub(crate) struct Candidate {
     pub(crate) socket: OwnedFd,
+    /// The address of this end, where it is not that of the socket.
+    pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: SocketAddr,
     pub(crate) portal: PortalId,
 }
@@ -579,11 +581,17 @@ impl Conn {
 
 /// Sets the options of a new socket, and returns what the state machine needs to know about it.
 fn accept_info(candidate: &Candidate) -> Result<AcceptInfo, Errno> {
-    listener::prepare(&candidate.socket)?;
+    // A local socket has no options of TCP. The thread that relays has set those of its TCP connection.
+    if sockopt::socket_domain(&candidate.socket)? != AddressFamily::UNIX {
+        listener::prepare(&candidate.socket)?;
+    }
     // Each call asks for non-blocking itself where it needs to, and io_uring waits more efficiently on a
     // blocking socket.
     rustix::io::ioctl_fionbio(&candidate.socket, false)?;
-    let local = SocketAddr::try_from(rustix::net::getsockname(&candidate.socket)?)?;
+    let local = match candidate.local {
+        Some(local) => local,
+        None => SocketAddr::try_from(rustix::net::getsockname(&candidate.socket)?)?,
+    };
     let mut entropy = [0; 32];
     let mut filled = 0;
     while let Some(rest) = entropy.get_mut(filled..).filter(|rest| !rest.is_empty()) {

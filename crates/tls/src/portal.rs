@@ -138,7 +138,7 @@ fn accept(
     peer: SocketAddr,
     settings: &ServerSettings,
 ) -> Result<(Relay, Accepted, UnixStream), TlsError> {
-    let tls = ServerConnection::new(Arc::clone(&settings.0)).map_err(TlsError::Handshake)?;
+    let tls = ServerConnection::new(Arc::clone(&settings.config)).map_err(TlsError::Handshake)?;
     let local = network.local_addr()?;
     let mut relay = Relay::new(tls.into(), network)?;
     relay.shake_hands()?;

@@ -22,9 +22,22 @@ const FILE_LEN_MAX: u64 = 4 << 20;
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
-/// The certificate and the policy of a portal.
+/// The certificate and the policy of a portal. Two are equal if they have the same certificates: a key belongs
+/// to its certificate.
 #[derive(Clone, Debug)]
-pub struct ServerSettings(pub(crate) Arc<ServerConfig>);
+pub struct ServerSettings {
+    pub(crate) config: Arc<ServerConfig>,
+    chain: Arc<[CertificateDer<'static>]>,
+    client_authorities: Arc<[CertificateDer<'static>]>,
+}
+
+impl PartialEq for ServerSettings {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.chain, &self.client_authorities) == (&other.chain, &other.client_authorities)
+    }
+}
+
+impl Eq for ServerSettings {}
 
 /// What an initiator trusts, and its own certificate if it has one.
 #[derive(Clone, Debug)]
@@ -41,19 +54,21 @@ impl ServerSettings {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(|why| unusable(certificate, &why))?;
+        let accepted = client_authority.map(certificates).transpose()?.unwrap_or_default();
         let builder = match client_authority {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let roots = Arc::new(authorities(path)?);
+                let roots = Arc::new(authorities(path, accepted.clone())?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
                 builder.with_client_cert_verifier(verifier.map_err(|why| unusable(path, &why))?)
             }
         };
         let (chain, key) = (certificates(certificate)?, private_key(key)?);
-        let mut config = builder.with_single_cert(chain, key).map_err(|why| unusable(certificate, &why))?;
+        let mut config =
+            builder.with_single_cert(chain.clone(), key).map_err(|why| unusable(certificate, &why))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self(Arc::new(config)))
+        Ok(Self { config: Arc::new(config), chain: chain.into(), client_authorities: accepted.into() })
     }
 }
 
@@ -68,7 +83,7 @@ impl ClientSettings {
         let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(|why| unusable(path, &why))?
-            .with_root_certificates(authorities(path)?);
+            .with_root_certificates(authorities(path, certificates(path)?)?);
         let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
@@ -92,10 +107,10 @@ fn system_authorities() -> &'static Path {
     Path::new(found.unwrap_or(first))
 }
 
-fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+fn authorities(path: &Path, list: Vec<CertificateDer<'static>>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     // Bundles of systems contain certificates of forms that webpki does not accept.
-    let (accepted, _) = roots.add_parsable_certificates(certificates(path)?);
+    let (accepted, _) = roots.add_parsable_certificates(list);
     if accepted == 0 { Err(TlsError::NoCertificate(path.to_owned())) } else { Ok(roots) }
 }
 

@@ -269,7 +269,11 @@ fn other_settings_are_used_for_the_connections_that_follow() {
     let client = files.client("authority", None);
     assert!(dial(address, "localhost", &client).is_err());
     assert!(delivered.recv_timeout(PATIENCE).unwrap().is_err());
-    portal.change(files.server("target", None).unwrap());
+    let settings = files.server("target", None).unwrap();
+    assert_eq!(settings, files.server("target", None).unwrap());
+    assert_ne!(settings, files.server("expired", None).unwrap());
+    assert_ne!(settings, files.server("target", Some("authority")).unwrap());
+    portal.change(settings);
     assert!(dial(address, "localhost", &client).is_ok());
     drop(portal);
     assert!(TcpStream::connect(address).is_err());

@@ -209,6 +209,26 @@ pub(crate) static PORTAL: Section = Section {
             "The portal group tag. All connections of a session must use portals with the same tag. With \
              `[hyperscsi]`, at most 32767: larger tags are reserved for the target ports of HyperSCSI groups.",
         ),
+        key(
+            "tls_certificate",
+            Path,
+            Told("no TLS"),
+            "The file of the portal's certificate and those of its issuers, in PEM form. With it, the portal \
+             accepts TLS 1.3 connections only.",
+        ),
+        key(
+            "tls_key",
+            Path,
+            Told("none"),
+            "The file of the certificate's private key, in PEM form. Only its owner may be able to read it. \
+             Required with `tls_certificate`.",
+        ),
+        key(
+            "tls_client_authority",
+            Path,
+            Told("initiators need no certificate"),
+            "The file of the authorities in PEM form one of which must have signed the certificate of an initiator.",
+        ),
     ],
 };
 

@@ -42,7 +42,9 @@ use transport::task_management::TmfFunction;
 
 use crate::command::{Command, CommandError};
 use crate::fault_injection::{self, Bug};
-use crate::login::ProtocolPlan;
+use tls::ClientSettings;
+
+use crate::login::{IscsiPlan, ProtocolPlan, TlsPlan};
 use crate::protocol::{HyperScsiSession, ProtocolEvent, ProtocolSession};
 use crate::retry::{PendingCommand, RetryDecision};
 use crate::session_error::{self, ProtocolEndReason, SessionError};
@@ -73,6 +75,8 @@ pub(crate) struct Sessions {
     orphans: VecDeque<ConnId>,
     /// Host names that other threads have resolved.
     resolved: VecDeque<(u32, io::Result<Vec<SocketAddr>>)>,
+    /// Connections that other threads could not make.
+    failed_connects: VecDeque<(u32, io::Error)>,
     ports: frames::Ports,
     /// Results of slow handshake steps that other threads have executed.
     stretched: VecDeque<(SessionId, StretchResult)>,
@@ -83,6 +87,8 @@ pub(crate) struct Sessions {
 
 struct SessionEntry {
     session: ProtocolSession,
+    /// TLS around its connections.
+    tls: Option<TlsPlan>,
     /// The commands that the session executes, by the index of their task.
     tasks: Vec<Option<PendingCommand>>,
     /// Commands that the session has ended without having reported it, and whose task index it has given to
@@ -116,14 +122,23 @@ struct ConnectAttempt {
     /// The addresses to try after the current one.
     next: VecDeque<SocketAddr>,
     current: Option<SocketAddr>,
+    /// The host, if the address had to be resolved.
     name: String,
+}
+
+/// The server of a connection with TLS.
+#[derive(Debug)]
+pub(crate) struct TlsServer {
+    pub(crate) settings: ClientSettings,
+    /// The name in its certificate.
+    pub(crate) name: String,
 }
 
 /// A request to the reactor, or to a resolver, for a session.
 #[derive(Debug)]
 pub(crate) enum DriverRequest {
-    /// Connects, and reports the result with this number.
-    Connect(u32, SocketAddr),
+    /// Connects, with TLS to this server if one is given, and reports the result with this number.
+    Connect(u32, SocketAddr, Option<Box<TlsServer>>),
     /// Resolves a host name, and calls [`Sessions::host_resolved`] with this number.
     Resolve(u32, String, u16),
     /// Opens an interface under this number, or calls [`Sessions::port_failed`] with it.
@@ -143,6 +158,7 @@ impl Sessions {
             next_dial: 0,
             orphans: VecDeque::new(),
             resolved: VecDeque::new(),
+            failed_connects: VecDeque::new(),
             ports: frames::Ports::default(),
             stretched: VecDeque::new(),
             events: VecDeque::new(),
@@ -155,8 +171,13 @@ impl Sessions {
         let id = SessionId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
         let pool = self.pool.clone();
+        let mut tls = None;
         let session = match plan {
-            ProtocolPlan::Iscsi(plan) => ProtocolSession::Iscsi(Box::new(Session::new(now, *plan, pool))),
+            ProtocolPlan::Iscsi(plan) => {
+                let IscsiPlan { session, tls: wanted } = *plan;
+                tls = wanted;
+                ProtocolSession::Iscsi(Box::new(Session::new(now, session, pool)))
+            }
             ProtocolPlan::HyperScsi(mut plan) => {
                 plan.session.sid_first = Some(self.sid_first);
                 ProtocolSession::HyperScsi(Box::new(HyperScsiSession {
@@ -167,6 +188,7 @@ impl Sessions {
         };
         let entry = SessionEntry {
             session,
+            tls,
             tasks: Vec::new(),
             ended: Vec::new(),
             manages: BTreeMap::new(),
@@ -275,7 +297,7 @@ impl Sessions {
         };
         if let Some(address) = attempt.next.pop_front() {
             attempt.current = Some(address);
-            return Some(DriverRequest::Connect(number, address));
+            return Some(self.connect(number, address));
         }
         let ConnectAttempt { session, slot, .. } = self.attempts.remove(&number)?;
         if let Some(entry) = self.entry(session) {
@@ -297,6 +319,10 @@ impl Sessions {
     pub(crate) fn process_pending(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
         self.entries.retain(|_, entry| !entry.forgotten || entry.session.is_closing());
         let mut any = false;
+        while let Some((number, why)) = self.failed_connects.pop_front() {
+            errands.extend(self.dial_failed(now, number, &why));
+            any = true;
+        }
         while let Some((number, found)) = self.resolved.pop_front() {
             errands.extend(self.host_found(now, number, found));
             any = true;
@@ -339,7 +365,7 @@ impl Sessions {
                 attempt.next = found.into();
                 let first = attempt.next.pop_front()?;
                 attempt.current = Some(first);
-                Some(DriverRequest::Connect(number, first))
+                Some(self.connect(number, first))
             }
             Err(why) => self.dial_failed(now, number, &why),
         }
@@ -416,7 +442,8 @@ impl Sessions {
         let errand = match to {
             TargetAddress::Socket(address) => {
                 attempt.current = Some(address);
-                DriverRequest::Connect(number, address)
+                self.attempts.insert(number, attempt);
+                return self.connect(number, address);
             }
             TargetAddress::Host { name, port } => {
                 attempt.name.clone_from(&name);
@@ -425,6 +452,23 @@ impl Sessions {
         };
         self.attempts.insert(number, attempt);
         errand
+    }
+
+    /// Returns the request for a connection, with TLS if the session's plan has it.
+    fn connect(&self, number: u32, address: SocketAddr) -> DriverRequest {
+        let attempt = self.attempts.get(&number);
+        let plan = attempt.and_then(|attempt| self.entries.get(&attempt.session)?.tls.as_ref());
+        let server = plan.map(|plan| {
+            let host = attempt.map(|attempt| attempt.name.clone()).filter(|name| !name.is_empty());
+            let name = plan.name.clone().or(host).unwrap_or_else(|| address.ip().to_string());
+            Box::new(TlsServer { settings: plan.settings.clone(), name })
+        });
+        DriverRequest::Connect(number, address, server)
+    }
+
+    /// Records that a connection attempt failed on another thread.
+    pub(crate) fn connect_failed(&mut self, number: u32, why: io::Error) {
+        self.failed_connects.push_back((number, why));
     }
 
     /// Records the system error of a connection attempt that took too long.

@@ -13,7 +13,7 @@ use base::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 
-use crate::connections::Candidate;
+use crate::candidate::Candidate;
 use crate::engine::StreamEngine;
 
 #[derive(Default)]

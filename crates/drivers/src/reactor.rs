@@ -12,10 +12,11 @@ use base::ether::{EtherPort, FrameMachine};
 use base::state_machine::{DisconnectReason, PortalId, StreamMachine};
 use base::time::Instant;
 
+use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::config::{Config, EngineChoice, EngineKind};
 use crate::connecting::{Call, Connecting};
-use crate::connections::{Candidate, Connections};
+use crate::connections::Connections;
 use crate::engine::{Engine, Event};
 use crate::epoll::EpollEngine;
 use crate::ether::{PortSocket, Ports};

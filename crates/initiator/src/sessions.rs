@@ -3,6 +3,7 @@
 
 mod abort;
 mod command_timeout;
+mod connecting;
 mod events;
 pub(crate) mod frames;
 mod identity_check;
@@ -33,8 +34,7 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 use hyperscsi::login::{StretchJob, StretchResult};
 use iscsi::initiator::Session;
-use iscsi::initiator::contract::{Event as Asked, SessionOrigin, SessionStats, Slot};
-use iscsi::login::directory::TargetAddress;
+use iscsi::initiator::contract::{Event as Asked, SessionOrigin, SessionStats};
 use scsi::lun::Lun;
 use transport::initiator::{Outcome, SubmitError};
 use transport::initiator::{TaskId, TmfId};
@@ -42,12 +42,12 @@ use transport::task_management::TmfFunction;
 
 use crate::command::{Command, CommandError};
 use crate::fault_injection::{self, Bug};
-use tls::ClientSettings;
-
 use crate::login::{IscsiPlan, ProtocolPlan, TlsPlan};
 use crate::protocol::{HyperScsiSession, ProtocolEvent, ProtocolSession};
 use crate::retry::{PendingCommand, RetryDecision};
-use crate::session_error::{self, ProtocolEndReason, SessionError};
+use crate::session_error::{ProtocolEndReason, SessionError};
+use connecting::ConnectAttempt;
+pub(crate) use connecting::TlsServer;
 
 pub use events::{AsyncMessage, DriverEvent, EscalationStep, Event, SessionUp, TextAnswer};
 pub use paths::{Path, PathError};
@@ -113,25 +113,6 @@ struct SessionEntry {
     down: Option<SessionError>,
     /// Whether its owner has forgotten it.
     forgotten: bool,
-}
-
-/// A connection that is being opened.
-struct ConnectAttempt {
-    session: SessionId,
-    slot: Slot,
-    /// The addresses to try after the current one.
-    next: VecDeque<SocketAddr>,
-    current: Option<SocketAddr>,
-    /// The host, if the address had to be resolved.
-    name: String,
-}
-
-/// The server of a connection with TLS.
-#[derive(Debug)]
-pub(crate) struct TlsServer {
-    pub(crate) settings: ClientSettings,
-    /// The name in its certificate.
-    pub(crate) name: String,
 }
 
 /// A request to the reactor, or to a resolver, for a session.
@@ -282,38 +263,6 @@ impl Sessions {
         entry.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
     }
 
-    /// Records that a connection attempt failed. Returns the request to try the next address, if there is
-    /// one.
-    pub(crate) fn dial_failed(
-        &mut self,
-        now: Instant,
-        number: u32,
-        why: &io::Error,
-    ) -> Option<DriverRequest> {
-        let attempt = self.attempts.get_mut(&number)?;
-        let told = match attempt.current {
-            Some(address) => session_error::unreachable(address, why),
-            None => session_error::unresolved(&attempt.name, why),
-        };
-        if let Some(address) = attempt.next.pop_front() {
-            attempt.current = Some(address);
-            return Some(self.connect(number, address));
-        }
-        let ConnectAttempt { session, slot, .. } = self.attempts.remove(&number)?;
-        if let Some(entry) = self.entry(session) {
-            entry.system = Some(told);
-            if let Some(session) = entry.session.iscsi() {
-                session.connect_failed(now, slot);
-            }
-        }
-        None
-    }
-
-    /// Records the addresses of a host name that was resolved.
-    pub(crate) fn host_resolved(&mut self, number: u32, found: io::Result<Vec<SocketAddr>>) {
-        self.resolved.push_back((number, found));
-    }
-
     /// Processes the requests and events of the sessions. Returns whether there were any; requests to the
     /// driver are added to `errands`.
     pub(crate) fn process_pending(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
@@ -348,27 +297,6 @@ impl Sessions {
             any |= self.follow_paths(id);
         }
         any | self.ether_errands(now, errands)
-    }
-
-    fn host_found(
-        &mut self,
-        now: Instant,
-        number: u32,
-        found: io::Result<Vec<SocketAddr>>,
-    ) -> Option<DriverRequest> {
-        let found = found.and_then(|found| {
-            if found.is_empty() { Err(io::Error::other("it has no address")) } else { Ok(found) }
-        });
-        match found {
-            Ok(found) => {
-                let attempt = self.attempts.get_mut(&number)?;
-                attempt.next = found.into();
-                let first = attempt.next.pop_front()?;
-                attempt.current = Some(first);
-                Some(self.connect(number, first))
-            }
-            Err(why) => self.dial_failed(now, number, &why),
-        }
     }
 
     fn handle_iscsi_event(
@@ -432,59 +360,6 @@ impl Sessions {
             Asked::Redirected { to, .. } => Event::Redirected { to: to.to_string() },
         };
         self.report(id, news);
-    }
-
-    fn attempt(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> DriverRequest {
-        let number = self.next_dial;
-        self.next_dial = self.next_dial.wrapping_add(1);
-        let mut attempt =
-            ConnectAttempt { session, slot, next: VecDeque::new(), current: None, name: String::new() };
-        let errand = match to {
-            TargetAddress::Socket(address) => {
-                attempt.current = Some(address);
-                self.attempts.insert(number, attempt);
-                return self.connect(number, address);
-            }
-            TargetAddress::Host { name, port } => {
-                attempt.name.clone_from(&name);
-                DriverRequest::Resolve(number, name, port)
-            }
-        };
-        self.attempts.insert(number, attempt);
-        errand
-    }
-
-    /// Returns the request for a connection, with TLS if the session's plan has it.
-    fn connect(&self, number: u32, address: SocketAddr) -> DriverRequest {
-        let attempt = self.attempts.get(&number);
-        let plan = attempt.and_then(|attempt| self.entries.get(&attempt.session)?.tls.as_ref());
-        let server = plan.map(|plan| {
-            let host = attempt.map(|attempt| attempt.name.clone()).filter(|name| !name.is_empty());
-            let name = plan.name.clone().or(host).unwrap_or_else(|| address.ip().to_string());
-            Box::new(TlsServer { settings: plan.settings.clone(), name })
-        });
-        DriverRequest::Connect(number, address, server)
-    }
-
-    /// Records that a connection attempt failed on another thread.
-    pub(crate) fn connect_failed(&mut self, number: u32, why: io::Error) {
-        self.failed_connects.push_back((number, why));
-    }
-
-    /// Records the system error of a connection attempt that took too long.
-    fn note_slow(&mut self, id: SessionId, slot: Slot) {
-        let late = io::Error::from(io::ErrorKind::TimedOut);
-        let told = self.attempts.values().find(|attempt| (attempt.session, attempt.slot) == (id, slot)).map(
-            |attempt| {
-                attempt.current.map_or_else(
-                    || session_error::unresolved(&attempt.name, &late),
-                    |at| session_error::unreachable(at, &late),
-                )
-            },
-        );
-        if let (Some(told), Some(entry)) = (told, self.entry(id)) {
-            entry.system = Some(told);
-        }
     }
 
     fn entry(&mut self, id: SessionId) -> Option<&mut SessionEntry> {

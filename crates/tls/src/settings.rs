@@ -22,8 +22,8 @@ const FILE_LEN_MAX: u64 = 4 << 20;
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
-/// The certificate and the policy of a portal. Two are equal if they have the same certificates: a key belongs
-/// to its certificate.
+/// The certificate and the policy of a portal. Two are equal if they have the same certificates: a key
+/// belongs to its certificate.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     pub(crate) config: Arc<ServerConfig>,

@@ -203,14 +203,20 @@ pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Re
     if let Some(within) = options.connect_timeout {
         plan.limits.login_within = within;
     }
-    Ok(IscsiPlan { session: plan, tls: options.tls.as_ref().map(plan_tls).transpose()? })
+    Ok(IscsiPlan { session: plan, tls: options.tls.as_ref().map(TlsPlan::read).transpose()? })
 }
 
-fn plan_tls(options: &TlsOptions) -> Result<TlsPlan, TlsError> {
-    let identity = options.certificate.as_ref().zip(options.key.as_ref());
-    let identity = identity.map(|(certificate, key)| (Path::new(certificate), Path::new(key)));
-    let settings = ClientSettings::read(options.authority.as_ref().map(Path::new), identity)?;
-    Ok(TlsPlan { settings, name: options.name.clone() })
+impl TlsPlan {
+    /// Reads the files of the options.
+    ///
+    /// # Errors
+    /// [`TlsError`], a part of [`crate::unstable`], names the file and what is wrong with it.
+    pub fn read(options: &TlsOptions) -> Result<Self, TlsError> {
+        let identity = options.certificate.as_ref().zip(options.key.as_ref());
+        let identity = identity.map(|(certificate, key)| (Path::new(certificate), Path::new(key)));
+        let settings = ClientSettings::read(options.authority.as_ref().map(Path::new), identity)?;
+        Ok(Self { settings, name: options.name.clone() })
+    }
 }
 
 /// Returns the iSCSI name that is used if the URL has none: one name for each host.

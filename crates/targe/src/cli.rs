@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Verify(Box<VerifyArgs>),
     /// Attach LUNs as a local disk until a signal
     Attach(crate::attach::AttachArgs),
+    /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
+    Proxy(crate::proxy::ProxyArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
     /// Test the conformance of any target or initiator to RFC 7143

@@ -23,6 +23,20 @@ pub fn connect(
     settings: &ClientSettings,
     patience: Duration,
 ) -> Result<(UnixStream, SocketAddr), TlsError> {
+    let (relay, address) = connect_relay(peer, name, settings, patience)?;
+    let (ours, theirs) = UnixStream::pair()?;
+    // The result is of no interest: the reactor sees its end of the pair close.
+    std::thread::Builder::new().name("tls".to_owned()).spawn(move || drop(relay.run(theirs.into())))?;
+    Ok((ours, address))
+}
+
+/// Connects, and completes the handshake.
+pub(crate) fn connect_relay(
+    peer: SocketAddr,
+    name: &str,
+    settings: &ClientSettings,
+    patience: Duration,
+) -> Result<(Relay, SocketAddr), TlsError> {
     let host = name.trim_start_matches('[').trim_end_matches(']');
     let server = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
     let tls = ClientConnection::new(Arc::clone(&settings.0), server).map_err(TlsError::Handshake)?;
@@ -30,8 +44,5 @@ pub fn connect(
     let address = network.local_addr()?;
     let mut relay = Relay::new(tls.into(), network)?;
     relay.shake_hands()?;
-    let (ours, theirs) = UnixStream::pair()?;
-    // The result is of no interest: the reactor sees its end of the pair close.
-    std::thread::Builder::new().name("tls".to_owned()).spawn(move || drop(relay.run(theirs)))?;
-    Ok((ours, address))
+    Ok((relay, address))
 }

@@ -2,10 +2,12 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use rustls::Connection;
 
 use crate::{HANDSHAKE_TIMEOUT, TlsError};
@@ -95,8 +97,9 @@ impl Relay {
     ///
     /// # Errors
     /// The error of a socket, or of a record that is not authentic.
-    pub(crate) fn run(mut self, local: UnixStream) -> io::Result<()> {
-        local.set_nonblocking(true)?;
+    pub(crate) fn run(mut self, local: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&local, true)?;
+        let local = Local(local);
         let mut deadline = None;
         loop {
             self.move_incoming(&local)?;
@@ -116,7 +119,7 @@ impl Relay {
     }
 
     /// Sleeps until a socket is ready for what this relay can do.
-    fn wait(&self, local: &UnixStream, left: Option<Duration>) -> io::Result<()> {
+    fn wait(&self, local: &Local, left: Option<Duration>) -> io::Result<()> {
         let (mut ours, mut theirs) = (PollFlags::empty(), PollFlags::empty());
         theirs.set(PollFlags::IN, !self.network_ended && self.records.is_empty() && self.incoming.is_empty());
         theirs.set(PollFlags::OUT, self.tls.wants_write());
@@ -128,13 +131,13 @@ impl Relay {
             fds.push(PollFd::new(&self.network, theirs));
         }
         if !ours.is_empty() {
-            fds.push(PollFd::new(local, ours));
+            fds.push(PollFd::new(&local.0, ours));
         }
         wait(&mut fds, left)
     }
 
     /// Moves bytes from the network to the local end, as far as is possible without waiting.
-    fn move_incoming(&mut self, local: &UnixStream) -> io::Result<()> {
+    fn move_incoming(&mut self, local: &Local) -> io::Result<()> {
         loop {
             if !self.incoming.write_to(local)? || self.incoming_ended {
                 return Ok(());
@@ -164,16 +167,16 @@ impl Relay {
         }
     }
 
-    fn end_incoming(&mut self, local: &UnixStream) -> io::Result<()> {
+    fn end_incoming(&mut self, local: &Local) -> io::Result<()> {
         self.incoming_ended = true;
-        match local.shutdown(Shutdown::Write) {
-            Err(why) if why.kind() != ErrorKind::NotConnected => Err(why),
-            Ok(()) | Err(_) => Ok(()),
+        match rustix::net::shutdown(&local.0, rustix::net::Shutdown::Write) {
+            Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+            Err(why) => Err(why.into()),
         }
     }
 
     /// Moves bytes from the local end to the network, as far as is possible without waiting.
-    fn move_outgoing(&mut self, local: &UnixStream) -> io::Result<()> {
+    fn move_outgoing(&mut self, local: &Local) -> io::Result<()> {
         loop {
             if self.outgoing.is_empty() && !self.outgoing_ended {
                 match self.outgoing.read_from(local)? {
@@ -227,11 +230,30 @@ impl Relay {
     }
 }
 
+/// The socket in the clear: of a pair, or of a TCP connection on this host.
+struct Local(OwnedFd);
+
+impl Read for &Local {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, buf)?)
+    }
+}
+
+impl Write for &Local {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(send(&self.0, bytes, SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Waits for events of sockets, at most so long.
 fn wait(fds: &mut [PollFd<'_>], left: Option<Duration>) -> io::Result<()> {
     let timeout = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(fds, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(why) => Err(why.into()),
     }
 }

@@ -96,6 +96,27 @@ def test_our_initiator_reaches_a_target_behind_a_foreign_tls_server(tmp_path, au
             assert relay.carried and not relay.faults
 
 
+def test_the_proxy_carries_a_foreign_initiator_without_tls(tmp_path, authority, identity):
+    initiator = authority.sign("initiator", "DNS:initiator.example", usage="clientAuth")
+    with server_with(tmp_path, identity, client_authority=authority.certificate) as server:
+        portal = f"iscsi://{TLS_HOST}:{server.port}?tls_ca={authority.certificate}&tls_certificate={initiator[0]}&tls_key={initiator[1]}"
+        proxy = subprocess.Popen([servers.Targe.binary, "proxy", portal, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
+        try:
+            banner = proxy.stderr.readline()
+            port = int(banner.split(" for ")[0].rpartition(":")[2])
+            done = qemu_io(f"iscsi://127.0.0.1:{port}/{server.iqn}/0", "write -P 0x5a 0 8M", "flush", "read -P 0x5a 0 8M")
+            assert done.returncode == 0 and "Pattern verification failed" not in done.stdout, done.stdout + done.stderr
+        finally:
+            proxy.terminate()
+            _, said = proxy.communicate(timeout=RUN_MAX_S)
+        assert proxy.returncode == 0 and not said, said
+        with open(server.medium_path(), "rb") as medium:
+            assert medium.read(8 << 20) == b"\x5a" * (8 << 20)
+    for arguments, wanted in (([portal, "--listen", "0.0.0.0:0"], "not encrypted"), ([f"iscsi://{TLS_HOST}"], "no tls key")):
+        refused = targe("proxy", *arguments)
+        assert refused.returncode == 2 and wanted in refused.stderr, refused.stderr
+
+
 def test_what_cannot_be_trusted_is_refused_in_one_sentence(tmp_path, authority, identity):
     stranger = tls.Authority(tmp_path / "stranger", "stranger")
     expired = authority.sign("expired", NAMES, days=-1)

@@ -9,7 +9,8 @@ use base::ether::{FrameBatch, Mac};
 use base::time::{Duration, Instant};
 use ground::{Operations, hyper};
 use hyperscsi::Role;
-use hyperscsi::aead::{Decryptor, Encryptor, Level, SessionKeys};
+use hyperscsi::aead::{Decryptor, Encryptor, SessionKeys};
+use security::Level;
 use hyperscsi::frame::{BadFrame, Flags, HEADER_LEN, Header};
 use libfuzzer_sys::fuzz_target;
 

@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod aead;
 pub mod chap;
 pub mod digest;
 pub mod discovery;

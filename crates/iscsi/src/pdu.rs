@@ -322,31 +322,31 @@ pub(crate) const fn read_residual(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The opcode is not the expected one.
-    #[error("another opcode than expected")]
+    #[error("the opcode is not the expected one")]
     OtherOpcode,
     /// A login or text PDU is final (or requests transit) and also has the C bit set.
-    #[error("final and continue bits together")]
+    #[error("the F or T bit and the C bit are both set")]
     FinalAndContinue,
     /// The task attribute is a reserved value.
-    #[error("reserved task attribute")]
+    #[error("the task attribute is a reserved value")]
     ReservedAttribute,
     /// F is 0, so data would follow, but W is 0 too.
-    #[error("unsolicited data announced by a command that does not write")]
+    #[error("the F bit announces unsolicited data, but the W bit is 0")]
     UnsolicitedWithoutWrite,
     /// The reason code of a logout is a reserved value.
-    #[error("reserved logout reason")]
+    #[error("the reason of the logout is a reserved value")]
     ReservedLogoutReason,
     /// An R2T requests zero bytes.
-    #[error("R2T of no bytes")]
+    #[error("the R2T asks for no data")]
     EmptyR2t,
     /// Both residual bits are set.
-    #[error("overflow and underflow together")]
+    #[error("the residual overflow and underflow bits are both set")]
     OverflowAndUnderflow,
     /// A Data-In carries status but is not final.
-    #[error("status on data that is not final")]
+    #[error("the S bit is set, but the F bit is not")]
     StatusBeforeFinal,
     /// The additional header segments are inconsistent.
-    #[error("additional header segments out of order")]
+    #[error("the additional header segments are inconsistent")]
     BadAhs,
 }
 

@@ -11,36 +11,36 @@ use crate::text::BadText;
 pub enum ProtocolError {
     // The stream itself.
     /// The digest of a header is wrong, and its PDU's length is not certain.
-    #[error("header digest error")]
+    #[error("the initiator received a PDU with a wrong header digest")]
     HeaderDigestMismatch,
     /// The digest of a data segment is wrong.
-    #[error("data digest error")]
+    #[error("the initiator received a PDU with a wrong data digest")]
     DataDigestMismatch,
     /// A data segment is longer than the initiator's MaxRecvDataSegmentLength.
-    #[error("data segment longer than MaxRecvDataSegmentLength")]
+    #[error("the target sent a data segment longer than MaxRecvDataSegmentLength")]
     DataSegmentTooLong,
     /// A header is illegal by itself.
-    #[error("illegal header: {0}")]
+    #[error("the target sent an illegal header: {0}")]
     Malformed(#[from] Malformed),
     /// Additional header segments on a PDU that has none.
-    #[error("additional header segments on a PDU that has none")]
+    #[error("the target sent additional header segments in a PDU that must have none")]
     AhsNotAllowed,
     /// A data segment on a PDU that has none.
-    #[error("data segment on a PDU that has none")]
+    #[error("the target sent a data segment in a PDU that must have none")]
     DataNotAllowed,
 
     // PDUs that are illegal in the present state.
     /// A PDU other than a Login Response before the login is complete.
-    #[error("PDU other than a Login Response during login")]
+    #[error("the target sent a PDU other than a Login Response during login")]
     NotALogin,
     /// A Login Response after the login is complete.
-    #[error("Login Response in full feature phase")]
+    #[error("the target sent a Login Response in full feature phase")]
     LoginAfterLogin,
     /// A PDU that only initiators send.
-    #[error("PDU of an initiator sent by a target")]
+    #[error("the target sent a PDU that only initiators send")]
     InitiatorPdu,
     /// A PDU with an opcode that no standard defines.
-    #[error("unknown opcode")]
+    #[error("the target sent an unknown opcode")]
     UnknownOpcode,
     /// The target did not answer a ping.
     #[error("the target did not answer a ping")]
@@ -52,77 +52,77 @@ pub enum ProtocolError {
     #[error("the target did not retransmit lost PDUs")]
     NotRepaired,
     /// A StatSN that is not the next one.
-    #[error("StatSN out of order")]
+    #[error("the target sent a StatSN out of order")]
     StatSnOutOfOrder,
     /// More statuses are missing than can be requested.
-    #[error("StatSN too far ahead")]
+    #[error("the target sent a StatSN too far ahead")]
     StatSnFarAhead,
     /// An initiator task tag that names no open request.
-    #[error("answer to a request that is not open")]
+    #[error("the target answered a request that is not open")]
     UnknownTask,
     /// An answer on another connection than its request.
-    #[error("answer on another connection than the request")]
+    #[error("the target answered on another connection than that of the request")]
     OtherConnection,
     /// An answer that is not of the kind that the request needs.
-    #[error("answer of the wrong kind for the request")]
+    #[error("the target answered with a PDU that does not fit the request")]
     OtherAnswer,
 
     // Data-In.
     /// Data for a command that does not read.
-    #[error("Data-In for a command that does not read")]
+    #[error("the target sent a Data-In for a command that does not read")]
     DataInNotExpected,
     /// Data beyond what the command reads.
-    #[error("Data-In beyond the data that the command reads")]
+    #[error("the target sent a Data-In beyond the data that the command reads")]
     DataInBeyondBuffer,
     /// The offset is not the end of the last data although data must be in order, or it covers data that was
     /// received already.
-    #[error("Data-In at an offset out of order")]
+    #[error("the target sent a Data-In with an offset out of order")]
     DataInOffset,
     /// The DataSN is not the next one.
-    #[error("DataSN out of order")]
+    #[error("the target sent a DataSN out of order")]
     DataSnOutOfOrder,
     /// The last DataSN, which no command reaches.
-    #[error("DataSN larger than any command can need")]
+    #[error("the target sent a DataSN larger than any command can need")]
     DataSnBeyondEnd,
     /// More separate pieces of data than a correct target sends.
-    #[error("Data-In in too many separate pieces")]
+    #[error("the target sent Data-In in too many separate pieces")]
     DataInScattered,
     /// A GOOD status for a command with missing data that the residual count does not account for.
-    #[error("less Data-In than the status says")]
+    #[error("the target sent less Data-In than its status says")]
     DataInShort,
     /// The LUN is not that of the command.
-    #[error("Data-In with another LUN than its command")]
+    #[error("the target sent a Data-In with another LUN than its command")]
     DataInOtherLun,
 
     // R2T.
     /// An R2T for a command that does not write.
-    #[error("R2T for a command that does not write")]
+    #[error("the target sent an R2T for a command that does not write")]
     R2tNotExpected,
     /// The LUN is not that of the command.
-    #[error("R2T with another LUN than its command")]
+    #[error("the target sent an R2T with another LUN than its command")]
     R2tOtherLun,
     /// An R2T that goes beyond the data of its command.
-    #[error("R2T beyond the data of its command")]
+    #[error("the target sent an R2T beyond the data of its command")]
     R2tBeyondData,
     /// An R2T for more than MaxBurstLength.
-    #[error("R2T for more than MaxBurstLength")]
+    #[error("the target sent an R2T for more than MaxBurstLength")]
     R2tBeyondBurst,
     /// The R2TSN is not the next one.
-    #[error("R2TSN out of order")]
+    #[error("the target sent an R2TSN out of order")]
     R2tSnOutOfOrder,
     /// An R2T for data other than the next although sequences must be in order.
-    #[error("R2T at an offset out of order")]
+    #[error("the target sent an R2T with an offset out of order")]
     R2tOffset,
     /// More R2Ts than MaxOutstandingR2T.
-    #[error("more R2Ts than MaxOutstandingR2T")]
+    #[error("the target sent more R2Ts than MaxOutstandingR2T")]
     TooManyR2ts,
     /// The reserved transfer tag.
-    #[error("R2T with the reserved transfer tag")]
+    #[error("the target sent an R2T with the reserved transfer tag")]
     R2tReservedTag,
 
     // The ends of tasks.
     /// The sense data is longer than its data segment, or than the longest legal one.
-    #[error("sense data longer than its segment")]
+    #[error("the target sent sense data longer than its data segment")]
     BadSense,
 
     // Other PDUs.
@@ -133,19 +133,19 @@ pub enum ProtocolError {
     #[error("text: {0}")]
     Text(BadText),
     /// A key came twice in a text negotiation that cannot be reset.
-    #[error("a key twice in one text negotiation")]
+    #[error("the target sent a key twice in one text negotiation")]
     TextKeyTwice,
     /// A text while no text negotiation is under way.
-    #[error("Text Response while none is due")]
+    #[error("the target sent a Text Response while none was due")]
     TextNotExpected,
     /// A Reject whose data is not a header.
-    #[error("Reject without the header of what it rejects")]
+    #[error("the target sent a Reject without the header of the PDU that it rejects")]
     RejectWithoutHeader,
     /// The target rejected a command because its data was damaged, and has not received its CmdSN.
-    #[error("a request was rejected: data digest error")]
+    #[error("the target rejected a request: data digest error")]
     CommandDamaged,
     /// The target rejected a PDU without which the connection is useless.
-    #[error("a request was rejected: {0}")]
+    #[error("the target rejected a request: {0}")]
     Rejected(RejectText),
     /// The target refuses to end a lost connection, so that its tasks cannot be reassigned.
     #[error("the target refused to clean up a lost connection")]
@@ -154,7 +154,7 @@ pub enum ProtocolError {
     #[error("the target sends pings but does not read the answers")]
     AnswersUnread,
     /// An internal error: the initiator reached an impossible state.
-    #[error("internal error")]
+    #[error("the initiator had an internal error")]
     Bug,
 }
 

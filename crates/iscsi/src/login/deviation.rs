@@ -10,24 +10,30 @@ use crate::text::Pair;
 pub enum Deviation {
     /// AuthMethod, a key of the security stage, in the operational stage, where it only states that the
     /// initiator will not authenticate itself.
-    #[error("AuthMethod=None in the operational stage (RFC 7143 §12): answered None")]
+    #[error("the initiator sent AuthMethod=None in the operational stage (RFC 7143 §12): answered None")]
     AuthMethodInOperationalStage,
     /// A marker key with a value other than `No`.
-    #[error("{}, which RFC 7143 §13.25 made obsolete: answered Reject", .0.name())]
+    #[error("the initiator sent {}, which RFC 7143 §13.25 made obsolete: answered Reject", .0.name())]
     MarkersWanted(Key),
     /// A name that the first text already contained.
-    #[error("{} repeated in a later text of the login with the same value (RFC 7143 §6.3): ignored", .0.name())]
+    #[error(
+        "the initiator sent {} again with the same value later in the login (RFC 7143 §6.3): ignored",
+        .0.name()
+    )]
     NameRepeated(Key),
     /// MaxConnections in a session that has only one connection.
     #[error(
-        "MaxConnections in a discovery session, where RFC 7143 §13.2 makes it irrelevant: answered with a number"
+        "the initiator sent MaxConnections in a discovery session, where RFC 7143 §13.2 makes it irrelevant: \
+         answered with a number"
     )]
     ConnectionsInDiscovery,
     /// An underscore in the initiator's name.
-    #[error("an underscore in InitiatorName (RFC 7143 §4.2.7.2): accepted")]
+    #[error("the initiator's name contains an underscore (RFC 7143 §4.2.7.2): accepted")]
     UnderscoreInName,
     /// An initiator's name that does not have a standard form.
-    #[error("an InitiatorName without the format of RFC 7143 §4.2.7: accepted, because names = \"lenient\"")]
+    #[error(
+        "the initiator's name does not have a format of RFC 7143 §4.2.7: accepted, because names = \"lenient\""
+    )]
     LenientName,
 }
 

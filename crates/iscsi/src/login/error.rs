@@ -14,10 +14,10 @@ pub enum LoginError {
     #[error("the initiator sent a Login Request after the login had ended")]
     AfterTheEnd,
     /// The first PDU of the connection is not a Login Request.
-    #[error("the first PDU is not a Login Request")]
+    #[error("the initiator sent a first PDU that is not a Login Request")]
     FirstIsNoLogin,
     /// Another PDU was received before the login was complete.
-    #[error("the initiator sent another PDU before the login was complete")]
+    #[error("the initiator sent a PDU other than a Login Request before the login was complete")]
     OtherPduDuringLogin,
     /// The login took longer than [`super::MAX_LOGIN_TIME`].
     #[error("the login took too long")]
@@ -26,22 +26,22 @@ pub enum LoginError {
     #[error("the initiator sent too many Login Requests")]
     TooManyPdus,
     /// The login took more than [`super::MAX_LOGIN_TEXTS`] texts without a result.
-    #[error("the login makes no progress")]
+    #[error("the initiator sent too many texts without a result")]
     TooManyTexts,
     /// The initiator supports no version that the target supports.
     #[error("initiator and target have no common protocol version")]
     NoCommonVersion,
     /// T and C are both set.
-    #[error("a Login Request has both the T bit and the C bit")]
+    #[error("the initiator set both the T bit and the C bit in a Login Request")]
     TransitWithContinue,
     /// CSG is not the current stage of the login.
-    #[error("the current stage (CSG) is wrong")]
+    #[error("the initiator sent a CSG that is not the current stage")]
     StageNotCurrent,
     /// NSG is not a stage that follows CSG.
-    #[error("the next stage (NSG) does not follow the current one")]
+    #[error("the initiator sent an NSG that does not follow the current stage")]
     StageDoesNotFollow,
     /// ISID, TSIH, CID or the task tag changed during the login.
-    #[error("ISID, TSIH, CID or task tag changed during the login")]
+    #[error("the initiator changed ISID, TSIH, CID or the task tag during the login")]
     IdentityChanged,
     /// The initiator sent text while it should wait for the rest of the target's text.
     #[error("the initiator sent text before the target's text was complete")]
@@ -56,22 +56,22 @@ pub enum LoginError {
     #[error(transparent)]
     Chap(#[from] BadChap),
     /// The first text names no initiator.
-    #[error("InitiatorName is missing")]
+    #[error("the initiator sent no InitiatorName")]
     NoInitiatorName,
     /// The initiator's name is not an iSCSI name.
     #[error("InitiatorName: {0}")]
     BadInitiatorName(BadName),
     /// The first text of a normal session names no target.
-    #[error("TargetName is missing")]
+    #[error("the initiator sent no TargetName")]
     NoTargetName,
     /// The target's name is not an iSCSI name, so no target has it.
     #[error("TargetName: {0}")]
     BadTargetName(BadName),
     /// The session type is neither `Normal` nor `Discovery`.
-    #[error("the SessionType is unknown")]
+    #[error("the initiator sent an unknown SessionType")]
     SessionTypeUnknown,
     /// A key that belongs in the first text occurred in a later one with another value.
-    #[error("{} differs from its value in the first text", .0.name())]
+    #[error("the initiator changed the value of {} during the login", .0.name())]
     IdentityTooLate(Key),
     /// This node has no such target.
     #[error("the target does not exist")]

@@ -149,7 +149,9 @@ impl Engine {
         task.in_send_queue = false;
         let session = task.session;
         let freed = task.data_out.stop(&self.pool);
-        self.release_data_out(session, freed);
+        if let Some(freed) = freed {
+            self.release_data_out(session, freed);
+        }
         self.leave_window(key);
         self.mark_logouts_dirty(session);
         let half = self.answered_max() / 2;

@@ -448,7 +448,9 @@ impl Engine {
         self.tasks.discard(key);
         self.mark_logouts_dirty(session);
         if gives {
-            self.release_data_out(session, freed);
+            if let Some(freed) = freed {
+                self.release_data_out(session, freed);
+            }
             self.release_data_in(session, unsent);
         }
         if was_answered {

@@ -467,8 +467,10 @@ impl Engine {
     /// Stops fetching for a task that ended. Only the sequences that the initiator still has to end are kept.
     pub(super) fn stop_data_out(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
-        let (freed, session) = (task.data_out.stop(&self.pool), task.session);
-        self.release_data_out(session, freed);
+        let session = task.session;
+        if let Some(freed) = task.data_out.stop(&self.pool) {
+            self.release_data_out(session, freed);
+        }
     }
 
     /// Releases memory for Data-Out.

@@ -520,19 +520,17 @@ impl DataOutTransfer {
     }
 
     /// Returns whether nothing was fetched and nothing received, as for every command without Data-Out.
-    fn is_unused(&self) -> bool {
-        self.fetches.is_empty()
-            && self.solicited.is_empty()
-            && self.unsolicited.is_none()
-            && self.unsolicited_data.is_none()
-            && self.reserved == 0
+    const fn is_unused(&self) -> bool {
+        self.fetch_count == 0 && !self.has_unsolicited
     }
 
     /// Discards all data and all fetches, but keeps the sequences that the initiator still has to end.
-    pub(crate) fn stop(&mut self, pool: &Pool) -> Freed {
-        if self.is_unused() {
-            return Freed::default();
-        }
+    /// Returns nothing if there was no Data-Out.
+    pub(crate) fn stop(&mut self, pool: &Pool) -> Option<Freed> {
+        if self.is_unused() { None } else { Some(self.discard(pool)) }
+    }
+
+    fn discard(&mut self, pool: &Pool) -> Freed {
         self.solicited.retain(|sequence| sequence.is_announced());
         self.unsolicited.take_if(|sequence| !sequence.is_announced());
         for sequence in self.solicited.iter_mut().chain(&mut self.unsolicited) {

@@ -1,4 +1,4 @@
-"""The second implementation of docs/iscsi-aead.md, sections 4 to 6: transcript, confirmations, key schedule and records. It judges the
+"""The second implementation of docs/iscsi-aead.md, sections 4 and 6: transcript, confirmations, key schedule and records. It judges the
 vectors that the document prints, which the tests of crates/iscsi compute."""
 
 import hashlib

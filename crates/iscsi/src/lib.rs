@@ -19,6 +19,7 @@ pub mod keys;
 pub mod login;
 pub mod name;
 pub mod negotiate;
+pub mod opaque;
 pub mod pdu;
 mod pdu_writer;
 pub mod recovery;

@@ -18,7 +18,7 @@ use iscsi::name::IscsiName;
 use scsi::lun::Lun;
 use security::opaque::Password;
 
-pub use query::{BadOption, KEYS, OptionKey, Options, Protection};
+pub use query::{BadOption, KEYS, OptionKey, Options, Protection, TlsOptions};
 
 /// The URL of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -68,9 +68,9 @@ pub use url::{BadUrl, EnvSecrets, SecretError, Secrets, Url};
 /// The parts of a [`Url`], for programs that build one or read its options. The types of some options are
 /// part of [`crate::unstable`].
 pub mod endpoint {
-    pub use hyperscsi::login::Password;
     pub use iscsi::login::directory::TargetAddress;
     pub use iscsi::name::IscsiName;
+    pub use security::opaque::Password;
 
     pub use crate::url::{
         BadOption, Endpoint, KEYS, Login, OptionKey, Options, PASSWORD_VARIABLE, Protection, Scheme,

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract as ether;
 use hyperscsi::pdu::name::{GroupName, Name};
 use iscsi::initiator::contract::{Portal, Purpose, SessionPlan};
 use iscsi::name::{BadName, IscsiName, Isid};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
+use security::Level;
 use transport::initiator::Retry;
 
 use tls::{ClientSettings, TlsError};

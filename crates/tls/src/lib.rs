@@ -11,8 +11,8 @@
 //!
 //! Only TLS 1.3 is spoken (RFC 8446), with the ciphers of AWS-LC. Sessions are not resumed, and no early data
 //! is accepted: a connection of a SAN lives for days, and its requests must not be replayed. Bounds: a
-//! handshake has [`HANDSHAKE_TIMEOUT`], a portal or a proxy has at most [`CONNECTIONS_MAX`] connections, and a
-//! connection buffers less than 1 MiB.
+//! handshake has [`HANDSHAKE_TIMEOUT`], a portal or a proxy has at most [`CONNECTIONS_MAX`] connections, and
+//! a connection buffers less than 1 MiB.
 #![forbid(unsafe_code)]
 
 mod acceptor;

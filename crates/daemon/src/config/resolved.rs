@@ -8,12 +8,12 @@ use std::time::Duration;
 use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, TaskRules};
 
-use hyperscsi::aead::Level;
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
+use security::Level;
 use tls::ServerSettings;
 
 use super::names::NamePattern;

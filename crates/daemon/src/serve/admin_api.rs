@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use drivers::message_queue::Handle;
-use hyperscsi::aead::Level;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
+use security::Level;
 use serde::Serialize;
 use serde_json::Value;
 use shard::admin::{HyperScsiSessionReport, SessionReport};

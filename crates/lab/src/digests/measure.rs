@@ -12,11 +12,12 @@ use iscsi::negotiate::{Digest, DigestPolicy};
 use super::Subject;
 use super::plan::DigestsPlan;
 use super::samples::{Cell, Sample};
-use crate::bed::{Bed, Calibration, Echo, LinkPlan, Target, echo_rate, is_not_permitted};
+use crate::bed::{Bed, Calibration, Echo, LinkPlan, echo_rate, is_not_permitted};
 use crate::bench::{BenchPlan, BenchReport, Job};
 use crate::experiment::LabError;
 use crate::plan::Digests;
 use crate::signature::{SIGNATURE_LEN, signature};
+use crate::target_process::ServedTarget;
 
 /// The RAM disk of a bed, in bytes.
 const DISK_LEN: u64 = 256 << 20;
@@ -35,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The path that is measured, and the LUN at its end.
 pub(super) struct TestPath {
     // The target ends before its host.
-    target: Option<Target>,
+    target: Option<ServedTarget>,
     bed: Option<Bed>,
     url: Url,
     geometry: Geometry,
@@ -48,7 +49,7 @@ impl TestPath {
         match subject {
             Subject::Bed { program } => {
                 let bed = Bed::create().map_err(explain_rights)?;
-                let target = bed.serve(program, &[format!("ram:{DISK_LEN}")])?;
+                let target = ServedTarget::start(Some(bed.target()), program, &[format!("ram:{DISK_LEN}")])?;
                 let url = Url::parse(&target.url(0)).map_err(|why| LabError::Target(why.to_string()))?;
                 let path = Self::of(Some(target), Some(bed), url)?;
                 path.fill(stop)?;
@@ -62,7 +63,7 @@ impl TestPath {
         }
     }
 
-    fn of(target: Option<Target>, bed: Option<Bed>, mut url: Url) -> Result<Self, LabError> {
+    fn of(target: Option<ServedTarget>, bed: Option<Bed>, mut url: Url) -> Result<Self, LabError> {
         if url.endpoint.transport.scheme() != Scheme::Iscsi {
             return Err(LabError::Plan(format!(
                 "{url}: digests belong to iSCSI; the URL must begin with iscsi://"
@@ -193,7 +194,7 @@ impl TestPath {
     }
 
     fn failed(&mut self, why: &str) -> LabError {
-        let end = self.target.as_mut().and_then(Target::end);
+        let end = self.target.as_mut().and_then(ServedTarget::end);
         LabError::Target(end.map_or_else(|| why.to_owned(), |end| format!("{end} ({why})")))
     }
 

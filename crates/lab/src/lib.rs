@@ -12,15 +12,17 @@
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
 //! * [`risk`] measures what becomes of damaged PDUs with and without digests.
+//! * [`targets`] compares targets side by side.
 //! * [`target_process`] starts a target as a child process, measures it, and ends it.
-//! * [`experiment`] is what experiments have in common, [`plan`] what their plans can name, and [`report`] what they result in;
-//!   [`machine`] describes where they ran.
+//! * [`experiment`] is what experiments have in common, [`plan`] what their plans can name, and [`report`]
+//!   what they result in; [`machine`] describes where they ran.
 //!
 //! **Invariant:** this crate never links a target, so that it tests every target in the same way.
 #![forbid(unsafe_code)]
 
 pub mod bed;
 pub mod bench;
+mod client_load;
 pub mod corrupter;
 pub mod digests;
 pub mod experiment;
@@ -32,5 +34,7 @@ pub mod risk;
 pub mod signature;
 pub mod statistics;
 pub mod target_process;
+pub mod targets;
+mod text;
 pub mod verify;
 pub mod wire;

@@ -104,9 +104,14 @@ impl TargetProcess {
         &self.directory
     }
 
-    /// Returns the last messages of the target, in one line.
+    /// Returns the last messages of the target, in one line. If the target has ended, they are complete.
     pub fn messages(&self) -> String {
         self.messages.last()
+    }
+
+    /// Returns the last messages that have been read so far, in one line.
+    pub fn messages_now(&self) -> String {
+        self.messages.so_far()
     }
 
     /// Returns why the target is not running any more, with its last messages; `None` while it is running.

@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 /// The last lines that are kept for an error.
 const LINES_KEPT: usize = 8;
 
+/// Beyond so many bytes, older lines are left out of an error.
+const TEXT_MAX: usize = 300;
+
 /// The most bytes of a line that are kept.
-const LINE_MAX: u64 = 4096;
+const LINE_MAX: u64 = 512;
 
 /// How long to wait for the rest of the messages of a child that has ended.
 const REST_WITHIN: Duration = Duration::from_millis(500);
@@ -32,13 +35,26 @@ impl Messages {
 
     /// Returns the last messages in one line.
     pub(super) fn last(&self) -> String {
-        // After the end of a child, its last words are in the pipe for a moment.
+        // After the end of a child, its last messages are in the pipe for a moment.
         let deadline = Instant::now() + REST_WITHIN;
         while !self.reader.is_finished() && Instant::now() < deadline {
             std::thread::sleep(super::POLL_INTERVAL);
         }
+        self.so_far()
+    }
+
+    /// Returns the last messages that have been read, in one line.
+    pub(super) fn so_far(&self) -> String {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines: Vec<&str> = kept.iter().map(String::as_str).collect();
+        // The newest messages say most of why a child has ended.
+        let mut left = TEXT_MAX;
+        let is_told = |line: &&String| {
+            let fits = left > 0;
+            left = left.saturating_sub(line.len());
+            fits
+        };
+        let mut lines: Vec<&str> = kept.iter().rev().take_while(is_told).map(String::as_str).collect();
+        lines.reverse();
         if lines.is_empty() { "it printed no message".to_owned() } else { lines.join("; ") }
     }
 }

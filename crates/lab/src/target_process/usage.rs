@@ -48,8 +48,7 @@ pub(super) fn resident(process: u32) -> Option<u64> {
     field(&text, "VmRSS").map(|kib| kib * 1024)
 }
 
-/// The voluntary context switches of the threads of a process or of several, by thread, so that a thread which
-/// ends keeps its last count.
+/// The voluntary context switches of the threads of processes. A thread that ends keeps its last count.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadSwitches(BTreeMap<(u32, u32), (u64, u64)>);
 

@@ -23,6 +23,11 @@ pub(super) fn rates(measured: &Measured) -> Vec<Plot> {
     .collect()
 }
 
+/// Returns a name that fits under a group of bars.
+fn short_name(workload: &Workload) -> String {
+    workload.name().replace("sequential", "seq.")
+}
+
 /// The bytes of a long command, which the throughput describes and not the rate.
 const LONG: u32 = 64 << 10;
 
@@ -40,7 +45,7 @@ fn bars(
         .filter(|(_, workload)| is_shown(workload))
         .map(|(at, _)| at)
         .collect();
-    let names = shown.iter().filter_map(|at| measured.workloads.get(*at)).map(Workload::name).collect();
+    let names = shown.iter().filter_map(|at| measured.workloads.get(*at)).map(short_name).collect();
     let point = |target: &crate::targets::samples::TargetSamples, place: usize, at: usize| {
         let values = target.values(at, |sample| Some(of(sample)));
         let x = f64::from(u32::try_from(place).unwrap_or(u32::MAX));

@@ -2,7 +2,7 @@
 //!
 //! The process, what it started and its directory end with the value, and also when this process is killed:
 //! the kernel then closes the standard input of the child, which ends at that. `targe serve --ephemeral` does
-//! so by itself ([`ServedTarget`]); other programs run under a [supervisor](supervisor), a shell.
+//! so by itself ([`ServedTarget`]); other programs run under a [`supervisor`], a shell.
 
 mod directory;
 mod messages;

@@ -73,7 +73,11 @@ pub fn run(
     let stage = Stage { bed: &bed, program: &subject.program, parent, stop: control.stop };
     let mut measured = Measured { workloads: plan.workload.clone(), in_memory, ..Measured::default() };
     let mut contestants = start_all(&stage, subject, &mut measured, control)?;
-    let mut ended = measure_all(plan, &stage, &mut contestants, &mut measured, control)?;
+    let mut ended = match measure_all(plan, &stage, &mut contestants, &mut measured, control) {
+        Ok(ended) => ended,
+        Err(why) if measured.measured().next().is_none() => return Err(why),
+        Err(why) => Ended::Early(why.to_string()),
+    };
     if ended == Ended::Complete {
         ended = judge_all(plan, &stage, &mut contestants, &mut measured, control);
     }
@@ -147,11 +151,7 @@ fn measure_all(
     measured: &mut Measured,
     control: &mut Control<'_>,
 ) -> Result<Ended, LabError> {
-    for workload in &plan.workload {
-        let [block, depth] =
-            [workload.block, workload.depth].map(|number| usize::try_from(number).unwrap_or(1));
-        measured.echoes.push(echo_rate(stage.bed, block, depth, ECHO)?);
-    }
+    measured.echoes = vec![Vec::new(); plan.workload.len()];
     let rounds = usize::try_from(plan.rounds).unwrap_or(usize::MAX);
     let total = (rounds + 1) * plan.workload.len();
     for round in 0..=rounds {
@@ -160,6 +160,10 @@ fn measure_all(
             // Every target of a round meets the same addresses and data.
             let seed = plan.seed.wrapping_add(u64::try_from(round).unwrap_or(0));
             let mut step = Step { plan, stage, workload, at, seed, counts: round == rounds };
+            if round < rounds {
+                let echo = echo_of(stage, workload)?;
+                measured.echoes.get_mut(at).into_iter().for_each(|list| list.push(echo));
+            }
             let mut order: Vec<usize> = (0..contestants.len()).collect();
             order.rotate_left((round + at) % contestants.len().max(1));
             for place in order {
@@ -191,6 +195,12 @@ fn measure_all(
         }
     }
     Ok(Ended::Complete)
+}
+
+/// Returns the rate of a bare echo with the block length and the depth of a workload.
+fn echo_of(stage: &Stage<'_>, workload: &Workload) -> Result<f64, LabError> {
+    let [block, depth] = [workload.block, workload.depth].map(|number| usize::try_from(number).unwrap_or(1));
+    echo_rate(stage.bed, block, depth, ECHO).map(|echo| echo.per_second)
 }
 
 /// A workload of a round.

@@ -84,7 +84,8 @@ const CONFORMANCE: &str = "Cases of targe conform target, which tests a target f
      authors, so look at the failed cases before you judge: targe conform target ADDR.";
 const CLIENT: &str = "The bare echo is the limit of the network and two simple processes without iSCSI: a server that \
      answers each request of 48 bytes with a block, and a client that keeps as many requests under way as the queue \
-     depth. The client of all targets is one thread; where it uses a whole processor, faster targets look alike.";
+     depth, measured in each round. It answers each request by itself, so that a target that answers several at once \
+     can be faster. The client of all targets is one thread; where it uses a whole processor, faster targets look alike.";
 const PUBLISHED: &str = "Bart Van Assche, Vladislav Bolkhovitin and James Bottomley, \"SCST and STGT\" (2008), \
      sequential reads in MB/s between two hosts; STGT is tgt. Networks and processors have changed since, so that the \
      ratios of the targets to each other compare, and not the figures.";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bed::{Echo, to_f64};
+use crate::bed::to_f64;
 use crate::bench::BenchReport;
 use crate::plan::size_text;
 use crate::report::{Better, Metric};
@@ -73,8 +73,8 @@ pub(super) struct TargetSamples {
 pub(super) struct Measured {
     pub(super) targets: Vec<TargetSamples>,
     pub(super) workloads: Vec<Workload>,
-    /// The bare echo of the block length and depth of each workload.
-    pub(super) echoes: Vec<Echo>,
+    /// The rates of a bare echo of the block length and depth of each workload, one for each round.
+    pub(super) echoes: Vec<Vec<f64>>,
     /// The I/O engine of the client.
     pub(super) engine: String,
     /// Whether the disks are in tmpfs.
@@ -223,13 +223,14 @@ impl Measured {
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let mut metrics: Vec<Metric> =
             self.targets.iter().flat_map(|target| target.metrics(&self.workloads)).collect();
-        for (workload, echo) in self.workloads.iter().zip(&self.echoes) {
+        let echoes = self.workloads.iter().zip(&self.echoes).filter(|(_, rates)| !rates.is_empty());
+        for (workload, rates) in echoes {
             metrics.push(Metric {
                 circumstances: circumstances("bare echo", workload),
                 quantity: "commands".to_owned(),
                 unit: "1/s".to_owned(),
                 better: Better::Neither,
-                samples: vec![echo.per_second],
+                samples: rates.clone(),
             });
         }
         metrics

@@ -5,7 +5,6 @@ use base::rng::Rng;
 use super::comparison::comparisons;
 use super::samples::{Counts, Sample};
 use super::*;
-use crate::bed::Echo;
 use crate::report::{Cell, Section, Table};
 
 fn plan() -> TargetsPlan {
@@ -56,7 +55,7 @@ fn measured(plan: &TargetsPlan, rates: &[(&str, f64)], seed: u64) -> Measured {
         target.conformance = Some(Ok(Score { passed: 9, failed: 1, skipped: 2 }));
         target.idle_resident = (!target.rival.is_in_kernel()).then_some(f64::from(4 << 20));
     }
-    let echoes = vec![Echo { per_second: 1e5, latency_us: 10.0 }; plan.workload.len()];
+    let echoes = vec![vec![1e5; 3]; plan.workload.len()];
     let workloads = plan.workload.clone();
     Measured { targets, workloads, echoes, engine: "io_uring".to_owned(), in_memory: true }
 }

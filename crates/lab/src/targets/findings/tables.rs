@@ -156,10 +156,11 @@ pub(super) fn client(measured: &Measured) -> Vec<Table> {
         measured.measured().map(median).filter(|rate| rate.is_finite()).reduce(f64::max)
     };
     let row = |at: usize, name: String| {
-        let echo = measured.echoes.get(at).map(|echo| echo.per_second);
+        let echo = measured.echoes.get(at).filter(|rates| !rates.is_empty()).map(|rates| estimate(rates));
         let fastest = fastest(at);
-        let share = fastest.zip(echo).map(|(fastest, echo)| 100.0 * fastest / echo);
-        vec![Cell::Text(name), number(echo), number(fastest), number(share)]
+        let share = fastest.zip(echo).map(|(fastest, echo)| 100.0 * fastest / echo.value);
+        let echo = echo.map_or_else(|| Cell::Absent(NOT_MEASURED.to_owned()), Cell::Estimate);
+        vec![Cell::Text(name), echo, number(fastest), number(share)]
     };
     let mut columns = columns(&["workload", "bare echo", "fastest target", "of the echo"]);
     for (column, unit) in columns.iter_mut().zip(["", "1/s", "1/s", "%"]) {

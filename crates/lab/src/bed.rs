@@ -1,9 +1,7 @@
-//! A bed: two hosts on this machine, the link between them, and a target on one of them.
+//! A bed: two hosts on this machine, and the link between them.
 //!
 //! A host is a network namespace without a name, and the link a veth pair. Both vanish with the process that
-//! made them, however it ends. The target is a child process; it ends when its standard input closes, which
-//! the kernel does when this process is killed. A bed needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, and no
-//! program but ours.
+//! made them, however it ends. A bed needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, and no program but ours.
 //!
 //! A shaped link counts what a real wire carries: a frame of 1500 bytes occupies 1538 bytes of it, with
 //! Ethernet header, preamble, frame check sequence and gap. TCP hands a shaped interface segments of one
@@ -14,18 +12,13 @@ mod calibration;
 mod link;
 mod namespace;
 mod netlink;
-mod processor_time;
-mod target;
 #[cfg(test)]
 mod tests;
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 pub use calibration::{Calibration, Echo, echo_rate};
 pub use namespace::Namespace;
-pub use processor_time::processor_time;
-pub use target::Target;
 
 use crate::experiment::LabError;
 
@@ -118,14 +111,6 @@ impl Bed {
     /// Returns the target's host.
     pub const fn target(&self) -> &Namespace {
         &self.target
-    }
-
-    /// Starts `program serve` with these LUNs on the target's host, and waits until it listens.
-    ///
-    /// # Errors
-    /// [`LabError::Target`] with what the program printed if it does not start.
-    pub fn serve(&self, program: &Path, luns: &[String]) -> Result<Target, LabError> {
-        Target::start(&self.target, program, luns)
     }
 
     /// Measures the rates of bare TCP streams through the link.

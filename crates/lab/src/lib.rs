@@ -8,11 +8,12 @@
 //! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
 //!   PDUs, which TCP checksums cannot detect.
 //! * [`digests`] measures what iSCSI digests cost.
-//! * [`bed`] makes two hosts, a link between them and a target, on this machine.
+//! * [`bed`] makes two hosts and a link between them, on this machine.
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
 //! * [`risk`] measures what becomes of damaged PDUs with and without digests.
-//! * [`child_target`] is a target on the loopback interface.
+//! * [`targets`] compares targets side by side.
+//! * [`target_process`] starts a target as a child process, measures it, and ends it.
 //! * [`experiment`] is what experiments have in common, [`plan`] what their plans can name, and [`report`]
 //!   what they result in; [`machine`] describes where they ran.
 //!
@@ -21,7 +22,7 @@
 
 pub mod bed;
 pub mod bench;
-pub mod child_target;
+mod client_load;
 pub mod corrupter;
 pub mod digests;
 pub mod experiment;
@@ -32,5 +33,8 @@ pub mod report;
 pub mod risk;
 pub mod signature;
 pub mod statistics;
+pub mod target_process;
+pub mod targets;
+mod text;
 pub mod verify;
 pub mod wire;

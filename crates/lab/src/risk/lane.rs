@@ -80,8 +80,11 @@ impl Trial {
     }
 }
 
-/// How long the target may take to accept a login or to end a logout.
+/// How long the target may take to accept a login, and how much longer for each session: istgt sleeps for a
+/// second at each login and serves no other meanwhile, and all sessions may log in at the same time.
 const LOGIN_MAX: Duration = Duration::from_secs(5);
+const LOGIN_TURN: Duration = Duration::from_millis(1200);
+/// How long the target may take to end a logout.
 const LOGOUT_MAX: Duration = Duration::from_secs(1);
 /// How long a due PDU may be missing at ErrorRecoveryLevel 1 and 2 before it is requested again.
 const REPAIR_AFTER: Duration = Duration::from_millis(100);
@@ -192,7 +195,8 @@ impl<'a> Lane<'a> {
         session.connections = 1;
         session.retry.timeout = self.bench.plan.timeout();
         session.retry.backoff = Duration::from_millis(20);
-        session.limits.login_within = LOGIN_MAX;
+        let sessions = u32::try_from(self.bench.plan.sessions).unwrap_or(u32::MAX);
+        session.limits.login_within = LOGIN_MAX + LOGIN_TURN.saturating_mul(sessions);
         session.limits.logout_within = LOGOUT_MAX;
         session.limits.repair_after = REPAIR_AFTER;
         Ok(plan)

@@ -39,7 +39,7 @@ use zeroize::Zeroizing;
 
 use crate::encrypt::{DataUnit, MediaKey};
 use binary::{BINARY_LEN, COPY_LEN_MAX, COPY_LEN_MIN, HeaderCopy, Which};
-pub use format::{DATA_OFFSET, KdfCost, NewHeader, format};
+pub use format::{DATA_OFFSET, KdfCost, NewHeader, Replacing, format};
 pub use keyslot::ARGON2_MEMORY_MAX_KIB;
 use metadata::Metadata;
 

@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Verify(Box<VerifyArgs>),
     /// Attach LUNs as a local disk until a signal
     Attach(crate::attach::AttachArgs),
+    /// Make, show and convert LUKS2 images, the form of encrypted disks
+    Luks(crate::luks::LuksArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
     /// Test the conformance of any target or initiator to RFC 7143

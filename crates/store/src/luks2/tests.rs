@@ -6,7 +6,6 @@ use base::rng::Rng;
 use serde_json::{Value, json};
 
 use super::convert::{Conversion, JOURNAL_LEN};
-use super::format::Replacing;
 use super::*;
 use crate::api::{Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Store};
 use crate::encrypt::{Encrypted, KeyStore, Replaced};

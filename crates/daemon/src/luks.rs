@@ -2,6 +2,7 @@
 //! of the former format.
 
 pub mod convert;
+pub(crate) mod former;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,10 +10,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
-use store::encrypt::{DataUnit, MediaKey, Replaced};
-use store::luks2::{
-    Copies, Error, Header, KdfCost, LuksError, MediumIo, NewHeader, Replacing, Volume, format,
-};
+use store::encrypt::{DataUnit, MediaKey, Replaced, Volume};
+use store::luks2::{Copies, Error, Header, KdfCost, LuksError, MediumIo, NewHeader, Replacing, format};
 use zeroize::Zeroizing;
 
 use crate::config::secret;

@@ -1,7 +1,7 @@
 //! A filter that encrypts a medium at rest: AES-XTS with one data unit per sector, under a key that can be
 //! replaced (crypto erase).
 //!
-//! [`Encrypted::of_volume`] is the data of a LUKS2 image ([`crate::luks2`]), behind its header.
+//! [`Encrypted::of_volume`] is the data of a LUKS2 image, behind its header.
 //! [`Encrypted::new`] is a medium without a header: memory, or an image of targe's former format.
 //!
 //! # What it protects from, and what not
@@ -22,6 +22,7 @@
 //!
 //! A [`KeyStore`] keeps the key.
 
+pub mod shared_volume;
 pub(crate) mod xts;
 
 use alloc::boxed::Box;
@@ -35,7 +36,6 @@ use zeroize::Zeroizing;
 use crate::api::{
     Capabilities, Completion, Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Space, Store,
 };
-use crate::luks2::Volume;
 use xts::Xts;
 
 /// The length of a [`MediaKey`] in bytes: two keys of AES-256. LUKS2 media of others can have two keys of
@@ -113,6 +113,28 @@ impl DataUnit {
     }
 }
 
+/// The place of the data of a LUKS2 image, and its key.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// The key of the data.
+    pub key: MediaKey,
+    /// The first byte of the data on the medium.
+    pub offset: u64,
+    /// The length of the data in bytes; `None` if it goes to the end of the medium.
+    pub len: Option<u64>,
+    /// The unit of encryption.
+    pub sector_len: DataUnit,
+    /// Added to the number of each sector.
+    pub iv_tweak: u64,
+}
+
+impl Volume {
+    /// Returns whether the data begin at a whole number of blocks of `block_len` bytes.
+    pub const fn is_aligned(&self, block_len: u32) -> bool {
+        self.offset.is_multiple_of(block_len as u64)
+    }
+}
+
 /// Keeps the key of a medium from one start to the next.
 pub trait KeyStore {
     /// Starts to replace the present key by a fresh one, durably.
@@ -179,6 +201,74 @@ struct Layout {
     luks: bool,
 }
 
+impl Layout {
+    fn of_volume(volume: &Volume) -> Self {
+        Self {
+            unit: volume.sector_len,
+            offset: volume.offset,
+            len_max: volume.len.unwrap_or(u64::MAX),
+            first_number: volume.iv_tweak,
+            number_len: 512,
+            luks: true,
+        }
+    }
+
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        let unit = self.unit.bytes();
+        let len = inner.len.saturating_sub(self.offset).min(self.len_max);
+        Capabilities {
+            len: len - len % u64::from(unit),
+            deallocated_reads_zero: inner.deallocated_reads_zero && !self.luks,
+            logical_block_len: inner.logical_block_len.max(unit),
+            preferred_block_len: inner.preferred_block_len.max(unit),
+            crypto_erase: !inner.read_only,
+            ..inner
+        }
+    }
+
+    /// Returns whether a range of the inner medium is whole data units.
+    fn is_whole(&self, at: u64, len: u64) -> bool {
+        let unit = u64::from(self.unit.bytes());
+        at.saturating_sub(self.offset).is_multiple_of(unit) && len.is_multiple_of(unit)
+    }
+
+    /// Returns the operation with its offset on the inner medium.
+    fn shifted(self, mut action: OpAction) -> Result<OpAction, Fault> {
+        let (first, len) = action.range();
+        let limit = self.len_max;
+        if first.checked_add(len).is_none_or(|end| end > limit) {
+            return Err(Fault::OutOfRange);
+        }
+        match &mut action {
+            OpAction::Read { at, .. }
+            | OpAction::Write { at, .. }
+            | OpAction::Deallocate { at, .. }
+            | OpAction::WriteZeroes { at, .. }
+            | OpAction::MapStatus { at, .. } => {
+                *at = at.checked_add(self.offset).ok_or(Fault::OutOfRange)?;
+            }
+            OpAction::Flush | OpAction::CryptoErase => {}
+        }
+        Ok(action)
+    }
+
+    /// Returns a failure with its offset in the data.
+    fn unshifted(&self, failure: Failure) -> Failure {
+        Failure { at: failure.at.map(|at| at.saturating_sub(self.offset)), ..failure }
+    }
+
+    /// Returns a result with its offsets in the data.
+    fn unshifted_output(&self, output: OpOutput) -> OpOutput {
+        match output {
+            OpOutput::MapStatus(mut extents) => {
+                extents.iter_mut().for_each(|extent| extent.at = extent.at.saturating_sub(self.offset));
+                OpOutput::MapStatus(extents)
+            }
+            other => other,
+        }
+    }
+}
+
 /// A range of zeros that is being written.
 #[derive(Clone, Copy, Debug)]
 struct Zeroing {
@@ -192,15 +282,7 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
     /// Buffers are taken from `pool`. A medium whose blocks the data are not aligned to refuses every read
     /// and write, see [`Volume::is_aligned`].
     pub fn of_volume(inner: S, keeper: K, volume: &Volume, pool: Pool) -> Self {
-        let layout = Layout {
-            unit: volume.sector_len,
-            offset: volume.offset,
-            len_max: volume.len.unwrap_or(u64::MAX),
-            first_number: volume.iv_tweak,
-            number_len: 512,
-            luks: true,
-        };
-        Self::with_layout(inner, keeper, &volume.key, layout, pool)
+        Self::with_layout(inner, keeper, &volume.key, Layout::of_volume(volume), pool)
     }
 
     /// Encrypts with `key`, which `keeper` stores, all data written to `inner`. Buffers are taken from
@@ -234,7 +316,7 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
     }
 
     fn begin(&mut self, id: OpId, action: OpAction) -> Result<(), Fault> {
-        let action = self.shifted(action)?;
+        let action = self.layout.shifted(action)?;
         if matches!(action, OpAction::Flush | OpAction::MapStatus { .. }) {
             self.inner.submit(Op { id, action });
             return Ok(());
@@ -267,26 +349,6 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
         };
         self.inner.submit(Op { id, action });
         Ok(())
-    }
-
-    /// Returns the operation with its offset on the inner medium.
-    fn shifted(&self, mut action: OpAction) -> Result<OpAction, Fault> {
-        let (first, len) = action.range();
-        let limit = self.layout.len_max;
-        if first.checked_add(len).is_none_or(|end| end > limit) {
-            return Err(Fault::OutOfRange);
-        }
-        match &mut action {
-            OpAction::Read { at, .. }
-            | OpAction::Write { at, .. }
-            | OpAction::Deallocate { at, .. }
-            | OpAction::WriteZeroes { at, .. }
-            | OpAction::MapStatus { at, .. } => {
-                *at = at.checked_add(self.layout.offset).ok_or(Fault::OutOfRange)?;
-            }
-            OpAction::Flush | OpAction::CryptoErase => {}
-        }
-        Ok(action)
     }
 
     /// Writes the next piece of a range of zeros.
@@ -326,11 +388,7 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
     }
 
     fn checked(&self, at: u64, len: usize) -> Result<u64, Fault> {
-        let unit = u64::from(self.layout.unit.bytes());
-        let first = at.saturating_sub(self.layout.offset);
-        let whole =
-            first.is_multiple_of(unit) && u64::try_from(len).is_ok_and(|len| len.is_multiple_of(unit));
-        if whole { Ok(at) } else { Err(Fault::Bug) }
+        if self.layout.is_whole(at, to_u64(len)) { Ok(at) } else { Err(Fault::Bug) }
     }
 
     fn crypto_erase(&mut self, id: OpId) -> Result<(), Fault> {
@@ -366,7 +424,7 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
     /// and returns the plain data of a write. Returns `None` if the operation goes on.
     fn finish(&mut self, Completion { id, result }: Completion) -> Option<Completion> {
         self.changes.remove(&id);
-        let result = result.map_err(|failure| self.unshifted(failure));
+        let result = result.map_err(|failure| self.layout.unshifted(failure));
         if let Some(zeroing) = self.zeroings.remove(&id) {
             return self.continue_zeros(id, zeroing, result);
         }
@@ -389,35 +447,14 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
             });
             return Some(Completion { id, result });
         }
-        let result = result.map(|outcome| match outcome {
-            OpOutput::MapStatus(mut extents) => {
-                let offset = self.layout.offset;
-                extents.iter_mut().for_each(|extent| extent.at = extent.at.saturating_sub(offset));
-                OpOutput::MapStatus(extents)
-            }
-            other => other,
-        });
+        let result = result.map(|output| self.layout.unshifted_output(output));
         Some(Completion { id, result })
-    }
-
-    fn unshifted(&self, failure: Failure) -> Failure {
-        Failure { at: failure.at.map(|at| at.saturating_sub(self.layout.offset)), ..failure }
     }
 }
 
 impl<S: Store, K: KeyStore> Store for Encrypted<S, K> {
     fn capabilities(&self) -> Capabilities {
-        let inner = self.inner.capabilities();
-        let unit = self.layout.unit.bytes();
-        let len = inner.len.saturating_sub(self.layout.offset).min(self.layout.len_max);
-        Capabilities {
-            len: len - len % u64::from(unit),
-            deallocated_reads_zero: inner.deallocated_reads_zero && !self.layout.luks,
-            logical_block_len: inner.logical_block_len.max(unit),
-            preferred_block_len: inner.preferred_block_len.max(unit),
-            crypto_erase: !inner.read_only,
-            ..inner
-        }
+        self.layout.capabilities(self.inner.capabilities())
     }
 
     fn space(&self) -> Option<Space> {

@@ -1,28 +1,28 @@
-//! LUKS2 images: media that begin with a header, which holds the key of the data behind it, encrypted under
-//! passphrases (LUKS2 On-Disk Format Specification, version 1.1.4).
+//! LUKS2 images: media that begin with a header, which holds the key of the data behind it, encrypted
+//! under passphrases (LUKS2 On-Disk Format Specification, version 1.1.4).
 //!
 //! [`Header::load`] reads a header, [`Header::unlock`] returns the key and the place of the data, and
-//! [`crate::encrypt::Encrypted::of_volume`] is the medium. [`format`] makes a header, [`Header::replace_key`] a
-//! new key for a cryptographic erase, [`convert`] an image of targe's former format into LUKS2. cryptsetup and
-//! dm-crypt read and write the same images.
+//! [`crate::encrypt::Encrypted::of_volume`] is the medium. [`format`] makes a header,
+//! [`Header::replace_key`] a new key for a cryptographic erase, [`convert`] an image of targe's former
+//! format into LUKS2. cryptsetup and dm-crypt read and write the same images.
 //!
 //! # What is supported
 //!
 //! One segment of type `crypt` with `aes-xts-plain64` (keys of 32 or 64 bytes) and sectors of 512 or 4096
-//! bytes; keyslots of type `luks2` with Argon2id, Argon2i or PBKDF2. A header with requirements (a reencryption
-//! that is under way), with an integrity layer or with anything else is refused.
+//! bytes; keyslots of type `luks2` with Argon2id, Argon2i or PBKDF2. A header with requirements (a
+//! reencryption that is under way), with an integrity layer or with anything else is refused.
 //!
 //! # Bounds
 //!
-//! A header is no proof of good intent. Its copies have 16 KiB to 4 MiB; metadata take at most 64 times as
-//! much memory as text. A keyslot is used only if its derivation takes at most
+//! A header is no proof of good intent. Its copies have 16 KiB to 4 MiB; metadata take at most 64 times
+//! as much memory as text. A keyslot is used only if its derivation takes at most
 //! [`ARGON2_MEMORY_MAX_KIB`], and a minute or so of one processor.
 //!
 //! # A crash at any write
 //!
-//! Each change writes the area of a new keyslot first, then the primary copy, then the secondary one, with a
-//! flush in between. A copy that was half written has a wrong checksum, so the other one is used. Of two good
-//! copies the one with the higher sequence number is used.
+//! Each change writes the area of a new keyslot first, then the primary copy, then the secondary one,
+//! with a flush in between. A copy that was half written has a wrong checksum, so the other one is used.
+//! Of two good copies the one with the higher sequence number is used.
 
 mod binary;
 pub mod convert;
@@ -37,7 +37,7 @@ use alloc::vec::Vec;
 use base::int_cast::{to_u64, to_usize};
 use zeroize::Zeroizing;
 
-use crate::encrypt::{DataUnit, MediaKey};
+use crate::encrypt::{DataUnit, MediaKey, Volume};
 use binary::{BINARY_LEN, COPY_LEN_MAX, COPY_LEN_MIN, HeaderCopy, Which};
 pub use format::{DATA_OFFSET, KdfCost, NewHeader, Replacing, format};
 pub use keyslot::ARGON2_MEMORY_MAX_KIB;
@@ -46,8 +46,8 @@ use metadata::Metadata;
 /// The longest name of a header that an error message shows, in bytes.
 const NAME_SHOWN_MAX: usize = 40;
 
-/// Accesses a medium in order, one operation at a time, for headers and conversions. Offsets and lengths are
-/// multiples of 512, or of 4096 where the offset and the length of the data allow it.
+/// Accesses a medium in order, one operation at a time, for headers and conversions. Offsets and lengths
+/// are multiples of 512, or of 4096 where the offset and the length of the data allow it.
 pub trait MediumIo {
     /// Why an operation failed.
     type Error;
@@ -199,28 +199,6 @@ pub struct Header {
     copy: HeaderCopy,
     metadata: Metadata,
     copies: Copies,
-}
-
-/// The place of the data of an image, and its key.
-#[derive(Clone, Debug)]
-pub struct Volume {
-    /// The key of the data.
-    pub key: MediaKey,
-    /// The first byte of the data on the medium.
-    pub offset: u64,
-    /// The length of the data in bytes; `None` if it goes to the end of the medium.
-    pub len: Option<u64>,
-    /// The unit of encryption.
-    pub sector_len: DataUnit,
-    /// Added to the number of each sector.
-    pub iv_tweak: u64,
-}
-
-impl Volume {
-    /// Returns whether the data begin at a whole number of blocks of `block_len` bytes.
-    pub const fn is_aligned(&self, block_len: u32) -> bool {
-        self.offset.is_multiple_of(block_len as u64)
-    }
 }
 
 impl Header {

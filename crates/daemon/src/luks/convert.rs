@@ -15,9 +15,9 @@ use store::encrypt::MediaKey;
 use store::luks2::convert::{Conversion, JOURNAL_LEN};
 use store::luks2::{DATA_OFFSET, LuksError};
 
+use super::former::{Wrap, beside, read_key_file};
 use super::{FileIo, ImageFile, locked, random, secret_of};
 use crate::os_error;
-use crate::serve::media_key::{Wrap, beside, read_key_file};
 
 /// Returns the path of the record of a conversion.
 pub(crate) fn journal_path(disk: &Path) -> PathBuf {

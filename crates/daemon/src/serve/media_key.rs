@@ -1,35 +1,31 @@
 //! Keys of encrypted media, and their replacement for a cryptographic erase.
 //!
-//! A file or device is a LUKS2 image ([`crate::luks`]): its header holds the key. Memory has a key that is
-//! lost with it.
+//! A file or device is a LUKS2 image ([`crate::luks`]): its header holds the key. Memory has a key that
+//! is lost with it.
 //!
 //! # The former format
 //!
-//! Before LUKS2, a disk had no header. A key file beside the disk, which such a disk still has, holds the key
-//! encrypted (AES-256-GCM) under a key that is derived from the secret which the configuration names. A
-//! cryptographic erase replaces the key file as state files are replaced: the new file is written beside the
-//! old one, made durable and renamed, and the directory is made durable. Before the rename the old key is kept
-//! and after it the new one, even if the daemon crashes in between.
+//! Before LUKS2, a disk had no header. A key file beside the disk, which such a disk still has, holds the
+//! key encrypted ([`crate::luks::former`]). A cryptographic erase replaces the key file as state files
+//! are replaced: the new file is written beside the old one, made durable and renamed, and the directory
+//! is made durable. Before the rename the old key is kept and after it the new one, even if the daemon
+//! crashes in between.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use aes_gcm::aead::{Aead, KeyInit, Payload};
-use aes_gcm::{Aes256Gcm, Nonce};
 use base::buffer::Pool;
-use sha2::{Digest, Sha256};
 use store::Store;
-use store::encrypt::{DataUnit, Encrypted, KeyStore, MEDIA_KEY_LEN, MediaKey, Replaced};
-use store::luks2::Volume;
-use zeroize::Zeroizing;
+use store::encrypt::{DataUnit, Encrypted, KeyStore, MediaKey, Replaced, Volume};
 
 use super::state::StateDir;
 use crate::config::{Medium, Unit, secret};
 use crate::luks::convert::journal_path;
-use crate::luks::{ImageFile, fresh_key, is_blank, random};
+use crate::luks::former::{FILE_LEN, Wrap, beside, read_key_file};
+use crate::luks::{ImageFile, fresh_key, is_blank};
 use crate::os_error;
 
 /// The key of a unit, and what stores it.
@@ -85,8 +81,8 @@ impl MediaKeys {
     }
 }
 
-/// Returns the key of a unit whose medium is open, if the medium is encrypted. A blank medium becomes a LUKS2
-/// image with a new key.
+/// Returns the key of a unit whose medium is open, if the medium is encrypted. A blank medium becomes a
+/// LUKS2 image with a new key.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
@@ -183,27 +179,6 @@ pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
     }
 }
 
-/// Returns the path of the key file of a disk in a file.
-pub(crate) fn beside(disk: &Path) -> PathBuf {
-    let mut name = disk.as_os_str().to_owned();
-    name.push(".media-key");
-    PathBuf::from(name)
-}
-
-/// Reads a key file; `None` if there is none.
-///
-/// # Errors
-/// A sentence that says why it cannot be read.
-pub(crate) fn read_key_file(path: &Path) -> Result<Option<Vec<u8>>, String> {
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(FILE_LEN + 1).unwrap_or(u64::MAX);
-    match File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)) {
-        Ok(_) => Ok(Some(bytes)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("cannot read {}: {}", path.display(), os_error(&error))),
-    }
-}
-
 /// The result of replacing a key file.
 #[derive(Debug)]
 enum Step {
@@ -246,85 +221,8 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The key that wraps media keys.
-#[derive(Clone)]
-pub(crate) struct Wrap(Zeroizing<[u8; 32]>);
-
-/// The versions of the key file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
-    /// Magic, version, cipher (1: AES-256-XTS), data unit (0: 512 bytes, 1: 4096), zero; a nonce; the key,
-    /// encrypted with AES-256-GCM under SHA-256 of "targe media key 1\0" and the secret. The bytes before the
-    /// nonce are the additional authenticated data.
-    One = 1,
-}
-
-const MAGIC: &[u8; 16] = b"targe media key\n";
-const HEADER_LEN: usize = 20;
-const NONCE_LEN: usize = 12;
-const TAG_LEN: usize = 16;
-const FILE_LEN: usize = HEADER_LEN + NONCE_LEN + MEDIA_KEY_LEN + TAG_LEN;
-const AES_256_XTS: u8 = 1;
-
-impl Wrap {
-    pub(crate) fn new(secret: &[u8]) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(b"targe media key 1\0");
-        hash.update(secret);
-        Self(Zeroizing::new(hash.finalize().into()))
-    }
-
-    fn cipher(&self) -> Aes256Gcm {
-        Aes256Gcm::new(&(*self.0).into())
-    }
-
-    /// Returns the contents of a key file.
-    pub(crate) fn seal(&self, key: &MediaKey, unit: DataUnit) -> io::Result<Vec<u8>> {
-        let mut nonce = [0; NONCE_LEN];
-        random(&mut nonce)?;
-        let mut file = MAGIC.to_vec();
-        file.extend([Version::One as u8, AES_256_XTS, u8::from(unit == DataUnit::B4096), 0]);
-        let payload = Payload { msg: key.bytes(), aad: &file };
-        let sealed = self.cipher().encrypt(&Nonce::from(nonce), payload);
-        let sealed = sealed.map_err(|_| io::Error::other("the key cannot be encrypted"))?;
-        file.extend(nonce);
-        file.extend(sealed);
-        Ok(file)
-    }
-
-    /// Decrypts the contents of a key file.
-    ///
-    /// # Errors
-    /// A fragment that describes the mistake.
-    pub(crate) fn open(&self, file: &[u8]) -> Result<(MediaKey, DataUnit), &'static str> {
-        let parts = file.split_at_checked(HEADER_LEN);
-        let Some((header @ [magic @ .., version, cipher, unit, 0], rest)) = parts else {
-            return Err("this is not a media key");
-        };
-        if magic != MAGIC {
-            return Err("this is not a media key");
-        }
-        let unit = match (*version, *cipher, *unit) {
-            (version, AES_256_XTS, 0) if version == Version::One as u8 => DataUnit::B512,
-            (version, AES_256_XTS, 1) if version == Version::One as u8 => DataUnit::B4096,
-            _ => return Err("this media key has a version that this release does not support"),
-        };
-        let Some((nonce, sealed)) = rest.split_first_chunk::<NONCE_LEN>() else {
-            return Err("this media key is truncated");
-        };
-        let payload = Payload { msg: sealed, aad: header };
-        let opened = self.cipher().decrypt(&Nonce::from(*nonce), payload).map(Zeroizing::new);
-        let opened = opened
-            .map_err(|_| "the secret is not the one that this media key was made with, or it is damaged")?;
-        match opened.as_chunks().0 {
-            [data, tweak] if opened.len() == MEDIA_KEY_LEN => Ok((MediaKey::new([*data, *tweak]), unit)),
-            _ => Err("this is not a media key"),
-        }
-    }
-}
-
-/// Owns the key of a medium while the medium is served. `wake` is called on another thread when a replacement
-/// has ended.
+/// Owns the key of a medium while the medium is served. `wake` is called on another thread when a
+/// replacement has ended.
 pub(super) struct Keeper<W> {
     keys: MediaKeys,
     wake: W,

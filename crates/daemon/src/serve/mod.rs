@@ -8,7 +8,7 @@ mod disk;
 mod disk_ids;
 mod login_peek;
 mod media;
-pub(crate) mod media_key;
+mod media_key;
 mod media_watch;
 mod panics;
 mod placement;

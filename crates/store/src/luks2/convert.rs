@@ -1,14 +1,14 @@
-//! Converts an image of targe's former format into LUKS2, in place: moves the data back by [`DATA_OFFSET`]
-//! bytes, from the end to the start, and writes the header into the room that this makes.
+//! Converts an image of targe's former format into LUKS2, in place: moves the data back by
+//! [`DATA_OFFSET`] bytes, from the end to the start, and writes the header into the room that this makes.
 //!
-//! The key of the data stays the same. Sectors of 512 bytes keep their contents too. Sectors of 4096 bytes are
-//! encrypted again, because dm-crypt gives them other numbers. Sectors of zeros stay zeros.
+//! The key of the data stays the same. Sectors of 512 bytes keep their contents too. Sectors of 4096
+//! bytes are encrypted again, because dm-crypt gives them other numbers. Sectors of zeros stay zeros.
 //!
 //! # A crash at any write
 //!
 //! The data are moved in pieces of at most [`DATA_OFFSET`] bytes. No piece overlaps its destination, so a
-//! piece that was moved partly is moved again. A journal on a medium of its own says how much was moved. Its
-//! two slots are written in turn, each with a checksum, and each only after the data were flushed.
+//! piece that was moved partly is moved again. A journal on a medium of its own says how much was moved.
+//! Its two slots are written in turn, each with a checksum, and each only after the data were flushed.
 
 use alloc::vec;
 use alloc::vec::Vec;

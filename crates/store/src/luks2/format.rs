@@ -56,8 +56,8 @@ pub struct NewHeader<'a> {
     pub cost: KdfCost,
 }
 
-/// Makes a header at the start of a medium of `medium_len` bytes. Whatever was there is lost; the data from
-/// [`DATA_OFFSET`] on is not touched.
+/// Makes a header at the start of a medium of `medium_len` bytes. Whatever was there is lost; the data
+/// from [`DATA_OFFSET`] on is not touched.
 ///
 /// # Errors
 /// [`LuksError::TooSmall`] if the header leaves no room for data; then nothing was written.
@@ -163,8 +163,8 @@ impl Header {
         let stored = io.write(at, &material).and_then(|()| io.flush());
         stored.map_err(|error| Replacing::Kept(Error::Io(error)))?;
         header.write_copy(io, Which::Primary, entropy).map_err(Replacing::Unknown)?;
-        // From here on the new key is the one, whatever happens. The secondary copy is written last, so that a
-        // crash before that leaves two copies that differ, and the repair overwrites the former areas.
+        // From here on the new key is the one, whatever happens. The secondary copy is written last, so that
+        // a crash before that leaves two copies that differ, and the repair overwrites the former areas.
         let finish = |io: &mut M| {
             let zeros = vec![0; WIPE_PIECE];
             for (from, len) in former {

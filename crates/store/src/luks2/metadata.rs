@@ -190,7 +190,7 @@ fn encode_digest(digest: &KeyDigest) -> Value {
     })
 }
 
-/// Refuses a header with requirements: whoever does not know one may damage the data.
+/// Refuses a header with requirements: a release that does not know one may damage the data.
 fn requirements(config: &Value) -> Result<(), LuksError> {
     let Some(requirements) = config.get("requirements") else { return Ok(()) };
     match requirements.get("mandatory").and_then(Value::as_array).map(Vec::as_slice) {

@@ -1,3 +1,5 @@
+extern crate std;
+
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 
@@ -478,4 +480,69 @@ fn a_conversion_goes_on_after_a_loss_of_power_at_any_write() {
             }
         }
     }
+}
+
+/// A store that answers at once, shared.
+struct Locked(std::sync::Mutex<AtOnce<Ram>>);
+
+impl crate::shared::SharedStore for Locked {
+    fn capabilities(&self) -> crate::api::Capabilities {
+        self.0.lock().unwrap().store.capabilities()
+    }
+
+    fn submit(&self, action: OpAction, done: crate::shared::OnComplete) {
+        let result = self.0.lock().unwrap().run(action);
+        done(result);
+    }
+}
+
+#[test]
+fn a_shared_volume_holds_what_a_volume_holds() {
+    use crate::encrypt::shared_volume::SharedVolume;
+    use crate::shared::SharedStore;
+
+    let (io, header) = image();
+    let mut io = io;
+    let volume = header.unlock(&mut io, SECRET).unwrap();
+    let inner = alloc::sync::Arc::new(Locked(std::sync::Mutex::new(io)));
+    let shared = SharedVolume::new(inner.clone(), &volume);
+    let run = |action| {
+        let (end, ended) = std::sync::mpsc::channel();
+        shared.submit(action, alloc::boxed::Box::new(move |result| end.send(result).unwrap()));
+        ended.recv().unwrap()
+    };
+    let durability = Durability::Cached;
+    let data: DataList = Bytes::copied_from(&[9; 8192]).into();
+    let Ok(OpOutput::Done(given)) = run(OpAction::Write { at: 4096, data, durability }) else { panic!() };
+    assert_eq!((given.len(), given.parts()[0][0]), (8192, 9));
+    run(OpAction::WriteZeroes { at: 8192, len: 4096, may_deallocate: true, durability }).unwrap();
+    assert!(run(OpAction::Flush).is_ok());
+    for (action, fault) in [
+        (OpAction::Read { at: 1 << 20, len: 512 }, Fault::OutOfRange),
+        (OpAction::Read { at: 100, len: 512 }, Fault::Bug),
+        (OpAction::WriteZeroes { at: 0, len: 100, may_deallocate: true, durability }, Fault::Bug),
+        (OpAction::CryptoErase, Fault::Unsupported),
+    ] {
+        assert_eq!(run(action).unwrap_err().fault, fault);
+    }
+    let Ok(OpOutput::MapStatus(extents)) = run(OpAction::MapStatus { at: 0, len: 65536, count_max: 4 })
+    else {
+        panic!()
+    };
+    assert_eq!(extents[0].at, 0);
+    let Ok(OpOutput::Data(data)) = run(OpAction::Read { at: 4096, len: 8192 }) else { panic!() };
+    let mut back = vec![1; 8192];
+    data.copy_to(0, &mut back);
+    assert!(back[..4096] == [9; 4096] && back[4096..] == [0; 4096]);
+    // The other filter reads the same, and the zeros are encrypted.
+    drop(run);
+    drop(shared);
+    let mut io = alloc::sync::Arc::into_inner(inner).unwrap().0.into_inner().unwrap();
+    let mut hidden = [0; 512];
+    io.read(DATA_OFFSET + 8192, &mut hidden).unwrap();
+    assert_ne!(hidden, [0; 512]);
+    let mut disk = AtOnce::new(Encrypted::of_volume(io.store, NoKeeper, &volume, Pool::new(1 << 20)));
+    let mut again = vec![1; 8192];
+    disk.read(4096, &mut again).unwrap();
+    assert_eq!(again, back);
 }

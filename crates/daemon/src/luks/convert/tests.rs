@@ -55,7 +55,8 @@ fn a_disk_is_converted_and_what_stored_its_key_is_gone() {
 
 #[test]
 fn an_interrupted_conversion_goes_on_wherever_it_was() {
-    // Nothing but an empty record, nothing moved, one of two pieces moved, all moved, and the former key left.
+    // Nothing but an empty record, nothing moved, one of two pieces moved, all moved, and the former key
+    // left.
     for steps in 0..5 {
         let scratch = Scratch::new();
         let (disk, secret, key) = former(&scratch);

@@ -1,3 +1,4 @@
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
 use base::units::{BlockSize, ByteLen};
@@ -5,6 +6,7 @@ use device::contract::InquiryOverrides;
 
 use super::*;
 use crate::config::{Identity, Naa};
+use crate::luks::former::HEADER_LEN;
 use crate::scratch::Scratch;
 
 const SECRET: &[u8] = b"what stands in the file with the secret, 32 bytes or more";

@@ -260,6 +260,9 @@ pub(crate) struct BenchArgs {
 pub(crate) struct VerifyArgs {
     #[arg(help = URL_HELP)]
     pub(crate) url: String,
+    /// Decrypt the LUKS2 image on the LUN with the secret in this file; the target never sees plain data
+    #[arg(long, value_name = "KEY_FILE")]
+    pub(crate) luks: Option<PathBuf>,
     /// Write every block of the LUN instead of as many as time allows
     #[arg(long)]
     pub(crate) full: bool,

@@ -1,9 +1,15 @@
 //! `targe luks`: LUKS2 images in files and block devices.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 use clap::{Args, Subcommand};
+use store::api::{self, Durability, Fault, OpAction, OpOutput};
 use store::encrypt::DataUnit;
+use store::encrypt::shared_volume::SharedVolume;
+use store::luks2::{Error, Header, MediumIo};
+use store::shared::SharedStore;
 
 use crate::progress::Progress;
 use crate::{Failure, print};
@@ -78,6 +84,84 @@ pub(crate) fn run(args: &LuksArgs) -> Result<(), Failure> {
             eprintln!("{} is a LUKS2 image now", file.display());
             Ok(())
         }
+    }
+}
+
+/// Returns the data of the LUKS2 image on `disk`, decrypted here: the target never sees them. Without a key
+/// file, returns the disk itself. `name` is for messages.
+pub(crate) fn decrypted(
+    disk: Arc<dyn SharedStore>,
+    key_file: Option<&Path>,
+    name: &str,
+) -> Result<Arc<dyn SharedStore>, Failure> {
+    let Some(key_file) = key_file else { return Ok(disk) };
+    let secret = daemon::luks::secret_of(key_file).map_err(Failure::Misused)?;
+    let capabilities = disk.capabilities();
+    let mut io = SharedIo { block_len: u64::from(capabilities.logical_block_len), disk };
+    let described = |why| match why {
+        Error::Luks(why) => Failure::Failed(format!("{name}: {why}")),
+        Error::Io(api::Failure { fault, .. }) => {
+            Failure::Failed(format!("{name}: the LUKS2 header cannot be read: {fault}"))
+        }
+    };
+    let header = Header::load(&mut io, capabilities.len).map_err(described)?;
+    if let Some(what) = daemon::luks::describe_copies(header.copies()) {
+        eprintln!("targe: {name}: {what}");
+    }
+    let volume = header.unlock(&mut io, &secret).map_err(described)?;
+    if !volume.is_aligned(capabilities.logical_block_len)
+        || volume.sector_len.bytes() < capabilities.logical_block_len
+    {
+        let block_len = capabilities.logical_block_len;
+        let why = format!("{name}: the sectors of the LUKS2 image are no whole blocks of {block_len} bytes");
+        return Err(Failure::Failed(why));
+    }
+    Ok(Arc::new(SharedVolume::new(io.disk, &volume)))
+}
+
+/// Accesses a shared medium in order.
+struct SharedIo {
+    disk: Arc<dyn SharedStore>,
+    block_len: u64,
+}
+
+impl SharedIo {
+    fn run(&self, action: OpAction) -> Result<OpOutput, api::Failure> {
+        let (end, ended) = channel();
+        // The receiver exists until the result is there.
+        self.disk.submit(action, Box::new(move |result| drop(end.send(result))));
+        ended.recv().unwrap_or(Err(Fault::Gone.into()))
+    }
+}
+
+impl MediumIo for SharedIo {
+    type Error = api::Failure;
+
+    fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Self::Error> {
+        // The areas of keyslots need not be whole blocks.
+        let block_len = usize::try_from(self.block_len).unwrap_or(1);
+        let len = buf.len().next_multiple_of(block_len);
+        match self.run(OpAction::Read { at, len })? {
+            OpOutput::Data(data) => {
+                data.copy_to(0, buf);
+                Ok(())
+            }
+            _ => Err(Fault::Bug.into()),
+        }
+    }
+
+    fn write(&mut self, at: u64, data: &[u8]) -> Result<(), Self::Error> {
+        let data = base::buffer::Bytes::copied_from(data).into();
+        self.run(OpAction::Write { at, data, durability: Durability::Cached }).map(drop)
+    }
+
+    fn zero(&mut self, at: u64, len: u64) -> Result<(), Self::Error> {
+        let durability = Durability::Cached;
+        self.run(OpAction::WriteZeroes { at, len, may_deallocate: true, durability }).map(drop)
+    }
+
+    fn flush(&mut self) -> Result<(), Self::Error> {
+        self.run(OpAction::Flush).map(drop)
     }
 }
 

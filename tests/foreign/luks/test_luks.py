@@ -144,6 +144,30 @@ def test_a_disk_of_the_former_format_is_served_and_converted(tmp_path, secret, s
         assert {at: read(url, at, len(data)) for at, data in content.items()} == content
 
 
+def test_an_initiator_decrypts_what_the_target_never_sees(tmp_path, secret):
+    disk = tmp_path / "disk.img"
+    disk.write_bytes(b"")
+    os.truncate(disk, DATA + SIZE)
+    cryptsetup("luksFormat", "--batch-mode", "--type", "luks2", "--pbkdf", "pbkdf2", "--iter-time", "10", "--sector-size", "512", "--key-file", secret, disk)
+    text = random.Random(4).randbytes(4096) * 16
+    (tmp_path / "text").write_bytes(text.ljust(SIZE, b"."))
+    with serving(disk, None, 512, size=None) as url:
+        run([TARGE, "verify", url, "--luks", secret, "--count", "300", "--write", "--seed", "5"])
+        wrong = key_file(tmp_path / "wrong", bytes(32))
+        refusal = subprocess.run([TARGE, "verify", url, "--luks", str(wrong), "--count", "1", "--write"], capture_output=True, text=True)
+        assert refusal.returncode == 1 and "the secret opens no keyslot of the LUKS2 image" in refusal.stderr, refusal.stderr
+        with subprocess.Popen([TARGE, "attach", url, "--luks", str(secret), "--nbd", str(tmp_path / "nbd")], stdout=subprocess.PIPE) as attached:
+            uri = attached.stdout.readline().decode().strip()
+            run(["qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", tmp_path / "text", uri])
+            run(["qemu-img", "compare", "-f", "raw", "-F", "raw", tmp_path / "text", uri])
+            attached.terminate()
+        assert attached.returncode == 0
+    raw = disk.read_bytes()
+    assert text[:64] not in raw and bytes(64).replace(b"\0", b".") not in raw
+    key = volume_key(disk, secret)
+    assert xts(key, raw[DATA:DATA + len(text)], 0, 512, "decryptor") == text
+
+
 def former(disk, secret, sector):
     """Makes the key file of a disk as releases before LUKS2 did; returns the key."""
     from cryptography.hazmat.primitives import hashes
@@ -175,7 +199,7 @@ class serving:
             probe.bind(("127.0.0.1", 0))
             self.portal = f"127.0.0.1:{probe.getsockname()[1]}"
         size = f",size={size}" if size else ""
-        lun = f"file:{disk}{size},bs={sector},encrypt={secret}"
+        lun = f"file:{disk}{size},bs={sector}" + (f",encrypt={secret}" if secret else "")
         self.log = disk.parent / "state" / "log"
         self.log.parent.mkdir(mode=0o700, exist_ok=True)
         self.command = [TARGE, "serve", "--listen", self.portal, "--target", IQN, "--lun", lun, "--state-dir", str(disk.parent / "state"),

@@ -535,7 +535,6 @@ fn a_shared_volume_holds_what_a_volume_holds() {
     data.copy_to(0, &mut back);
     assert!(back[..4096] == [9; 4096] && back[4096..] == [0; 4096]);
     // The other filter reads the same, and the zeros are encrypted.
-    drop(run);
     drop(shared);
     let mut io = alloc::sync::Arc::into_inner(inner).unwrap().0.into_inner().unwrap();
     let mut hidden = [0; 512];

@@ -22,6 +22,7 @@ pub mod reactor;
 pub mod stats;
 pub mod waker;
 
+mod candidate;
 mod clock;
 mod connecting;
 mod connections;

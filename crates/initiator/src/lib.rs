@@ -74,12 +74,12 @@ pub mod endpoint {
 
     pub use crate::url::{
         BadOption, Endpoint, KEYS, Login, OptionKey, Options, PASSWORD_VARIABLE, Protection, Scheme,
-        TARGET_PASSWORD_VARIABLE, Transport,
+        TARGET_PASSWORD_VARIABLE, TlsOptions, Transport,
     };
 }
 
 /// The crates that this library is made of, **without any promise**: they change with every version, and
 /// their types stand in few signatures here, which say so. They are for tools that look into the protocols.
 pub mod unstable {
-    pub use {base, drivers, hyperscsi, iscsi, scsi, store, transport};
+    pub use {base, drivers, hyperscsi, iscsi, scsi, store, tls, transport};
 }

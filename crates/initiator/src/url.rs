@@ -18,7 +18,7 @@ use iscsi::login::initiator::AuthPlan;
 use iscsi::name::IscsiName;
 use scsi::lun::Lun;
 
-pub use query::{BadOption, KEYS, OptionKey, Options, Protection};
+pub use query::{BadOption, KEYS, OptionKey, Options, Protection, TlsOptions};
 
 /// The URL of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]

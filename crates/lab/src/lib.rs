@@ -13,8 +13,8 @@
 //! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
 //! * [`risk`] measures what becomes of damaged PDUs with and without digests.
 //! * [`child_target`] is a target on the loopback interface.
-//! * [`experiment`] is what experiments have in common, [`plan`] what their plans can name, and [`report`] what they result in;
-//!   [`machine`] describes where they ran.
+//! * [`experiment`] is what experiments have in common, [`plan`] what their plans can name, and [`report`]
+//!   what they result in; [`machine`] describes where they ran.
 //!
 //! **Invariant:** this crate never links a target, so that it tests every target in the same way.
 #![forbid(unsafe_code)]

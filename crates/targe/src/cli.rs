@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Attach(crate::attach::AttachArgs),
     /// Make, show and convert LUKS2 images, the form of encrypted disks
     Luks(crate::luks::LuksArgs),
+    /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
+    Proxy(crate::proxy::ProxyArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
     /// Test the conformance of any target or initiator to RFC 7143

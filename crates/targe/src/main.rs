@@ -20,6 +20,7 @@ mod luks;
 #[cfg(feature = "planted")]
 mod planted;
 mod progress;
+mod proxy;
 mod read_write;
 mod serve;
 mod shell;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Attach(args) => attach::run(&args),
         Command::Luks(args) => luks::run(&args),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
     };

@@ -14,6 +14,7 @@ use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
+use tls::ServerSettings;
 
 use super::names::NamePattern;
 use crate::log;
@@ -83,6 +84,8 @@ pub struct Portal {
     pub name: Option<String>,
     /// The portal group tag.
     pub tag: u16,
+    /// The certificate and the policy, if it accepts TLS connections only.
+    pub tls: Option<ServerSettings>,
 }
 
 /// An announced address: a host name or address as RFC 7143 §13.8 writes it, and a port.

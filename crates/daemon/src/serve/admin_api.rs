@@ -119,6 +119,7 @@ impl Shared {
                     listen: listening.to_string(),
                     announce: portal.announce.as_ref().map(ToString::to_string),
                     tag: portal.tag,
+                    tls: portal.tls.is_some(),
                 })
                 .collect(),
             hyperscsi: hyperscsi.iter().fold(FrameTotals::NONE, FrameTotals::with),

@@ -171,9 +171,15 @@ impl<'a> Lane<'a> {
         let mut plan = initiator::driver::plan(self.bench.url, &EnvSecrets)
             .map_err(|error| LabError::Plan(error.to_string()))?;
         plan.set_isid(Isid(self.isid));
-        let ProtocolPlan::Iscsi(session) = &mut plan else {
+        let ProtocolPlan::Iscsi(iscsi) = &mut plan else {
             return Err(LabError::Plan("the experiment damages iSCSI PDUs; give an iscsi:// URL".to_owned()));
         };
+        if iscsi.tls.is_some() {
+            return Err(LabError::Plan(
+                "the experiment cannot see PDUs within TLS; give a URL without tls".to_owned(),
+            ));
+        }
+        let session = &mut iscsi.session;
         let address = TargetAddress::Socket(self.corrupter.address());
         session.portals = vec![Portal { address, group: None }];
         let required = |on| if on { DigestPolicy::RequireCrc32c } else { DigestPolicy::RequireNone };

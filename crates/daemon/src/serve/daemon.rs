@@ -285,7 +285,7 @@ impl Daemon {
         let wrong = self.compare_media(&old, &runtime);
         for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
             if !wrong.contains_key(&id) {
-                media::grow(unit, &mut provisional).map_err(|error| error.to_string())?;
+                media::grow(unit, &self.state, &mut provisional).map_err(|error| error.to_string())?;
             }
         }
         self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;

@@ -13,8 +13,10 @@ use crate::{Failure, signals};
 
 #[derive(Debug, Args)]
 pub(crate) struct ProxyArgs {
-    /// The portal: iscsi://HOST[:PORT]?tls_ca=FILE, with the tls keys of a URL
-    #[arg(value_name = "PORTAL")]
+    #[arg(
+        value_name = "PORTAL",
+        help = "The portal: iscsi://HOST[:PORT]?tls_ca=FILE, with the tls keys of a URL"
+    )]
     portal: String,
     /// Accept initiators on this address, which must be one of the loopback interface; port 0 selects a free
     /// port, which is printed on stderr

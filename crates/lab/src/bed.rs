@@ -11,21 +11,26 @@
 //! segments by itself.
 
 mod calibration;
+mod checksum_offload;
 mod link;
 mod namespace;
 mod netlink;
 mod processor_time;
+mod relay;
 mod target;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::net::Ipv4Addr;
 use std::path::Path;
 
 pub use calibration::{Calibration, Echo, echo_rate};
 pub use namespace::Namespace;
-pub use processor_time::processor_time;
+pub use processor_time::{processor_time, voluntary_switches};
+pub use relay::Relay;
 pub use target::Target;
+pub use traffic::{BareFrames, OtherTraffic, frame_rate, packets_sent};
 
 use crate::experiment::LabError;
 
@@ -93,6 +98,22 @@ impl Bed {
         Ok(Self { initiator, target, link: LinkPlan::DEFAULT })
     }
 
+    /// Creates the hosts, and a third one between them that [`Relay`] forwards the frames of. The link is
+    /// [`LinkPlan::DEFAULT`]; before it carries TCP it must be shaped, so that each frame is one of a wire.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_relayed() -> Result<(Self, Relay), LabError> {
+        let (initiator, target, relay) = (Namespace::create()?, Namespace::create()?, Namespace::create()?);
+        link::create_relayed(&initiator, &target, &relay)?;
+        for host in [&initiator, &target] {
+            // A relay would carry checksums that no interface has computed.
+            let disabled = host.run(checksum_offload::disable)?;
+            disabled.map_err(|why| namespace::system("disable the checksum offload of a veth pair", why))?;
+        }
+        Ok((Self { initiator, target, link: LinkPlan::DEFAULT }, Relay::new(relay)))
+    }
+
     /// Returns the link.
     pub const fn link(&self) -> LinkPlan {
         self.link
@@ -125,7 +146,17 @@ impl Bed {
     /// # Errors
     /// [`LabError::Target`] with what the program printed if it does not start.
     pub fn serve(&self, program: &Path, luns: &[String]) -> Result<Target, LabError> {
-        Target::start(&self.target, program, luns)
+        Target::start(&self.target, program, luns, &[])
+    }
+
+    /// Starts `program serve` as [`Self::serve`] does, and serves the LUNs to a group on the Ethernet of the
+    /// link too.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub fn serve_group(&self, program: &Path, luns: &[String], group: &str) -> Result<Target, LabError> {
+        let group = format!("--group={group}");
+        Target::start(&self.target, program, luns, &["--iface=eth0", &group])
     }
 
     /// Measures the rates of bare TCP streams through the link.

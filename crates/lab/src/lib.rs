@@ -8,6 +8,7 @@
 //! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
 //!   PDUs, which TCP checksums cannot detect.
 //! * [`digests`] measures what iSCSI digests cost.
+//! * [`hyperscsi`] measures HyperSCSI beside iSCSI.
 //! * [`bed`] makes two hosts, a link between them and a target, on this machine.
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
@@ -25,6 +26,7 @@ pub mod child_target;
 pub mod corrupter;
 pub mod digests;
 pub mod experiment;
+pub mod hyperscsi;
 pub mod machine;
 pub mod plan;
 pub mod proxy;

@@ -22,3 +22,19 @@ pub fn processor_time(process: u32) -> io::Result<Duration> {
     }
     Ok(sum)
 }
+
+/// Returns how often the threads of a process gave up their processor to wait for something. Threads that
+/// have ended do not count.
+///
+/// # Errors
+/// If there is no such process.
+pub fn voluntary_switches(process: u32) -> io::Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(format!("/proc/{process}/task"))? {
+        // A thread may end between the listing and the reading.
+        let Ok(text) = fs::read_to_string(entry?.path().join("status")) else { continue };
+        let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        sum += count.and_then(|count| count.trim().parse::<u64>().ok()).ok_or(io::ErrorKind::InvalidData)?;
+    }
+    Ok(sum)
+}

@@ -39,10 +39,16 @@ pub struct Target {
 }
 
 impl Target {
-    pub(super) fn start(host: &Namespace, program: &Path, luns: &[String]) -> Result<Self, LabError> {
+    pub(super) fn start(
+        host: &Namespace,
+        program: &Path,
+        luns: &[String],
+        options: &[&str],
+    ) -> Result<Self, LabError> {
         let directory = state_directory().map_err(|why| system("create a directory", why))?;
         // The target removes the directory itself; this is for one that does not start.
         let mut command = command(program, luns, &directory);
+        command.args(options);
         let spawned = host.run(|| command.spawn())?;
         let started = spawned
             .map_err(|why| system(&format!("start {}", program.display()), why))

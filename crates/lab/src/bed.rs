@@ -9,16 +9,21 @@
 //! segments by itself.
 
 mod calibration;
+mod checksum_offload;
 mod link;
 mod namespace;
 mod netlink;
+mod relay;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::net::Ipv4Addr;
 
 pub use calibration::{Calibration, Echo, echo_rate};
 pub use namespace::Namespace;
+pub use relay::Relay;
+pub use traffic::{BareFrames, OtherTraffic, frame_rate, packets_sent};
 
 use crate::experiment::LabError;
 
@@ -84,6 +89,22 @@ impl Bed {
         let (initiator, target) = (Namespace::create()?, Namespace::create()?);
         link::create(&initiator, &target)?;
         Ok(Self { initiator, target, link: LinkPlan::DEFAULT })
+    }
+
+    /// Creates the hosts, and a third one between them that [`Relay`] forwards the frames of. The link is
+    /// [`LinkPlan::DEFAULT`]; before it carries TCP it must be shaped, so that each frame is one of a wire.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_relayed() -> Result<(Self, Relay), LabError> {
+        let (initiator, target, relay) = (Namespace::create()?, Namespace::create()?, Namespace::create()?);
+        link::create_relayed(&initiator, &target, &relay)?;
+        for host in [&initiator, &target] {
+            // A relay would carry checksums that no interface has computed.
+            let disabled = host.run(checksum_offload::disable)?;
+            disabled.map_err(|why| namespace::system("disable the checksum offload of a veth pair", why))?;
+        }
+        Ok((Self { initiator, target, link: LinkPlan::DEFAULT }, Relay::new(relay)))
     }
 
     /// Returns the link.

@@ -75,6 +75,10 @@ pub struct BenchReport {
     pub writes: DirectionStats,
     /// The duration of the measurement.
     pub seconds: f64,
+    /// The bytes that moved during the measurement: a command that lies partly within it counts by that part
+    /// of its duration. Where few commands end in a second, this is more exact than the count of those that
+    /// ended.
+    pub bytes_moved: f64,
     /// The processor time of this process during the measurement.
     pub cpu_s: f64,
     /// The system calls of the reactors, warm-up included.
@@ -216,6 +220,7 @@ impl BenchReport {
         self.writes.add(&part.writes);
         // The workers measure at the same time.
         self.seconds = self.seconds.max(part.seconds);
+        self.bytes_moved += part.bytes_moved;
         self.system_calls += part.system_calls;
         self.commands += part.commands;
         self.connections_lost += part.connections_lost;

@@ -8,7 +8,8 @@
 //! * [`proxy`] relays TCP connections between an initiator and a target and injects faults into the iSCSI
 //!   PDUs, which TCP checksums cannot detect.
 //! * [`digests`] measures what iSCSI digests cost.
-//! * [`bed`] makes two hosts and a link between them, on this machine.
+//! * [`hyperscsi`] measures HyperSCSI beside iSCSI.
+//! * [`bed`] makes two hosts, a link between them and a target, on this machine.
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
 //! * [`risk`] measures what becomes of damaged PDUs with and without digests.
@@ -26,6 +27,7 @@ mod client_load;
 pub mod corrupter;
 pub mod digests;
 pub mod experiment;
+pub mod hyperscsi;
 pub mod machine;
 pub mod plan;
 pub mod proxy;

@@ -3,6 +3,7 @@
 mod compare;
 mod digests;
 mod experiment;
+mod hyperscsi;
 mod output;
 mod risk;
 mod targets;
@@ -33,6 +34,8 @@ enum Instrument {
     Compare(compare::CompareArgs),
     /// Measure what iSCSI digests cost on a path, and say whether to use them
     Digests(digests::DigestsArgs),
+    /// Measure HyperSCSI beside iSCSI on virtual links of this machine; needs root
+    Hyperscsi(hyperscsi::HyperScsiArgs),
     /// Proxy iSCSI connections between initiators and a target and inject faults into PDUs, above TCP
     Proxy(ProxyArgs),
     /// Damage iSCSI PDUs, and count what digests detect and what stays silent
@@ -74,6 +77,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.instrument {
         Instrument::Compare(args) => compare::run(args),
         Instrument::Digests(args) => digests::run(args),
+        Instrument::Hyperscsi(args) => hyperscsi::run(args),
         Instrument::Proxy(args) => proxy(args),
         Instrument::Risk(args) => risk::run(args),
         Instrument::Targets(args) => targets::run(args),

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use super::namespace::{Namespace, system};
 use super::netlink::{Request, RouteSocket};
-use super::{ETHERNET_HEADER_LEN, INITIATOR_ADDRESS, LinkPlan, TARGET_ADDRESS, WIRE_OVERHEAD};
+use super::{ETHERNET_HEADER_LEN, INITIATOR_ADDRESS, LinkPlan, MTU_MAX, TARGET_ADDRESS, WIRE_OVERHEAD};
 use crate::experiment::LabError;
 
 // linux/rtnetlink.h: kinds of messages.
@@ -62,8 +62,10 @@ const LINKLAYER_ETHERNET: u8 = 1;
 const AF_INET: u8 = 2;
 /// The index of `lo` in every namespace, and the one that we give the link.
 const LOOPBACK_INDEX: u32 = 1;
-const LINK_INDEX: u32 = 2;
+pub(super) const LINK_INDEX: u32 = 2;
 const LINK_NAME: &str = "eth0";
+/// The interfaces of a host between two others: to the initiator's, and to the target's.
+pub(super) const RELAY_PORTS: [&str; 2] = ["eth0", "eth1"];
 const PREFIX_LEN: u8 = 24;
 
 /// The segments that TCP may hand to an interface in one piece: the kernel's default, and where a shaper is
@@ -83,8 +85,27 @@ const QUEUE_LEN: u32 = 1000 * 1514;
 
 /// Creates the veth pair between two namespaces, with addresses.
 pub(super) fn create(initiator: &Namespace, target: &Namespace) -> Result<(), LabError> {
-    let pair = veth_pair(target);
+    let pair = veth_pair(target, LINK_INDEX, LINK_NAME);
     initiator.route().request(pair).map_err(|why| system("create a veth pair", why))?;
+    for (namespace, address) in [(initiator, INITIATOR_ADDRESS), (target, TARGET_ADDRESS)] {
+        configure(namespace.route(), address).map_err(|why| system("configure a veth pair", why))?;
+    }
+    Ok(())
+}
+
+/// Creates a veth pair from each of two namespaces to a third one, between them, with addresses at the two.
+/// The interfaces of the third have the names of [`RELAY_PORTS`] and the longest MTU.
+pub(super) fn create_relayed(
+    initiator: &Namespace,
+    target: &Namespace,
+    relay: &Namespace,
+) -> Result<(), LabError> {
+    let made = |why| system("create a veth pair", why);
+    for (host, (index, name)) in [initiator, target].into_iter().zip((LINK_INDEX..).zip(RELAY_PORTS)) {
+        host.route().request(veth_pair(relay, index, name)).map_err(made)?;
+        let up = Request::new(RTM_NEWLINK, 0, &link_header(index, IFF_UP));
+        relay.route().request(up.number(IFLA_MTU, MTU_MAX)).map_err(made)?;
+    }
     for (namespace, address) in [(initiator, INITIATOR_ADDRESS), (target, TARGET_ADDRESS)] {
         configure(namespace.route(), address).map_err(|why| system("configure a veth pair", why))?;
     }
@@ -106,16 +127,16 @@ pub(super) fn shape(namespace: &Namespace, was: LinkPlan, plan: LinkPlan) -> io:
     }
 }
 
-fn veth_pair(peer: &Namespace) -> Request {
-    let header = link_header(LINK_INDEX, 0);
+fn veth_pair(peer: &Namespace, peer_index: u32, peer_name: &str) -> Request {
+    let (header, peer_header) = (link_header(LINK_INDEX, 0), link_header(peer_index, 0));
     let namespace = peer.file().as_raw_fd().to_ne_bytes();
     Request::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &header).text(IFLA_IFNAME, LINK_NAME).nested(
         IFLA_LINKINFO,
         &[],
         |info| {
             info.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, &[], |data| {
-                data.nested(VETH_INFO_PEER, &header, |peer| {
-                    peer.text(IFLA_IFNAME, LINK_NAME).attribute(IFLA_NET_NS_FD, &namespace)
+                data.nested(VETH_INFO_PEER, &peer_header, |end| {
+                    end.text(IFLA_IFNAME, peer_name).attribute(IFLA_NET_NS_FD, &namespace)
                 })
             })
         },

@@ -38,6 +38,30 @@ impl RouteSocket {
         Ok(Self { fd })
     }
 
+    /// Opens a socket for generic netlink in the calling thread's network namespace.
+    pub(super) fn open_generic() -> io::Result<Self> {
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let protocol = Some(rustix::net::netlink::GENERIC);
+        Ok(Self { fd: rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, protocol)? })
+    }
+
+    /// Sends a request and returns the first message that answers it, with its header.
+    ///
+    /// # Errors
+    /// The kernel's error, or [`io::ErrorKind::InvalidData`] if it acknowledges the request without an
+    /// answer.
+    pub(super) fn query(&self, request: Request) -> io::Result<Vec<u8>> {
+        rustix::net::send(&self.fd, &request.into_bytes(), SendFlags::empty())?;
+        let mut answer = vec![0; ANSWER_LEN_MAX];
+        let (_, len) = rustix::net::recv(&self.fd, answer.as_mut_slice(), RecvFlags::TRUNC)?;
+        answer.truncate(len);
+        match error_code(&answer) {
+            None => Ok(answer),
+            Some(0) => Err(io::ErrorKind::InvalidData.into()),
+            Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        }
+    }
+
     /// Sends a request and waits until the kernel has carried it out.
     ///
     /// # Errors

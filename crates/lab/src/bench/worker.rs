@@ -114,6 +114,8 @@ struct Worker<'a> {
     lanes: Vec<SessionLoad<'a>>,
     data: Bytes,
     report: BenchReport,
+    /// The start of the measurement, and its end once it is known.
+    measured: Option<(Instant, Option<Instant>)>,
     /// The start and end of the measurement; without an end, it lasts until the last command.
     window: Option<(Instant, Option<Instant>)>,
     now: Instant,
@@ -162,6 +164,7 @@ impl<'a> Worker<'a> {
             lanes,
             data: data.freeze(),
             report: BenchReport::default(),
+            measured: None,
             window: None,
             now,
             under_way: 0,
@@ -202,6 +205,7 @@ impl<'a> Worker<'a> {
         // The measurement counts the commands that end within the window, whenever they began: at its start
         // and at its end, about as many are cut off.
         self.window = Some((self.now, until));
+        self.measured = Some((self.now, None));
         let measured_from = self.now;
         let mut failure = None;
         while until.map_or(self.under_way > 0, |until| self.now < until) && !self.gate.is_over() {
@@ -215,6 +219,7 @@ impl<'a> Worker<'a> {
         }
         self.gate.ends();
         self.report.seconds = (self.now - measured_from).as_secs_f64();
+        self.measured = Some((measured_from, Some(self.now)));
         let after = self.driver.reactor_stats();
         self.report.system_calls = calls(self.driver.engine(), &after) - calls(self.driver.engine(), &before);
         self.report.connections = self.lanes.iter().map(|lane| lane.up).sum();
@@ -329,10 +334,19 @@ impl<'a> Worker<'a> {
             side.bytes += u64::from(self.plan.block_bytes);
             side.latency.record(self.now - started);
         }
+        self.report.bytes_moved += self.share_measured(started) * f64::from(self.plan.block_bytes);
         if !self.ending {
             self.start(at, slot);
         }
         Ok(())
+    }
+
+    /// Returns the share of a command's duration that lies within the measurement. The command ends now.
+    fn share_measured(&self, started: Instant) -> f64 {
+        let Some((from, until)) = self.measured else { return 0.0 };
+        let within = until.unwrap_or(self.now).saturating_duration_since(started.max(from));
+        let took = self.now.saturating_duration_since(started).as_secs_f64();
+        if took > 0.0 { (within.as_secs_f64() / took).min(1.0) } else { 1.0 }
     }
 
     fn heard(&mut self, session: SessionId, news: Event) -> Result<(), BenchError> {

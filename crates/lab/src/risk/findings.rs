@@ -116,7 +116,9 @@ fn caveats(plan: &RiskPlan, subject: &Subject, results: &RiskResults) -> Vec<Str
             .to_owned(),
         "A truncation replaces the end of the data with zeros and leaves the length of the PDU as it is.".to_owned(),
         format!(
-            "A command without a response within {} ms counts as reported. An application may wait longer.",
+            "A command without a response within {} ms counts as reported. With header digests at \
+             ErrorRecoveryLevel 1 and 2 it gets 5 s more, since a target may take seconds to request again what it \
+             discarded. An application may wait longer.",
             plan.timeout_ms
         ),
         "The initiator is that of targe, which repeats reads and writes in a new session if theirs is lost. An \

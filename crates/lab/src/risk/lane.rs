@@ -193,7 +193,7 @@ impl<'a> Lane<'a> {
         session.keys.immediate_data = self.immediate;
         session.keys.max_recv_data_segment_length = DATA_IN_MAX;
         session.connections = 1;
-        session.retry.timeout = self.bench.plan.timeout();
+        session.retry.timeout = self.bench.plan.timeout(combination.digests, combination.erl);
         session.retry.backoff = Duration::from_millis(20);
         let sessions = u32::try_from(self.bench.plan.sessions).unwrap_or(u32::MAX);
         session.limits.login_within = LOGIN_MAX + LOGIN_TURN.saturating_mul(sessions);
@@ -216,11 +216,12 @@ impl<'a> Lane<'a> {
         let before = counters(&session);
         let armed = fault.map(|fault| self.armed(fault, len));
         self.corrupter.arm(armed);
-        let result = run(&session, command, self.bench.plan.timeout());
+        let result = run(&session, command, self.bench.plan.timeout(combination.digests, combination.erl));
         // Effects that follow the status, such as a second status, belong to this trial: both ends process
         // this command after them.
         let is_up = !matches!(result, Err(RunError::Timeout))
-            && run(&session, self.probe(), self.bench.plan.timeout()).is_ok();
+            && run(&session, self.probe(), self.bench.plan.timeout(combination.digests, combination.erl))
+                .is_ok();
         if !is_up {
             session.close();
             self.session = None;

@@ -126,9 +126,11 @@ impl RiskPlan {
         )
     }
 
-    /// Returns how long a command may take.
-    pub const fn timeout(&self) -> Duration {
-        Duration::from_millis(self.timeout_ms)
+    /// Returns how long a command may take. Where damaged headers are discarded and the missing PDUs are
+    /// requested again, a command gets [`REPAIR_WITHIN`] more.
+    pub const fn timeout(&self, digests: Digests, erl: u8) -> Duration {
+        let timeout = Duration::from_millis(self.timeout_ms);
+        if digests.header() && erl > 0 { timeout.saturating_add(REPAIR_WITHIN) } else { timeout }
     }
 
     /// Returns the faults.
@@ -137,6 +139,9 @@ impl RiskPlan {
     }
 }
 
+/// The time that repairs take beyond the usual: a target of ours requests missing data again after 2 s, and
+/// the first request can be lost as well.
+const REPAIR_WITHIN: Duration = Duration::from_secs(5);
 /// The longest command in bytes: every target takes it in one command.
 const LENGTH_MAX: u32 = 256 << 10;
 /// The most sessions at a time: fewer than any target allows.

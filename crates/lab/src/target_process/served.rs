@@ -31,6 +31,30 @@ impl ServedTarget {
     /// [`LabError::System`] if the process cannot be started, and [`LabError::Target`] with what the program
     /// printed if it does not serve.
     pub fn start(host: Option<&Namespace>, program: &Path, luns: &[String]) -> Result<Self, LabError> {
+        Self::start_with(host, program, luns, &[])
+    }
+
+    /// Starts the target as [`Self::start`] does on a host of a bed, and serves the LUNs to a group on the
+    /// Ethernet of the link too.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_group(
+        host: &Namespace,
+        program: &Path,
+        luns: &[String],
+        group: &str,
+    ) -> Result<Self, LabError> {
+        let group = format!("--group={group}");
+        Self::start_with(Some(host), program, luns, &["--iface=eth0", &group])
+    }
+
+    fn start_with(
+        host: Option<&Namespace>,
+        program: &Path,
+        luns: &[String],
+        options: &[&str],
+    ) -> Result<Self, LabError> {
         let system = |why| LabError::System { what: "create a directory".to_owned(), why };
         let directory = PrivateDirectory::create().map_err(system)?;
         let listen: IpAddr = if host.is_some() { TARGET_ADDRESS } else { Ipv4Addr::LOCALHOST }.into();
@@ -38,6 +62,7 @@ impl ServedTarget {
         command.args(["serve", "--ephemeral", "--target", NAME]);
         command.arg(format!("--listen={}", SocketAddr::new(listen, 0)));
         command.args(luns.iter().map(|lun| format!("--lun={lun}")));
+        command.args(options);
         command.arg("--state-dir").arg(directory.path());
         command.arg("--socket").arg(directory.path().join("admin"));
         let mut process = TargetProcess::start(host, command, directory)?;
@@ -74,9 +99,10 @@ impl ServedTarget {
     }
 }
 
-/// Reads the address from a line of the banner: `targe 0.1.0 listens on 127.0.0.1:3260 (uring)`.
+/// Reads the address from a line of the banner: `targe 0.1.0 listens on 127.0.0.1:3260 (uring)`. Interfaces
+/// follow the address after a comma.
 fn listening(line: &str) -> Option<SocketAddr> {
-    line.split_once("listens on ")?.1.split_whitespace().next()?.parse().ok()
+    line.split_once("listens on ")?.1.split([' ', ',']).next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -87,6 +113,8 @@ mod tests {
     fn the_address_is_found_in_the_banner() {
         let line = "targe 0.1.0 listens on 127.0.0.1:40123 (uring)\n";
         assert_eq!(listening(line), Some("127.0.0.1:40123".parse().unwrap()));
+        let line = "targe 0.1.0 listens on 10.0.0.1:40123, eth0 (io_uring)\n";
+        assert_eq!(listening(line), Some("10.0.0.1:40123".parse().unwrap()));
         assert_eq!(listening(""), None);
         assert_eq!(listening("targe 0.1.0 listens on eth0 (uring)"), None);
     }

@@ -70,6 +70,11 @@ impl ThreadSwitches {
     }
 }
 
+/// Returns how often the present threads of a process gave up their processor to wait for something.
+pub fn voluntary_switches(process: u32) -> u64 {
+    threads(process).into_iter().map(|(_, count)| count).sum()
+}
+
 fn threads(process: u32) -> Vec<(u32, u64)> {
     let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     let count = |entry: fs::DirEntry| {

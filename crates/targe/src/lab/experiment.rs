@@ -54,11 +54,21 @@ impl ExperimentArgs {
         let mut progress = |progress: Progress<'_>| line.show(&progress);
         let measured = run(&command_line(), &mut Control { stop: &stop, progress: &mut progress });
         line.clear();
-        let report = measured.map_err(failure)?;
+        let mut report = measured.map_err(failure)?;
+        name_commit(&mut report);
         let directory = self.out.clone().unwrap_or_else(|| default_directory(name, &machine::timestamp()));
         publish(&report, &directory)
     }
 }
+
+/// Adds the commit of this build to the version in the table of the machine.
+fn name_commit(report: &mut Report) {
+    let versions = report.machine.iter_mut().filter(|(name, _)| name == "targe");
+    versions.for_each(|(_, version)| *version = format!("{version}, {COMMIT}"));
+}
+
+/// The commit of this build, or the reason why it is not known.
+const COMMIT: &str = env!("TARGE_COMMIT");
 
 /// The consent to write to the LUN of a URL.
 #[derive(Debug, Args)]

@@ -1,0 +1,424 @@
+//! The report: what the samples mean.
+
+mod tables;
+
+use super::plan::HyperScsiPlan;
+use super::samples::{Cell, CellSamples, Disturbance, Measured, Protocol, Sample, link_name};
+use crate::plan::Link;
+use crate::report::{Axis, Ended, Plot, PlotKind, Point, Report, SCHEMA, Section, Series};
+use crate::statistics::{Change, Pairing, estimate, holm, percent_change};
+
+/// The change of throughput from iSCSI to HyperSCSI in a workload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Comparison {
+    pub(super) cell: Cell,
+    pub(super) base: Protocol,
+    pub(super) change: Change,
+}
+
+/// Returns the report without what the caller knows: the times, the machine and the command.
+pub(super) fn report(plan: &HyperScsiPlan, measured: &Measured, ended: &Ended) -> Report {
+    let comparisons = comparisons(measured);
+    Report {
+        schema: SCHEMA,
+        experiment: "hyperscsi".to_owned(),
+        title: "How fast is HyperSCSI beside iSCSI on the same link?".to_owned(),
+        started: String::new(),
+        seconds: 0.0,
+        ended: ended.clone(),
+        summary: summary(measured, &comparisons),
+        caveats: Vec::new(),
+        machine: Vec::new(),
+        command: String::new(),
+        plan: plan.to_toml(),
+        sections: sections(measured, &comparisons),
+        metrics: measured.metrics(),
+    }
+}
+
+/// Returns the changes of throughput from both kinds of iSCSI to HyperSCSI, for every undisturbed workload.
+/// Their significance is corrected for their number.
+pub(super) fn comparisons(measured: &Measured) -> Vec<Comparison> {
+    let mut all = Vec::new();
+    for samples in measured.cells.iter().filter(|samples| samples.cell.disturbance.is_none()) {
+        for base in [Protocol::Iscsi, Protocol::IscsiDigests] {
+            let change = change_of(samples, base, throughput);
+            all.extend(change.map(|change| Comparison { cell: samples.cell, base, change }));
+        }
+    }
+    holm(all.iter_mut().map(|comparison| &mut comparison.change));
+    all
+}
+
+/// Returns the change of a quantity from `base` to HyperSCSI; none without samples of both.
+fn change_of(samples: &CellSamples, base: Protocol, of: impl Fn(&Sample) -> Option<f64>) -> Option<Change> {
+    let (base, ours) = (samples.values(base, &of), samples.values(Protocol::HyperScsi, &of));
+    let complete = !base.is_empty() && base.len() == ours.len();
+    complete.then(|| percent_change(&base, &ours, Pairing::Paired))
+}
+
+/// Returns the change of a quantity from `base` to HyperSCSI over some workloads: each round gives the
+/// geometric mean over them.
+fn mean_change<'a>(
+    cells: impl Iterator<Item = &'a CellSamples>,
+    base: Protocol,
+    of: impl Fn(&Sample) -> Option<f64>,
+) -> Option<(Change, usize)> {
+    let values = |samples: &CellSamples, protocol| samples.values(protocol, &of);
+    let pairs: Vec<[Vec<f64>; 2]> = cells
+        .map(|samples| [values(samples, base), values(samples, Protocol::HyperScsi)])
+        .filter(|[base, ours]| !base.is_empty() && base.len() == ours.len())
+        .collect();
+    let rounds = pairs.iter().map(|[base, _]| base.len()).min()?;
+    let count = f64::from(u32::try_from(pairs.len()).unwrap_or(u32::MAX));
+    let mean = |side: usize, round: usize| {
+        let logs = pairs.iter().filter_map(|pair| Some(pair.get(side)?.get(round)?.ln()));
+        (logs.sum::<f64>() / count).exp()
+    };
+    let [base, ours] = [0, 1].map(|side| (0..rounds).map(|round| mean(side, round)).collect::<Vec<f64>>());
+    Some((percent_change(&base, &ours, Pairing::Paired), pairs.len()))
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "a quantity of samples")]
+const fn throughput(sample: &Sample) -> Option<f64> {
+    Some(sample.throughput)
+}
+
+fn median(samples: &CellSamples, protocol: Protocol, of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+    Some(estimate(&samples.values(protocol, of)).value).filter(|value| value.is_finite())
+}
+
+/// Answers the question, in sentences.
+fn summary(measured: &Measured, comparisons: &[Comparison]) -> Vec<String> {
+    let mut sentences: Vec<String> =
+        links(measured).into_iter().filter_map(|link| answer(measured, link)).collect();
+    if sentences.is_empty() {
+        sentences.push("The run ended before anything could be compared.".to_owned());
+    }
+    sentences.extend(score(comparisons));
+    sentences.extend(bound(measured));
+    sentences.extend(processor_time(measured));
+    sentences.extend(disturbed(measured));
+    sentences
+}
+
+/// Returns the links of the undisturbed workloads in the order of the plan.
+fn links(measured: &Measured) -> Vec<Link> {
+    let mut links: Vec<Link> = Vec::new();
+    for samples in measured.cells.iter().filter(|samples| samples.cell.disturbance.is_none()) {
+        if !links.contains(&samples.cell.link) {
+            links.push(samples.cell.link);
+        }
+    }
+    links
+}
+
+/// Compares the protocols on a link.
+fn answer(measured: &Measured, link: Link) -> Option<String> {
+    let on_link = || {
+        let cells = measured.cells.iter();
+        cells.filter(move |samples| samples.cell.link == link && samples.cell.disturbance.is_none())
+    };
+    let (plain, count) = mean_change(on_link(), Protocol::Iscsi, throughput)?;
+    let place = match link {
+        Link::Shaped(_) => format!("On a link of {}", link_name(link)),
+        Link::Unshaped | Link::AsItIs => {
+            "On an unshaped link, where the processors are the limit,".to_owned()
+        }
+    };
+    let digests = mean_change(on_link(), Protocol::IscsiDigests, throughput);
+    let digests = digests.map_or_else(String::new, |(change, _)| {
+        format!(", and {}, which check as much", against(&change, "iSCSI with both digests"))
+    });
+    let count = if count == 1 { "1 workload".to_owned() } else { format!("the mean of {count} workloads") };
+    let plain = against(&plain, "iSCSI without digests");
+    Some(format!("{place} HyperSCSI moves {plain}{digests} ({count})."))
+}
+
+/// Writes a change: `3.1 % more than iSCSI (95 % CI +2.9 to +3.3 %)`.
+fn against(change: &Change, base: &str) -> String {
+    let word = if change.percent < 0.0 { "less" } else { "more" };
+    let interval = if change.low.is_finite() && change.high.is_finite() {
+        format!(" (95 % CI {:+.1} to {:+.1} %)", change.low, change.high)
+    } else {
+        " (one round, so no confidence interval)".to_owned()
+    };
+    if !change.significant && change.low.is_finite() {
+        return format!("as much as {base}, within the error of measurement{interval}");
+    }
+    format!("{:.1} % {word} than {base}{interval}", change.percent.abs())
+}
+
+/// Counts the workloads that each protocol wins.
+fn score(comparisons: &[Comparison]) -> Option<String> {
+    let plain: Vec<&Change> = comparisons
+        .iter()
+        .filter(|comparison| comparison.base == Protocol::Iscsi)
+        .map(|comparison| &comparison.change)
+        .collect();
+    let won =
+        |sign: f64| plain.iter().filter(|change| change.significant && change.percent * sign > 0.0).count();
+    (!plain.is_empty()).then(|| {
+        format!(
+            "HyperSCSI is significantly faster than iSCSI without digests in {} of {} workloads, and slower in {}.",
+            won(1.0),
+            plain.len(),
+            won(-1.0)
+        )
+    })
+}
+
+/// Tells how much of the shaped links HyperSCSI uses.
+fn bound(measured: &Measured) -> Option<String> {
+    let shares = measured.cells.iter().filter(|samples| is_bulk(&samples.cell)).filter_map(|samples| {
+        Some(100.0 * median(samples, Protocol::HyperScsi, throughput)? / samples.cell.frame_bound()?)
+    });
+    let shares: Vec<f64> = shares.collect();
+    let (least, most) = shares
+        .iter()
+        .fold((f64::INFINITY, 0.0_f64), |(low, high), share| (low.min(*share), high.max(*share)));
+    (!shares.is_empty()).then(|| {
+        format!(
+            "On shaped links, sequential reads and writes over HyperSCSI reach {least:.1} to {most:.1} % of what its \
+             frames leave of the wire."
+        )
+    })
+}
+
+/// Returns whether a workload is limited by a shaped link: long sequential commands, undisturbed.
+fn is_bulk(cell: &Cell) -> bool {
+    cell.disturbance.is_none()
+        && matches!(cell.link, Link::Shaped(_))
+        && !cell.workload.access.random
+        && cell.workload.block >= 64 << 10
+}
+
+/// Compares the processor time.
+fn processor_time(measured: &Measured) -> Option<String> {
+    let all = || measured.cells.iter().filter(|samples| samples.cell.disturbance.is_none());
+    let of = |sample: &Sample| Some(sample.processor);
+    let (plain, _) = mean_change(all(), Protocol::Iscsi, of)?;
+    let digests = mean_change(all(), Protocol::IscsiDigests, of);
+    let digests = digests.map_or_else(String::new, |(change, _)| {
+        format!(", and {}", against(&change, "iSCSI with both digests"))
+    });
+    Some(format!(
+        "With HyperSCSI, a GB costs both ends together {}{digests} in processor time.",
+        against(&plain, "iSCSI without digests")
+    ))
+}
+
+/// Tells how much of its rate each protocol keeps under the worst loss and the most other traffic.
+fn disturbed(measured: &Measured) -> Vec<String> {
+    let loss = |disturbance| match disturbance {
+        Disturbance::Loss(percent) => Some(percent),
+        _ => None,
+    };
+    let traffic = |disturbance| match disturbance {
+        Disturbance::Traffic(percent) => Some(f64::from(percent)),
+        _ => None,
+    };
+    let lost = keeps(measured, loss).map(|(percent, [ours, theirs])| {
+        format!(
+            "If {percent} % of the frames are lost, HyperSCSI keeps {ours:.0} % of its rate, and iSCSI {theirs:.0} %."
+        )
+    });
+    let shared = keeps(measured, traffic).map(|(percent, [ours, theirs])| {
+        format!(
+            "Beside other traffic of {percent} % of the link, HyperSCSI keeps {ours:.0} % of its rate, and iSCSI \
+             {theirs:.0} %."
+        )
+    });
+    lost.into_iter().chain(shared).collect()
+}
+
+/// Returns the strongest disturbance of a kind, and the percent of the undisturbed rate that each protocol
+/// keeps in the first workload.
+fn keeps(measured: &Measured, kind: impl Fn(Disturbance) -> Option<f64>) -> Option<(f64, [f64; 2])> {
+    let first = measured.cells.iter().find(|samples| kind(samples.cell.disturbance) == Some(0.0))?;
+    let same = measured.cells.iter().filter(|samples| samples.cell.workload == first.cell.workload);
+    let strengths = same.filter_map(|samples| Some((kind(samples.cell.disturbance)?, samples)));
+    let (strength, worst) = strengths
+        .filter(|(strength, samples)| *strength > 0.0 && samples.rounds() > 0)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    let share =
+        |protocol| Some(100.0 * median(worst, protocol, throughput)? / median(first, protocol, throughput)?);
+    Some((strength, [share(Protocol::HyperScsi)?, share(Protocol::Iscsi)?]))
+}
+
+fn sections(measured: &Measured, comparisons: &[Comparison]) -> Vec<Section> {
+    let section = |title: &str, text: &str| Section {
+        title: title.to_owned(),
+        text: vec![text.to_owned()],
+        ..Section::default()
+    };
+    let loss = |cell: &Cell| match cell.disturbance {
+        Disturbance::Loss(percent) => Some(percent),
+        _ => None,
+    };
+    let traffic = |cell: &Cell| match cell.disturbance {
+        Disturbance::Traffic(percent) => Some(f64::from(percent)),
+        _ => None,
+    };
+    let mut sections = vec![
+        Section {
+            tables: tables::throughput(measured, comparisons),
+            plots: bars(measured),
+            ..section("Throughput", THROUGHPUT)
+        },
+        Section { tables: tables::latency(measured), ..section("Latency", LATENCY) },
+        Section { tables: tables::costs(measured), ..section("What a gigabyte takes", COSTS) },
+    ];
+    let losses = tables::disturbed(measured, "Throughput with lost frames", "lost", loss);
+    if !losses.is_empty() {
+        let plots = lines(measured, "Throughput over the loss of frames", "frames lost", loss);
+        sections.push(Section { tables: losses, plots, ..section("Loss", LOSS) });
+    }
+    let beside = tables::disturbed(measured, "Throughput beside other traffic", "other traffic", traffic);
+    if !beside.is_empty() {
+        let plots = lines(measured, "Throughput over other traffic", "other traffic", traffic);
+        sections.push(Section { tables: beside, plots, ..section("Other traffic", TRAFFIC) });
+    }
+    sections.push(Section { tables: tables::bounds(measured), ..section("Calibration", CALIBRATION) });
+    sections.push(Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) });
+    sections.push(Section { tables: tables::absent(), ..section("Not measured", ABSENT) });
+    sections
+}
+
+/// Returns for each path a bar for each workload and protocol.
+fn bars(measured: &Measured) -> Vec<Plot> {
+    let mut paths: Vec<Vec<&CellSamples>> = Vec::new();
+    for samples in measured.cells.iter().filter(|samples| samples.cell.disturbance.is_none()) {
+        match paths
+            .last_mut()
+            .filter(|path| path.first().is_some_and(|one| one.cell.path() == samples.cell.path()))
+        {
+            Some(path) => path.push(samples),
+            None => paths.push(vec![samples]),
+        }
+    }
+    paths.iter().filter_map(|cells| bars_of(cells)).collect()
+}
+
+fn bars_of(cells: &[&CellSamples]) -> Option<Plot> {
+    let points = |protocol| {
+        let point = |(at, samples): (u32, &&CellSamples)| {
+            let values = samples.values(protocol, throughput);
+            (!values.is_empty()).then(|| Point { x: f64::from(at), y: estimate(&values) })
+        };
+        (0..).zip(cells).filter_map(point).collect::<Vec<Point>>()
+    };
+    let series: Vec<Series> = Protocol::ALL
+        .into_iter()
+        .map(|protocol| Series { name: protocol.name().to_owned(), points: points(protocol) })
+        .filter(|series| !series.points.is_empty())
+        .collect();
+    let names = cells.iter().map(|samples| samples.cell.workload.to_string()).collect();
+    let path = cells.first()?.cell.path();
+    (!series.is_empty()).then(|| Plot {
+        caption: format!("Throughput by protocol: {path}"),
+        kind: PlotKind::Bars,
+        x: Axis { label: "workload: access, bytes, depth".to_owned(), names, ..Axis::default() },
+        y: Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() },
+        series,
+    })
+}
+
+/// Returns a plot of the throughput over the strength of a disturbance.
+fn lines(
+    measured: &Measured,
+    caption: &str,
+    label: &str,
+    strength: impl Fn(&Cell) -> Option<f64>,
+) -> Vec<Plot> {
+    let mut series: Vec<Series> = Vec::new();
+    for samples in &measured.cells {
+        let Some(x) = strength(&samples.cell) else { continue };
+        for (protocol, list) in samples.contestants.iter().filter(|(_, list)| !list.is_empty()) {
+            let values: Vec<f64> = list.iter().map(|sample| sample.throughput).collect();
+            let point = Point { x, y: estimate(&values) };
+            let name = format!("{}, {}", protocol.name(), samples.cell.workload);
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.points.push(point),
+                None => series.push(Series { name, points: vec![point] }),
+            }
+        }
+    }
+    if series.is_empty() {
+        return Vec::new();
+    }
+    vec![Plot {
+        caption: caption.to_owned(),
+        kind: PlotKind::Lines,
+        x: Axis { label: label.to_owned(), unit: "%".to_owned(), ..Axis::default() },
+        y: Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() },
+        series,
+    }]
+}
+
+const THROUGHPUT: &str = "A workload is named by its access, the bytes of a command and the queue depth. A command \
+     of a stripe is divided among eight LUNs, each with a session of its own, and the depth is that of each LUN. The \
+     changes are the mean ratios, over the rounds, from iSCSI to HyperSCSI; positive numbers favour HyperSCSI. A \
+     change is called significant if it is so after Holm's correction, at 5 %. HyperSCSI always computes a CRC32C \
+     over every frame, as iSCSI does with both digests. The bound is what frames of HyperSCSI carry at most: MTU less \
+     32 of MTU plus 38 bytes.";
+const LATENCY: &str =
+    "The latency of a command, from its submission to the arrival of its status, at the initiator.";
+const COSTS: &str = "For each 10⁹ bytes of payload, both ends together. Packets are those that the two virtual \
+     interfaces sent: on an unshaped link TCP's are up to 64 KiB long, as with an adapter that segments by itself. A \
+     virtual interface raises no interrupts, so that there are none to count; packets and voluntary context switches \
+     stand in their place. The target may poll for up to 100 µs before it sleeps, the initiator does not.";
+const LOSS: &str = "A third host forwards the frames between the two others, and loses each with the same \
+     probability, in either direction. The row of 0 % passes the same host. TCP uses CUBIC and selective \
+     acknowledgements, the kernel's defaults.";
+const TRAFFIC: &str = "Frames of 512 bytes leave the host that sends the data, at a constant rate, through the same \
+     queue. The column of other traffic is what it got through.";
+const CALIBRATION: &str = "What each link carries without a storage protocol: full Ethernet frames, and TCP streams. \
+     The deviations are those from a wire that carries a frame of 1500 bytes in 1538. Beyond 1 % the report warns.";
+const PUBLISHED: &str = "Khoo, Wang and Yeo measured HyperSCSI version 1 in the kernel, with real adapters and disks; \
+     version 2 shares its ideas and no frame format. Their bound of Fast Ethernet is 1497 of 1538 bytes.";
+const ABSENT: &str =
+    "The published measurements have these too. They were not measured, which does not mean zero.";
+
+/// Returns what the reader must know to trust the figures.
+pub(super) fn caveats(measured: &Measured, load_average: f64) -> Vec<String> {
+    let mut caveats = Vec::new();
+    if load_average >= 0.5 {
+        caveats.push(format!(
+            "Other programs used this machine (load average {load_average} at the start), which makes intervals wide."
+        ));
+    }
+    caveats.extend(FIXED_CAVEATS.map(str::to_owned));
+    for bounds in &measured.bounds {
+        let worst = [bounds.tcp.deviation_percent(), bounds.frames.deviation_percent]
+            .into_iter()
+            .flatten()
+            .max_by(|a, b| a.abs().total_cmp(&b.abs()));
+        if let Some(worst) = worst.filter(|worst| worst.abs() >= 1.0) {
+            caveats.push(format!(
+                "The link {} deviates by {worst:+.1} % from a wire: the machine was too busy for the shaper.",
+                tables::link_text(bounds.link)
+            ));
+        }
+    }
+    if measured.connections_lost > 0 {
+        caveats.push(format!("{} connections broke and came back.", measured.connections_lost));
+    }
+    let rounds = measured.cells.iter().map(CellSamples::rounds).max().unwrap_or(0);
+    if (1..6).contains(&rounds) {
+        caveats.push(format!(
+            "With {rounds} rounds, intervals of single values are the whole range of the samples."
+        ));
+    }
+    if cfg!(debug_assertions) {
+        caveats.push("This is a debug build: the figures say nothing about a release build.".to_owned());
+    }
+    caveats
+}
+
+const FIXED_CAVEATS: [&str; 3] = [
+    "Both ends ran on this machine and shared its processors. On an unshaped link that limits both protocols.",
+    "The link is a pair of virtual Ethernet interfaces (veth), shaped by a token bucket. It has no adapter, no switch \
+     and no interrupts, and no delay but that of its queue.",
+    "The disks are in the target's memory. A stripe of eight adds sessions, not disks that could be slow.",
+];

@@ -1,0 +1,298 @@
+//! The tables of the report.
+
+use super::{Comparison, median, throughput as throughput_of};
+use crate::bed::{LinkPlan, to_f64};
+use crate::hyperscsi::samples::{Cell as Workload, CellSamples, Measured, Protocol, Sample};
+use crate::plan::Link;
+use crate::report::{Cell, Column, Estimate, Table};
+use crate::statistics::{Change, estimate};
+
+const NOT_MEASURED: &str = "not measured";
+
+/// Returns a table for each undisturbed path: throughput, the bound, and the changes.
+pub(super) fn throughput(measured: &Measured, comparisons: &[Comparison]) -> Vec<Table> {
+    let titles = [
+        ("workload", ""),
+        ("HyperSCSI", "MB/s"),
+        ("of its bound", "%"),
+        ("iSCSI", "MB/s"),
+        ("iSCSI, both digests", "MB/s"),
+        ("HyperSCSI against iSCSI", "%"),
+        ("against both digests", "%"),
+        ("significant", ""),
+    ];
+    by_path(measured, "Throughput", &titles, |samples| {
+        let [ours, plain, digests] = Protocol::ALL.map(|protocol| values(samples, protocol, throughput_of));
+        let share = median(samples, Protocol::HyperScsi, throughput_of)
+            .zip(samples.cell.frame_bound())
+            .map(|(reached, bound)| 100.0 * reached / bound);
+        let share = share.map_or_else(|| Cell::Absent("no bound".to_owned()), Cell::Number);
+        let find = |base| {
+            comparisons
+                .iter()
+                .find(|found| found.cell == samples.cell && found.base == base)
+                .map(|found| &found.change)
+        };
+        let bases = [Protocol::Iscsi, Protocol::IscsiDigests];
+        let [against_plain, against_digests] = bases.map(|base| change_cell(find(base)));
+        let names: Vec<&str> = bases
+            .into_iter()
+            .filter(|base| find(*base).is_some_and(|change| change.significant))
+            .map(Protocol::name)
+            .collect();
+        let significant = if names.is_empty() { "no".to_owned() } else { names.join("; ") };
+        vec![ours, share, plain, digests, against_plain, against_digests, Cell::Text(significant)]
+    })
+}
+
+/// Returns a table for each undisturbed path with the latencies.
+pub(super) fn latency(measured: &Measured) -> Vec<Table> {
+    let titles = [
+        ("workload", ""),
+        ("median, HyperSCSI", "µs"),
+        ("median, iSCSI", "µs"),
+        ("median, both digests", "µs"),
+        ("99 %, HyperSCSI", "µs"),
+        ("99 %, iSCSI", "µs"),
+        ("99 %, both digests", "µs"),
+    ];
+    let of: [fn(&Sample) -> Option<f64>; 2] = [|sample| sample.p50, |sample| sample.p99];
+    by_path(measured, "Latency", &titles, |samples| three_each(samples, &of))
+}
+
+/// Returns a table for each undisturbed path with processor time, context switches and packets.
+pub(super) fn costs(measured: &Measured) -> Vec<Table> {
+    let titles = [
+        ("workload", ""),
+        ("processor, HyperSCSI", "s"),
+        ("processor, iSCSI", "s"),
+        ("processor, both digests", "s"),
+        ("switches, HyperSCSI", ""),
+        ("switches, iSCSI", ""),
+        ("switches, both digests", ""),
+        ("packets, HyperSCSI", ""),
+        ("packets, iSCSI", ""),
+        ("packets, both digests", ""),
+    ];
+    let of: [fn(&Sample) -> Option<f64>; 3] =
+        [|sample| Some(sample.processor), |sample| Some(sample.switches), |sample| Some(sample.packets)];
+    by_path(measured, "For each GB", &titles, |samples| three_each(samples, &of))
+}
+
+/// Returns for each quantity its value with each protocol.
+fn three_each(samples: &CellSamples, of: &[fn(&Sample) -> Option<f64>]) -> Vec<Cell> {
+    of.iter().flat_map(|of| Protocol::ALL.map(|protocol| values(samples, protocol, *of))).collect()
+}
+
+/// Returns a table of the workloads with one kind of disturbance; none if there are none.
+pub(super) fn disturbed(
+    measured: &Measured,
+    caption: &str,
+    title: &str,
+    strength: impl Fn(&Workload) -> Option<f64>,
+) -> Vec<Table> {
+    let chosen: Vec<(f64, &CellSamples)> =
+        measured.cells.iter().filter_map(|samples| Some((strength(&samples.cell)?, samples))).collect();
+    let Some((_, first)) = chosen.first() else { return Vec::new() };
+    let mut titles = vec![
+        ("workload", ""),
+        (title, "%"),
+        ("HyperSCSI", "MB/s"),
+        ("kept", "%"),
+        ("iSCSI", "MB/s"),
+        ("kept", "%"),
+    ];
+    let has_traffic = !first.values(Protocol::HyperScsi, |sample| sample.traffic).is_empty();
+    if has_traffic {
+        titles.extend([("other traffic beside HyperSCSI", "%"), ("beside iSCSI", "%")]);
+    }
+    let both = [Protocol::HyperScsi, Protocol::Iscsi];
+    let row = |(strength, samples): &(f64, &CellSamples)| {
+        let mut row = vec![Cell::Text(samples.cell.workload.to_string()), Cell::Number(*strength)];
+        for protocol in both {
+            let mut same = chosen.iter().filter(|(_, other)| other.cell.workload == samples.cell.workload);
+            let base = same.find(|(strength, _)| *strength == 0.0);
+            let base = base.and_then(|(_, base)| median(base, protocol, throughput_of));
+            let kept =
+                median(samples, protocol, throughput_of).zip(base).map(|(value, base)| 100.0 * value / base);
+            row.push(values(samples, protocol, throughput_of));
+            row.push(kept.map_or_else(|| Cell::Absent(NOT_MEASURED.to_owned()), finite));
+        }
+        if has_traffic {
+            row.extend(both.map(|protocol| values(samples, protocol, |sample| sample.traffic)));
+        }
+        row
+    };
+    let path = Workload { disturbance: crate::hyperscsi::samples::Disturbance::None, ..first.cell }.path();
+    vec![Table {
+        caption: format!("{caption}: {path}"),
+        columns: columns(&titles),
+        rows: chosen.iter().map(row).collect(),
+    }]
+}
+
+/// Returns what the links carry bare.
+pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
+    let titles = [
+        ("link", ""),
+        ("bare frames", "MB/s"),
+        ("deviation", "%"),
+        ("TCP to the target", "MB/s"),
+        ("TCP to the initiator", "MB/s"),
+        ("TCP by the framing", "MB/s"),
+        ("deviation", "%"),
+    ];
+    let no_limit = |value: Option<f64>| value.map_or_else(|| Cell::Absent("no limit".to_owned()), finite);
+    let rows = measured.bounds.iter().map(|found| {
+        vec![
+            Cell::Text(link_text(found.link)),
+            finite(found.frames.payload / 1e6),
+            no_limit(found.frames.deviation_percent),
+            finite(found.tcp.to_target / 1e6),
+            finite(found.tcp.to_initiator / 1e6),
+            no_limit(found.tcp.expected.map(|rate| rate / 1e6)),
+            no_limit(found.tcp.deviation_percent()),
+        ]
+    });
+    let caption = "Bare Ethernet frames to the initiator, and bare TCP streams".to_owned();
+    vec![Table { caption, columns: columns(&titles), rows: rows.collect() }]
+}
+
+/// A published figure: what, who, HyperSCSI, iSCSI.
+type PublishedRow = (&'static str, f64, Option<f64>, &'static str);
+
+const PUBLISHED: [PublishedRow; 4] = [
+    ("Fast Ethernet, bound 12.16 MB/s", 12.11, None, "MB/s"),
+    ("Gigabit Ethernet, RAID 0 of 8 disks, jumbo frames: over 100", 100.0, None, "MB/s"),
+    ("share of the local disk's speed, dd", 98.97, Some(79.01), "%"),
+    ("interrupts for each GB, jumbo frames", 170_307.0, Some(199_627.0), ""),
+];
+
+/// Returns the published figures and ours of the nearest workloads.
+pub(super) fn published(measured: &Measured) -> Vec<Table> {
+    let titles = [("figure", ""), ("measured by", ""), ("unit", ""), ("HyperSCSI", ""), ("iSCSI", "")];
+    let text = |text: &str| Cell::Text(text.to_owned());
+    let mut rows: Vec<Vec<Cell>> = PUBLISHED
+        .iter()
+        .map(|(what, ours, theirs, unit)| {
+            let theirs = theirs.map_or_else(|| Cell::Absent("not published".to_owned()), Cell::Number);
+            vec![text(what), text("Khoo, Wang, Yeo"), text(unit), Cell::Number(*ours), theirs]
+        })
+        .collect();
+    let nearest = |bits: u64, mtu: u32, striped: bool| {
+        measured.cells.iter().filter(move |samples| {
+            let cell = samples.cell;
+            let access = cell.workload.access;
+            cell.disturbance.is_none()
+                && (cell.link, cell.mtu) == (Link::Shaped(bits), mtu)
+                && access.read
+                && !access.random
+                && access.striped == striped
+        })
+    };
+    let (fast, gigabit) = (100_000_000, 1_000_000_000);
+    for (samples, quantity, unit, of) in [
+        (
+            nearest(fast, 1500, false).next(),
+            "throughput",
+            "MB/s",
+            throughput_of as fn(&Sample) -> Option<f64>,
+        ),
+        (nearest(gigabit, 9000, true).next(), "throughput", "MB/s", throughput_of),
+        (nearest(gigabit, 9000, false).next_back(), "packets for each GB", "", |sample| Some(sample.packets)),
+    ] {
+        let Some(samples) = samples else { continue };
+        let what = format!("{quantity}: {}, {}", samples.cell.path(), samples.cell.workload);
+        let both = [Protocol::HyperScsi, Protocol::Iscsi].map(|protocol| values(samples, protocol, of));
+        rows.push([Cell::Text(what), text("this run"), text(unit)].into_iter().chain(both).collect());
+    }
+    let caption = "Published figures, and the nearest of this run".to_owned();
+    vec![Table { caption, columns: columns(&titles), rows }]
+}
+
+/// Returns what was not measured, and why.
+pub(super) fn absent() -> Vec<Table> {
+    let installed = |names: &[&str]| {
+        let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+        names.iter().any(|name| folders.iter().any(|folder| std::path::Path::new(folder).join(name).exists()))
+    };
+    let nfs = if installed(&["ganesha.nfsd", "unfsd"]) {
+        "a server in user space is installed, but its client is a part of the kernel that needs a mount"
+    } else {
+        "no server in user space (nfs-ganesha, unfs3) is installed"
+    };
+    let aoe = if installed(&["vblade"]) {
+        "vblade is installed, but its client is a module of the kernel; make bench-hyperscsi has a client of its own"
+    } else {
+        "vblade is not installed"
+    };
+    let copies = if std::path::Path::new("/dev/ublk-control").exists() {
+        "the disks are not attached as block devices of the initiator's host (targe attach --ublk can do it)"
+    } else {
+        "a file system needs a block device, and this kernel has no ublk"
+    };
+    let rows = [
+        ("NFS", nfs),
+        ("ATA over Ethernet", aoe),
+        ("copies of files through a file system", copies),
+        ("interrupts", "virtual Ethernet interfaces raise none"),
+    ];
+    let row = |(what, why): (&str, &str)| vec![Cell::Text(what.to_owned()), Cell::Absent(why.to_owned())];
+    let columns = columns(&[("what", ""), ("why not", "")]);
+    vec![Table { caption: "Not measured".to_owned(), columns, rows: rows.map(row).into() }]
+}
+
+/// Returns a table for each undisturbed path; `row` gives the cells behind the workload's name.
+fn by_path(
+    measured: &Measured,
+    caption: &str,
+    titles: &[(&str, &str)],
+    row: impl Fn(&CellSamples) -> Vec<Cell>,
+) -> Vec<Table> {
+    let mut tables: Vec<(String, Table)> = Vec::new();
+    for samples in measured.cells.iter().filter(|samples| samples.cell.disturbance.is_none()) {
+        let path = samples.cell.path();
+        let mut cells = vec![Cell::Text(samples.cell.workload.to_string())];
+        cells.extend(row(samples));
+        match tables.last_mut().filter(|(last, _)| *last == path) {
+            Some((_, table)) => table.rows.push(cells),
+            None => {
+                let caption = format!("{caption}: {path}");
+                tables.push((path, Table { caption, columns: columns(titles), rows: vec![cells] }));
+            }
+        }
+    }
+    tables.into_iter().map(|(_, table)| table).collect()
+}
+
+fn columns(titles: &[(&str, &str)]) -> Vec<Column> {
+    let column =
+        |(title, unit): &(&str, &str)| Column { title: (*title).to_owned(), unit: (*unit).to_owned() };
+    titles.iter().map(column).collect()
+}
+
+fn values(samples: &CellSamples, protocol: Protocol, of: impl Fn(&Sample) -> Option<f64>) -> Cell {
+    let values = samples.values(protocol, of);
+    if values.is_empty() { Cell::Absent(NOT_MEASURED.to_owned()) } else { Cell::Estimate(estimate(&values)) }
+}
+
+fn change_cell(change: Option<&Change>) -> Cell {
+    let Some(change) = change.filter(|change| change.percent.is_finite()) else {
+        return Cell::Absent(NOT_MEASURED.to_owned());
+    };
+    if change.low.is_finite() && change.high.is_finite() {
+        Cell::Estimate(Estimate { value: change.percent, low: change.low, high: change.high })
+    } else {
+        Cell::Number(change.percent)
+    }
+}
+
+fn finite(value: f64) -> Cell {
+    if value.is_finite() { Cell::Number(value) } else { Cell::Absent(NOT_MEASURED.to_owned()) }
+}
+
+pub(super) fn link_text(link: LinkPlan) -> String {
+    let name =
+        link.rate_bits.map_or_else(|| "unshaped".to_owned(), |bits| format!("{} Mbit/s", to_f64(bits) / 1e6));
+    format!("{name}, MTU {}", link.mtu)
+}

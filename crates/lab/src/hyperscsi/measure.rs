@@ -1,0 +1,353 @@
+//! Measures: loads the disks of one target over each protocol.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use drivers::config::{Config, SpinMode};
+use initiator::driver::plan as session_plan;
+use initiator::{Client, EnvSecrets, Geometry, Lun, OpenOptions, Url, block_on};
+use iscsi::negotiate::DigestPolicy;
+use netem::probability::Probability;
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::plan::{HyperScsiPlan, STRIPE_LUNS, Workload};
+use super::samples::{Bounds, Cell, Disturbance, Protocol, Sample};
+use crate::bed::{Bed, OtherTraffic, Relay, frame_rate, is_not_permitted, packets_sent, to_f64};
+use crate::bench::{BenchPlan, BenchReport, Job};
+use crate::experiment::LabError;
+use crate::target_process::{ServedTarget, voluntary_switches};
+
+/// LUN 0 is the one disk, and those behind it are the stripe. Lengths in bytes.
+const DISK_LEN: u64 = 128 << 20;
+const STRIPE_LUN_LEN: u64 = 16 << 20;
+
+/// The group of the target's HyperSCSI port.
+const GROUP: &str = "lab";
+
+/// The commands that fill the disks.
+const FILL_BLOCK: u32 = 1 << 20;
+const FILL_DEPTH: usize = 8;
+
+/// The durations of a calibration by TCP in seconds, and by bare frames.
+const CALIBRATION_S: f64 = 0.7;
+const FRAMES: Duration = Duration::from_millis(500);
+
+/// How long a session waits for a target that is gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where frames are lost, a measurement takes so many times longer: single timeouts make it uneven.
+const LONGER_WITH_LOSS: f64 = 3.0;
+
+/// The hosts without a relay, and those with one.
+pub(super) struct TestPaths {
+    program: PathBuf,
+    direct: TestPath,
+    relayed: Option<(TestPath, Relay)>,
+    /// The loss of the relay and its seed.
+    loss: Option<(f64, u64)>,
+}
+
+/// Two hosts and the target on one of them.
+struct TestPath {
+    // The target ends before its host.
+    target: ServedTarget,
+    bed: Bed,
+    /// The name of the target in URLs.
+    name: String,
+    disk: Geometry,
+    stripe: Geometry,
+}
+
+/// The result of a measurement.
+pub(super) struct Found {
+    pub(super) sample: Sample,
+    pub(super) connections_lost: u64,
+    pub(super) engine: String,
+}
+
+impl TestPaths {
+    /// Opens the path without a relay.
+    pub(super) fn open(program: &Path, plan: &HyperScsiPlan, stop: &AtomicBool) -> Result<Self, LabError> {
+        let bed = Bed::create().map_err(explain_rights)?;
+        let direct = TestPath::open(bed, program, plan, stop)?;
+        Ok(Self { program: program.to_owned(), direct, relayed: None, loss: None })
+    }
+
+    /// Gives the path of a workload its link and its loss. The relay is created when it is used first.
+    pub(super) fn prepare(&mut self, cell: &Cell, seed: u64) -> Result<(), LabError> {
+        let Disturbance::Loss(percent) = cell.disturbance else { return self.direct.shape(cell) };
+        if self.relayed.is_none() {
+            let (mut bed, mut relay) = Bed::create_relayed().map_err(explain_rights)?;
+            bed.shape(cell.link_plan())?;
+            relay.lose(Probability::NEVER, seed)?;
+            let path = TestPath::open(bed, &self.program, &HyperScsiPlan::quick(), &AtomicBool::new(false))?;
+            self.relayed = Some((path, relay));
+        }
+        if let Some((path, relay)) = &mut self.relayed {
+            path.shape(cell)?;
+            if self.loss != Some((percent, seed)) {
+                self.loss = Some((percent, seed));
+                relay.lose(probability(percent), seed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures what the link of the path without a relay carries bare.
+    pub(super) fn bounds(&self) -> Result<Bounds, LabError> {
+        let bed = &self.direct.bed;
+        let (tcp, frames) = (bed.calibrate(CALIBRATION_S)?, frame_rate(bed, FRAMES)?);
+        Ok(Bounds { link: bed.link(), tcp, frames })
+    }
+
+    /// Measures a workload once. Returns none if it was stopped, and why it failed if it did.
+    pub(super) fn measure(
+        &mut self,
+        plan: &HyperScsiPlan,
+        cell: &Cell,
+        protocol: Protocol,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Result<Option<Found>, LabError> {
+        let path = match (&mut self.relayed, cell.disturbance) {
+            (Some((path, _)), Disturbance::Loss(_)) => path,
+            _ => &mut self.direct,
+        };
+        let mut load = path.load(cell.workload, protocol)?;
+        (load.warmup, load.time) = durations(plan, cell);
+        load.seed = seed;
+        path.measure(&load, cell, stop)
+    }
+}
+
+impl TestPath {
+    fn open(bed: Bed, program: &Path, plan: &HyperScsiPlan, stop: &AtomicBool) -> Result<Self, LabError> {
+        let disk = format!("ram:{DISK_LEN}");
+        let stripe = std::iter::repeat_n(format!("ram:{STRIPE_LUN_LEN}"), stripe_luns());
+        let luns: Vec<String> = std::iter::once(disk).chain(stripe).collect();
+        let target = ServedTarget::start_group(bed.target(), program, &luns, GROUP)?;
+        let name = target.url(0).split('/').nth(3).unwrap_or_default().to_owned();
+        let geometry = |lun| bed.initiator().run(|| geometry_of(&target.url(lun)))?;
+        let (disk, stripe) = (geometry(0)?, geometry(1)?);
+        let path = Self { target, bed, name, disk, stripe };
+        let all = plan.workload.iter().chain(&plan.disturbed_workload);
+        path.fill(0..1, DISK_LEN, stop)?;
+        if all.clone().any(|workload| workload.access.striped) {
+            path.fill(1..STRIPE_LUNS + 1, STRIPE_LUN_LEN, stop)?;
+        }
+        Ok(path)
+    }
+
+    /// Writes every block of some LUNs: blocks that were never written cost less to read.
+    fn fill(&self, luns: std::ops::Range<u32>, len: u64, stop: &AtomicBool) -> Result<(), LabError> {
+        let jobs = luns.map(|lun| self.job(lun, Protocol::Iscsi, FILL_DEPTH));
+        let jobs = jobs.collect::<Result<Vec<Job>, LabError>>()?;
+        let mut plan = load(jobs, FILL_BLOCK, FILL_DEPTH);
+        (plan.random, plan.read_percent, plan.count) = (false, 0, Some(len / u64::from(FILL_BLOCK)));
+        let report = self.bed.initiator().run(|| crate::bench::run(&plan, stop))?;
+        report.map(drop).map_err(|why| LabError::Target(format!("cannot fill the disks: {why}")))
+    }
+
+    fn shape(&mut self, cell: &Cell) -> Result<(), LabError> {
+        let link = cell.link_plan();
+        if self.bed.link() == link { Ok(()) } else { self.bed.shape(link) }
+    }
+
+    fn load(&self, workload: Workload, protocol: Protocol) -> Result<BenchPlan, LabError> {
+        let depth = usize::try_from(workload.depth).unwrap_or(1);
+        let luns = if workload.access.striped { 1..STRIPE_LUNS + 1 } else { 0..1 };
+        let jobs = luns.map(|lun| self.job(lun, protocol, depth)).collect::<Result<Vec<Job>, LabError>>()?;
+        let mut load = load(jobs, workload.bytes_per_command(), depth);
+        load.random = workload.access.random;
+        load.read_percent = if workload.access.read { 100 } else { 0 };
+        Ok(load)
+    }
+
+    fn job(&self, lun: u32, protocol: Protocol, depth: usize) -> Result<Job, LabError> {
+        let number = u16::try_from(lun).unwrap_or(0);
+        let text = match protocol {
+            Protocol::HyperScsi => format!("hyperscsi://{GROUP}@eth0/{}/{lun}", self.name),
+            Protocol::Iscsi | Protocol::IscsiDigests => self.target.url(number),
+        };
+        let mut url = Url::parse(&text).map_err(|why| LabError::Target(why.to_string()))?;
+        url.endpoint.options.patience.get_or_insert(PATIENCE);
+        let digest = match protocol {
+            Protocol::IscsiDigests => DigestPolicy::RequireCrc32c,
+            Protocol::Iscsi | Protocol::HyperScsi => DigestPolicy::RequireNone,
+        };
+        if protocol != Protocol::HyperScsi {
+            url.endpoint.options.keys.header_digest = digest;
+            url.endpoint.options.keys.data_digest = digest;
+        }
+        let mut session = session_plan(&url, &EnvSecrets).map_err(|why| LabError::Plan(why.to_string()))?;
+        session.renew_isid();
+        session.want_tasks(depth);
+        Ok(Job {
+            session,
+            lun: Lun::from_number(number).unwrap_or(Lun(0)),
+            geometry: if lun == 0 { self.disk.clone() } else { self.stripe.clone() },
+            name: url.to_string(),
+            command_timeout: None,
+        })
+    }
+
+    fn measure(
+        &mut self,
+        load: &BenchPlan,
+        cell: &Cell,
+        stop: &AtomicBool,
+    ) -> Result<Option<Found>, LabError> {
+        // Other traffic goes the way of the data.
+        let sender = if cell.workload.access.read { self.bed.target() } else { self.bed.initiator() };
+        let other = match cell.disturbance {
+            Disturbance::Traffic(percent) => Some(OtherTraffic::start(&self.bed, sender, percent)?),
+            _ => None,
+        };
+        let before = self.counts()?;
+        let measured = self.bed.initiator().run(|| crate::bench::run(load, stop))?;
+        let traffic = other.as_ref().map(OtherTraffic::percent);
+        let spent = self.counts()?.since(&before);
+        drop(other);
+        let report = measured.map_err(|why| self.failed(&why.to_string()))?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        if let Some(why) = &report.failure {
+            return Err(self.failed(why));
+        }
+        let sample = sample(&report, &spent, cell.workload, traffic);
+        let sample = sample.ok_or_else(|| self.failed("no command ended within the measurement"))?;
+        Ok(Some(Found { sample, connections_lost: report.connections_lost, engine: report.engine }))
+    }
+
+    fn counts(&self) -> Result<Counts, LabError> {
+        let system =
+            |why: std::io::Error| LabError::System { what: "read the target's usage".to_owned(), why };
+        let process = self.target.process();
+        let own = getrusage(UsageWho::RUSAGE_SELF).map_err(|why| system(why.into()))?;
+        let own = u64::try_from(own.voluntary_context_switches()).unwrap_or(0);
+        Ok(Counts {
+            target: self.target.processor_time().map_err(system)?,
+            switches: voluntary_switches(process) + own,
+            packets: packets_sent(self.bed.initiator())? + packets_sent(self.bed.target())?,
+        })
+    }
+
+    fn failed(&mut self, why: &str) -> LabError {
+        LabError::Target(self.target.end().map_or_else(|| why.to_owned(), |end| format!("{end} ({why})")))
+    }
+}
+
+/// Returns how long a workload is loaded before its measurement and in it. While the commands of the start
+/// fill the link, it is not in the state that is measured.
+pub(super) fn durations(plan: &HyperScsiPlan, cell: &Cell) -> (Duration, Duration) {
+    let under_way = to_f64((u64::from(cell.workload.depth) * u64::from(cell.workload.block)) << 3);
+    let filled = cell.link_plan().rate_bits.map_or(0.0, |bits| under_way / to_f64(bits));
+    let longer = if matches!(cell.disturbance, Disturbance::Loss(_)) { LONGER_WITH_LOSS } else { 1.0 };
+    (
+        seconds(plan.warmup.max(WARMUP_FILLS * filled)),
+        seconds((plan.seconds * longer).max(MEASURED_FILLS * filled)),
+    )
+}
+
+/// How often the commands under way pass a shaped link at least before the measurement and in it.
+const WARMUP_FILLS: f64 = 2.0;
+const MEASURED_FILLS: f64 = 6.0;
+
+/// What both ends used so far; of processor time, only the target.
+struct Counts {
+    target: Duration,
+    switches: u64,
+    packets: u64,
+}
+
+impl Counts {
+    const fn since(&self, before: &Self) -> Self {
+        Self {
+            target: self.target.saturating_sub(before.target),
+            switches: self.switches.saturating_sub(before.switches),
+            packets: self.packets.saturating_sub(before.packets),
+        }
+    }
+}
+
+/// Reads a sample from a benchmark and from what its commands took, warm-up included. Returns none if no
+/// command ended.
+fn sample(report: &BenchReport, spent: &Counts, workload: Workload, traffic: Option<f64>) -> Option<Sample> {
+    let total = report.total();
+    let gb = to_f64(report.commands) * f64::from(workload.bytes_per_command()) / 1e9;
+    if report.commands == 0 || report.bytes_moved <= 0.0 || report.seconds <= 0.0 {
+        return None;
+    }
+    let us = |per_ten_thousand| {
+        (total.count > 0).then(|| total.latency.percentile(per_ten_thousand).as_secs_f64() * 1e6)
+    };
+    Some(Sample {
+        throughput: report.bytes_moved / report.seconds / 1e6,
+        p50: us(5000),
+        p99: us(9900),
+        processor: report.cpu_s / (report.bytes_moved / 1e9) + spent.target.as_secs_f64() / gb,
+        switches: to_f64(spent.switches) / gb,
+        packets: to_f64(spent.packets) / gb,
+        traffic,
+    })
+}
+
+/// Returns a load of sequential reads without a duration.
+fn load(jobs: Vec<Job>, block_bytes: u32, depth: usize) -> BenchPlan {
+    BenchPlan {
+        jobs,
+        read_percent: 100,
+        random: false,
+        block_bytes,
+        depth,
+        range: (0, u64::MAX),
+        time: Duration::ZERO,
+        warmup: Duration::ZERO,
+        count: None,
+        seed: 0,
+        threads: 1,
+        // Processor time spent on polling would hide what the protocols take.
+        reactor: Config { spin_mode: SpinMode::Never, ..Config::default() },
+    }
+}
+
+fn stripe_luns() -> usize {
+    usize::try_from(STRIPE_LUNS).unwrap_or(0)
+}
+
+fn seconds(count: f64) -> Duration {
+    Duration::try_from_secs_f64(count).unwrap_or_default()
+}
+
+/// Converts percent, which the plan limits to 50.
+fn probability(percent: f64) -> Probability {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 500 000")]
+    let per_million = (percent * 1e4).round() as u32;
+    Probability(per_million)
+}
+
+/// Logs in, reads the geometry of the unit and logs out.
+fn geometry_of(url: &str) -> Result<Geometry, LabError> {
+    let url = Url::parse(url).map_err(|why| LabError::Target(why.to_string()))?;
+    let failed = |why: &initiator::Error| LabError::Target(why.report().to_string());
+    let client = Client::new().map_err(|why| failed(&why))?;
+    let geometry = block_on(async {
+        let disk = OpenOptions::new().open(&client, &url).await?;
+        let geometry = disk.geometry();
+        let _ = disk.session().log_out().await;
+        Ok(geometry)
+    });
+    geometry.map_err(|why| failed(&why))
+}
+
+fn explain_rights(why: LabError) -> LabError {
+    if !is_not_permitted(&why) {
+        return why;
+    }
+    LabError::Plan(format!(
+        "{why}: this experiment makes two hosts and the link between them, which needs root (CAP_SYS_ADMIN, \
+         CAP_NET_ADMIN and CAP_NET_RAW)"
+    ))
+}

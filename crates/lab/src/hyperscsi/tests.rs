@@ -1,0 +1,136 @@
+//! Reports from synthetic samples.
+
+use base::rng::Rng;
+
+use super::findings::{comparisons, report};
+use super::samples::{Disturbance, Protocol, Sample};
+use super::*;
+use crate::report::Cell as TableCell;
+
+/// Returns samples in which HyperSCSI moves so many percent more than iSCSI, and digests cost 5 %. A round
+/// has noise of 1 % that is common to all, and 0.2 % that is not. Loss of x % costs iSCSI 4x % and HyperSCSI
+/// x %.
+fn samples(plan: &HyperScsiPlan, gain: f64, seed: u64) -> Measured {
+    let mut rng = Rng::from_seed(seed);
+    let mut noise = move |percent: f64| {
+        1.0 + (f64::from(u16::try_from(rng.below(2001)).unwrap()) / 1000.0 - 1.0) * percent / 100.0
+    };
+    let mut measured = Measured { engine: "io_uring".to_owned(), ..Measured::default() };
+    for cell in Cell::all(plan) {
+        let mut cell_samples = CellSamples::new(cell);
+        for _ in 0..plan.rounds {
+            let round = noise(1.0);
+            for (protocol, list) in &mut cell_samples.contestants {
+                let (percent, per_loss) = match protocol {
+                    Protocol::HyperScsi => (gain, 1.0),
+                    Protocol::Iscsi => (0.0, 4.0),
+                    Protocol::IscsiDigests => (-5.0, 4.0),
+                };
+                let loss = if let Disturbance::Loss(loss) = cell.disturbance { loss } else { 0.0 };
+                let is_shared = matches!(cell.disturbance, Disturbance::Traffic(_));
+                list.push(Sample {
+                    throughput: 10.0
+                        * round
+                        * noise(0.2)
+                        * (1.0 + percent / 100.0)
+                        * (1.0 - loss * per_loss / 100.0),
+                    p50: Some(100.0),
+                    p99: Some(200.0),
+                    processor: noise(0.2),
+                    switches: 1000.0,
+                    packets: 700_000.0,
+                    traffic: is_shared.then_some(50.0),
+                });
+            }
+        }
+        measured.cells.push(cell_samples);
+    }
+    measured
+}
+
+fn check_form(report: &Report) {
+    assert!(!report.summary.is_empty() && report.summary.iter().all(|text| text.ends_with('.')));
+    for table in report.sections.iter().flat_map(|section| &section.tables) {
+        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
+        for cell in table.rows.iter().flatten() {
+            match cell {
+                TableCell::Number(value) => assert!(value.is_finite()),
+                TableCell::Estimate(value) => assert!(value.low <= value.value && value.value <= value.high),
+                TableCell::Text(_) | TableCell::Absent(_) => {}
+            }
+        }
+    }
+    let names: Vec<_> =
+        report.metrics.iter().map(|metric| (&metric.circumstances, &metric.quantity)).collect();
+    for (at, name) in names.iter().enumerate() {
+        assert!(!names[..at].contains(name), "{name:?} is there twice");
+    }
+}
+
+#[test]
+fn a_gain_of_three_percent_is_found_and_none_of_zero() {
+    let seed = std::process::id().into();
+    println!("seed {seed}");
+    let plan = HyperScsiPlan { rounds: 9, ..HyperScsiPlan::quick() };
+    for (gain, found) in [(3.0, true), (-3.0, true), (0.0, false)] {
+        let measured = samples(&plan, gain, seed);
+        let all = comparisons(&measured);
+        let plain: Vec<_> = all.iter().filter(|one| one.base == Protocol::Iscsi).collect();
+        assert_eq!(plain.len(), 3 * 3);
+        for one in plain {
+            assert!((one.change.percent - gain).abs() < 0.5, "{one:?}");
+            assert!(one.change.significant || !found, "{one:?}");
+        }
+        let report = report(&plan, &measured, &Ended::Complete);
+        check_form(&report);
+        let word = if gain < 0.0 { "less" } else { "more" };
+        if found {
+            let start = format!("On a link of 100 Mbit/s HyperSCSI moves {:.0}.", gain.abs());
+            let near = format!("On a link of 100 Mbit/s HyperSCSI moves {:.0}.", gain.abs() - 1.0);
+            assert!(
+                report.summary[0].starts_with(&start) || report.summary[0].starts_with(&near),
+                "{:?}",
+                report.summary
+            );
+            assert!(report.summary[0].contains(word), "{:?}", report.summary);
+        }
+    }
+}
+
+#[test]
+fn the_report_tells_loss_other_traffic_and_what_is_absent() {
+    let plan = HyperScsiPlan::quick();
+    let report = report(&plan, &samples(&plan, 3.0, 5), &Ended::Complete);
+    check_form(&report);
+    let lost = report.summary.iter().find(|text| text.starts_with("If 10 % of the frames")).unwrap();
+    assert!(
+        lost.contains("HyperSCSI keeps 9") && lost.contains("and iSCSI 6") || lost.contains("iSCSI 5"),
+        "{lost}"
+    );
+    assert!(report.summary.iter().any(|text| text.starts_with("Beside other traffic of 90 %")));
+    let absent = report.sections.iter().find(|section| section.title == "Not measured").unwrap();
+    assert!(absent.tables[0].rows.iter().all(|row| matches!(row[1], TableCell::Absent(_))));
+    let published = report.sections.iter().find(|section| section.title == "Published figures").unwrap();
+    assert_eq!(published.tables[0].rows.len(), 4 + 1, "the quick plan has no jumbo frames");
+    assert_eq!(HyperScsiPlan::parse(&report.plan).unwrap(), plan);
+}
+
+#[test]
+fn a_run_without_samples_has_a_report() {
+    let plan = HyperScsiPlan::quick();
+    let mut measured = samples(&plan, 3.0, 6);
+    for (_, list) in measured.cells.iter_mut().flat_map(|cell| &mut cell.contestants) {
+        list.clear();
+    }
+    let report = report(&plan, &measured, &Ended::Early("it was stopped".to_owned()));
+    check_form(&report);
+    assert_eq!(report.summary, ["The run ended before anything could be compared."]);
+    assert!(report.metrics.is_empty());
+}
+
+#[test]
+fn a_frame_leaves_a_share_of_the_rate() {
+    let plan = HyperScsiPlan { mtu: vec![1500], ..HyperScsiPlan::full() };
+    let bound = Cell::all(&plan)[0].frame_bound().unwrap();
+    assert!((bound - 12.5 * 1468.0 / 1538.0).abs() < 1e-9);
+}

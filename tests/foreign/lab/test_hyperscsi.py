@@ -1,0 +1,105 @@
+"""`targe lab hyperscsi` as a user runs it: every protocol has its samples, with loss and beside other traffic, and nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+import servers
+
+TARGE = servers.Targe.binary
+PLAN = """
+rounds = 2
+seconds = 0.1
+warmup = 0.05
+link = ["100M", "unshaped"]
+mtu = [1500, 9000]
+workload = ["read 64K 4", "random-write 4K 1", "stripe-read 256K 1"]
+loss = [0.0, 3.0]
+traffic = [0, 50]
+disturbed_workload = ["read 64K 4"]
+"""
+PROTOCOLS = ("HyperSCSI", "iSCSI", "iSCSI, both digests")
+# Longer than any run may take, seconds.
+RUN_MAX_S = 120
+
+
+def traces():
+    """What an experiment could leave behind: interfaces and named namespaces."""
+    links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
+    names = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    return sorted(link["ifname"] for link in links), names
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts the experiment with a plan; its temporary files are its own."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    before = traces()
+
+    def begin(plan, *prefix):
+        (tmp_path / "plan.toml").write_text(plan)
+        command = [*prefix, TARGE, "lab", "hyperscsi", f"--plan={tmp_path / 'plan.toml'}", f"--out={tmp_path / 'out'}"]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=dict(os.environ, TMPDIR=str(temporary)), preexec_fn=servers.die_with_parent)
+
+    yield begin
+    assert os.listdir(temporary) == [] and traces() == before
+
+
+def result(tmp_path):
+    return json.loads((tmp_path / "out" / "result.json").read_text())
+
+
+def test_measures_every_protocol_on_every_path(start, tmp_path, root):
+    process = start(PLAN)
+    out, errors = process.communicate(timeout=RUN_MAX_S)
+    assert process.returncode == 0, errors
+    report = result(tmp_path)
+    assert report["ended"] == "complete" and out.startswith(report["summary"][0])
+    throughput = {}
+    for metric in report["metrics"]:
+        if metric["quantity"] == "throughput":
+            about = dict(metric["circumstances"])
+            throughput[about["link"], about["MTU"], about["disturbance"], about["workload"], about["protocol"]] = metric["samples"]
+    for link in ("100M", "unshaped"):
+        for mtu in ("1500", "9000"):
+            for workload in ("read 64K 4", "random-write 4K 1", "stripe-read 256K 1"):
+                for protocol in PROTOCOLS:
+                    samples = throughput.pop((link, mtu, "none", workload, protocol))
+                    assert len(samples) == 2 and min(samples) > 0
+                    # Nothing is faster than the wire, but for what the bucket holds and how commands are cut off at the ends.
+                    assert link == "unshaped" or max(samples) < 12.5 * 1.25, (mtu, workload, protocol, samples)
+    for disturbance in ("0 % of frames lost", "3 % of frames lost", "0 % other traffic", "50 % other traffic"):
+        for protocol in PROTOCOLS[:2]:
+            assert min(throughput.pop(("100M", "1500", disturbance, "read 64K 4", protocol))) > 0
+    assert not throughput
+    quantities = {metric["quantity"] for metric in report["metrics"]}
+    assert {"processor time of both ends", "voluntary context switches of both ends", "packets of both ends"} <= quantities
+    bounds = next(section for section in report["sections"] if section["title"] == "Calibration")["tables"][0]["rows"]
+    assert len(bounds) == 4
+    absent = next(section for section in report["sections"] if section["title"] == "Not measured")["tables"][0]["rows"]
+    assert all("absent" in row[1] for row in absent)
+    versions = dict(report["machine"])["targe"]
+    assert "commit " in versions or "without git" in versions
+
+
+def test_a_signal_leaves_a_partial_report(start, tmp_path, root):
+    process = start(PLAN.replace("rounds = 2", "rounds = 1000").replace("[0.0, 3.0]", "[]").replace("[0, 50]", "[]"))
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "ended early" in errors
+    assert "stopped in round" in result(tmp_path)["ended"]["early"] and result(tmp_path)["metrics"]
+
+
+def test_without_rights_it_says_what_it_needs(start, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give up rights on purpose")
+    process = start(PLAN, "setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and "CAP_NET_RAW" in errors and not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package tar
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
 PYTEST := /usr/bin/python3 -m pytest
-.PHONY: help demo test sanitize package sim sim-planted test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-hostile test-reload test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build tidy packages
+.PHONY: help demo test sanitize package sim sim-planted test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-hostile test-reload test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ test-power: build packages  ## what is on the medium whenever the power goes, an
 
 test-attach: build packages  ## LUNs as local disks: NBD clients, loop devices over FUSE, fio
 	$(PYTEST) tests/foreign/attach --server $(SERVER) $(ARGS)
+
+test-luks: build packages  ## LUKS2 images of ours and of cryptsetup, each opened by the other
+	$(PYTEST) tests/foreign/luks $(ARGS)
 
 test-recovery: build packages  ## whole disks verified through a proxy that breaks PDUs, at every recovery level
 	$(PYTEST) tests/recovery $(ARGS)

@@ -557,7 +557,8 @@ def toml(value):
 
 def make_file(path, lun):
     with open(path, "wb") as file:
-        file.truncate(lun.size)
+        # An encrypted disk becomes a LUKS2 image, whose header comes before the data.
+        file.truncate(lun.size + (16 * MIB if lun.encrypted else 0))
         if not lun.thin:
             zeros = bytes(MIB)
             for _ in range(lun.size // MIB):

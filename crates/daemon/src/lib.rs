@@ -9,6 +9,7 @@ pub mod admin;
 pub mod config;
 pub mod fault_injection;
 pub mod log;
+pub mod luks;
 pub mod serve;
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! The state of the copy manager of a unit (SPC-4 §5.17): its operations and its ROD tokens.
 
 pub(crate) mod operations;
-pub(crate) mod token_secret;
 pub(crate) mod tokens;
 
 use operations::Operations;
-use token_secret::Secrets;
+use security::random::HmacDrbg;
 use tokens::Tokens;
 
 /// The state of the copy manager of a unit.
@@ -16,12 +15,12 @@ pub(crate) struct CopyManager {
     /// The ROD tokens that were created.
     pub(crate) tokens: Tokens,
     /// The source of token secrets. Without it the unit creates no tokens.
-    pub(crate) secrets: Option<Secrets>,
+    pub(crate) secrets: Option<HmacDrbg>,
 }
 
 impl CopyManager {
-    /// Seeds the secrets of tokens.
+    /// Seeds the secrets of tokens with bytes of the operating system's generator.
     pub(crate) fn seed(&mut self, entropy: &[u8; 32]) {
-        self.secrets = Some(Secrets::from_seed(entropy));
+        self.secrets = Some(HmacDrbg::new(*entropy));
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     fn the_allocation_length_and_the_initiator_both_limit_the_data() {
         let short = ask(&[0x12, 0, 0, 0, 36, 0], 10);
         assert_eq!((short.data.len(), short.transferable), (10, 36));
-        assert_eq!(ask(&[0x12, 0, 0, 0, 0, 0], 10).data, []);
+        assert_eq!(ask(&[0x12, 0, 0, 0, 0, 0], 10).data, [0_u8; 0]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use base::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 
-use crate::connections::Candidate;
+use crate::candidate::Candidate;
 use crate::engine::StreamEngine;
 
 #[derive(Default)]
@@ -96,7 +96,10 @@ impl Connecting {
             }
             // The engine has dropped its reference, so this is the only one.
             Ok(Ok(())) => match Rc::try_unwrap(attempt.socket) {
-                Ok(socket) => Some(Candidate { socket, peer: attempt.peer, portal: attempt.portal }),
+                Ok(socket) => {
+                    let (peer, portal) = (attempt.peer, attempt.portal);
+                    Some(Candidate { socket, local: None, peer, portal })
+                }
                 Err(_) => {
                     self.failed(attempt.portal, io::Error::other("the socket is still in use"));
                     None

@@ -13,21 +13,21 @@
 //! peer accepts no data ends after at most [`crate::config::Config::stall`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::buffer::Pool;
-use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId, RxBuffer, StreamMachine};
+use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer, StreamMachine};
 use base::time::{Instant, soonest};
 use base::transmit::Transmit;
 use rustix::net::{Shutdown, shutdown, sockopt};
 
+use crate::candidate::Candidate;
 use crate::config::{Config, Limits};
 use crate::engine::{ReceiveEnd, Sending, StreamEngine};
 use crate::files::Errno;
-use crate::listener;
 use crate::memory;
 use crate::slab::Slab;
 use crate::stats::Stats;
@@ -113,13 +113,6 @@ enum State {
     Ending,
 }
 
-/// A connection that waits for admission.
-pub(crate) struct Candidate {
-    pub(crate) socket: OwnedFd,
-    pub(crate) peer: SocketAddr,
-    pub(crate) portal: PortalId,
-}
-
 impl Connections {
     pub(crate) fn new(config: &Config, pool: Pool) -> Self {
         Self {
@@ -188,7 +181,7 @@ impl Connections {
             reset(&candidate.socket);
             return None;
         }
-        let arrival = accept_info(&candidate).ok()?;
+        let arrival = candidate.accept_info().ok()?;
         let socket = Rc::new(candidate.socket);
         let number = self.table.insert(Conn::new(Rc::clone(&socket), peer_ip));
         if engine.open(number, socket).is_err() {
@@ -575,22 +568,6 @@ impl Conn {
             send_listed: false,
         }
     }
-}
-
-/// Sets the options of a new socket, and returns what the state machine needs to know about it.
-fn accept_info(candidate: &Candidate) -> Result<AcceptInfo, Errno> {
-    listener::prepare(&candidate.socket)?;
-    // Each call asks for non-blocking itself where it needs to, and io_uring waits more efficiently on a
-    // blocking socket.
-    rustix::io::ioctl_fionbio(&candidate.socket, false)?;
-    let local = SocketAddr::try_from(rustix::net::getsockname(&candidate.socket)?)?;
-    let mut entropy = [0; 32];
-    let mut filled = 0;
-    while let Some(rest) = entropy.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        let fill = || rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty());
-        filled += rustix::io::retry_on_intr(fill)?;
-    }
-    Ok(AcceptInfo { portal: candidate.portal, local, peer: candidate.peer, entropy })
 }
 
 /// Makes the following close send a reset, so that the kernel keeps no state of the connection.

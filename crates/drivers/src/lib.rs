@@ -18,10 +18,12 @@ pub mod fault_injection;
 pub mod files;
 pub mod listener;
 pub mod message_queue;
+pub mod perf_counter;
 pub mod reactor;
 pub mod stats;
 pub mod waker;
 
+mod candidate;
 mod clock;
 mod connecting;
 mod connections;

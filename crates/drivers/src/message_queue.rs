@@ -1,6 +1,7 @@
 //! Messages from other threads to a reactor.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,12 +44,20 @@ pub(crate) enum Message<M> {
     Stop(Duration),
 }
 
-/// A connection that another thread accepted.
-pub(crate) struct Adoption {
-    pub(crate) stream: TcpStream,
-    pub(crate) portal: PortalId,
-    pub(crate) peer: SocketAddr,
-    pub(crate) bytes: Vec<u8>,
+/// A connection that another thread accepted or made: a TCP socket, or a local socket through which another
+/// thread relays such a connection.
+#[derive(Debug)]
+pub struct Adoption {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// The portal that accepted it, or the number that the caller gave to its attempt to connect.
+    pub portal: PortalId,
+    /// The address of this end of the TCP connection.
+    pub local: SocketAddr,
+    /// The address of the peer.
+    pub peer: SocketAddr,
+    /// The bytes that were already received.
+    pub bytes: Vec<u8>,
 }
 
 impl<M> Handle<M> {
@@ -64,19 +73,13 @@ impl<M> Handle<M> {
         self.message_queue.put(Message::Run(Box::new(job)))
     }
 
-    /// Gives the reactor an open connection and the bytes that were already received on it. The reactor
-    /// treats it like a connection that `portal` accepted; its limits apply.
+    /// Gives the reactor an open connection. The reactor treats it like one that it accepted or made itself;
+    /// its limits apply.
     ///
     /// # Errors
     /// [`Stopped`]; the connection is closed.
-    pub fn adopt(
-        &self,
-        stream: TcpStream,
-        portal: PortalId,
-        peer: SocketAddr,
-        bytes: Vec<u8>,
-    ) -> Result<(), Stopped> {
-        self.message_queue.put(Message::Adopt(Adoption { stream, portal, peer, bytes }))
+    pub fn adopt(&self, adoption: Adoption) -> Result<(), Stopped> {
+        self.message_queue.put(Message::Adopt(adoption))
     }
 
     /// Makes the reactor accept connections from `listener`.

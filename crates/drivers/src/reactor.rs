@@ -12,10 +12,11 @@ use base::ether::{EtherPort, FrameMachine};
 use base::state_machine::{DisconnectReason, PortalId, StreamMachine};
 use base::time::Instant;
 
+use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::config::{Config, EngineChoice, EngineKind};
 use crate::connecting::{Call, Connecting};
-use crate::connections::{Candidate, Connections};
+use crate::connections::Connections;
 use crate::engine::{Engine, Event};
 use crate::epoll::EpollEngine;
 use crate::ether::{PortSocket, Ports};
@@ -371,7 +372,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             let Some(portal) = self.listeners.get(at).and_then(Option::as_ref).map(|it| it.portal) else {
                 continue;
             };
-            let candidate = Candidate { socket, peer, portal };
+            let candidate = Candidate { socket, local: None, peer, portal };
             self.connections.admit(&mut *self.engine, machine, now, candidate);
         }
         found
@@ -410,8 +411,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     }
 
     fn adopt(&mut self, machine: &mut M, now: Instant, adoption: Adoption) {
-        let Adoption { stream, portal, peer, bytes } = adoption;
-        let candidate = Candidate { socket: stream.into(), peer, portal };
+        let Adoption { socket, portal, local, peer, bytes } = adoption;
+        let candidate = Candidate { socket, local: Some(local), peer, portal };
         let Some(conn) = self.connections.admit(&mut *self.engine, machine, now, candidate) else { return };
         if !bytes.is_empty() {
             machine.received(now, conn, &bytes);

@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 
 use base::buffer::Bytes;
 use base::ether::{FrameBatch, Mac};
-use hyperscsi::aead::{Encryptor, Level, SessionKeys};
+use hyperscsi::aead::{Encryptor, SessionKeys};
 use hyperscsi::frame::{Cmd, Flags, Header, VERSION};
 use hyperscsi::pdu::abort::{Abort, AbortReason, AbortResult};
 use hyperscsi::pdu::ack::{Ack, Range, Ranges};
@@ -19,13 +19,13 @@ use hyperscsi::pdu::command::{Command, Manage, Request};
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::discovery::{self, Discovery, ExportedLun, Question};
 use hyperscsi::pdu::name::{GroupName, Name};
-use hyperscsi::pdu::negotiate::{
-    Accept, Answer, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start, StretchCost,
-};
+use hyperscsi::pdu::negotiate::{Accept, Answer, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start};
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::parts;
 use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::{ETHERTYPE, Role};
+use security::Level;
+use security::opaque::StretchCost;
 use transport::command::{Cdb, TaskAttribute};
 use transport::task_management::{TmfFunction, TmfResult};
 

@@ -12,10 +12,11 @@ use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::rng::Rng;
 use base::time::Instant;
 use hyperscsi::Role;
-use hyperscsi::aead::{Level, SessionKeys};
+use hyperscsi::aead::SessionKeys;
 use hyperscsi::connection::{Connection, ConnectionConfig, ConnectionEvent, Message, PathAddress};
 use hyperscsi::frame::{Cmd, Header};
 use hyperscsi::pdu::parameters::Parameters;
+use security::Level;
 
 const BODY: usize = 256 << 10;
 const DEPTH: usize = 16;

@@ -6,7 +6,7 @@
 //! packet numbers are refused by the path's replay guard (`replay`). The session decides when a sender
 //! updates its keys.
 //!
-//! The ciphers are AWS-LC's. The nonce of a frame follows from its packet number alone, so a packet number
+//! The nonce of a frame follows from its packet number alone, so a packet number
 //! used twice would reveal the authentication key. An [`Encryptor`] therefore refuses a packet number that is
 //! not larger than the last of its path.
 
@@ -14,68 +14,24 @@ mod schedule;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 
-use aws_lc_rs::aead::{Aad, Tag};
 use base::ether::FrameBatch;
 use base::time::{Duration, Instant};
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
+use security::Level;
+use security::key_schedule::Secret;
 
 use crate::Role;
 use crate::fault_injection::{Bug, is_injected};
 use crate::frame::{CRC_LEN, Flags, HEADER_LEN, Header, TAG_LEN};
 pub use schedule::SessionKeys;
-use schedule::{Generation, Secret};
+use schedule::{Generation, UPDATE};
 
-/// The protection level of a frame.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Level {
-    /// A CRC32C, against accidental damage only.
-    #[default]
-    None = 0,
-    /// An authentication tag over header and payload, which stay readable.
-    Integrity = 1,
-    /// The same tag, and the payload is encrypted.
-    Encrypt = 2,
-}
-
-impl Level {
-    /// Returns the level with this number.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            0 => Self::None,
-            1 => Self::Integrity,
-            2 => Self::Encrypt,
-            _ => return None,
-        })
-    }
-
-    /// Returns the level of the frame with this header.
-    pub const fn of(header: &Header) -> Self {
-        match (header.protected, header.flags.has(Flags::ENCRYPTED)) {
-            (false, _) => Self::None,
-            (true, false) => Self::Integrity,
-            (true, true) => Self::Encrypt,
-        }
-    }
-
-    /// Returns how many bytes of trailer follow the payload of a frame of this level.
-    pub const fn trailer_len(self) -> usize {
-        match self {
-            Self::None => CRC_LEN,
-            Self::Integrity | Self::Encrypt => TAG_LEN,
-        }
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Integrity => "integrity",
-            Self::Encrypt => "encrypt",
-        })
+/// Returns how many bytes of trailer follow the payload of a frame of this level.
+pub const fn trailer_len(level: Level) -> usize {
+    match level {
+        Level::None => CRC_LEN,
+        Level::Integrity | Level::Encrypt => TAG_LEN,
     }
 }
 
@@ -169,7 +125,7 @@ impl Encryptor {
     /// Makes the encryptor of the frames that `role` sends.
     pub fn for_role(keys: &SessionKeys, role: Role) -> Self {
         let secret = keys.secret_of(role);
-        let generation = secret.generation();
+        let generation = Generation::of(&secret);
         let keys = SealingKeys {
             secret,
             generation,
@@ -209,8 +165,8 @@ impl Encryptor {
     /// Updates to the next generation of keys.
     pub fn update(&mut self, now: Instant) {
         if let Some(keys) = &mut self.keys {
-            keys.secret = keys.secret.next();
-            keys.generation = keys.secret.generation();
+            keys.secret = keys.secret.expand(UPDATE);
+            keys.generation = Generation::of(&keys.secret);
             keys.phase = !keys.phase;
             (keys.frames, keys.bytes, keys.since) = (0, 0, Some(now));
         }
@@ -250,7 +206,7 @@ impl Encryptor {
                 }
             }
         };
-        batch.put(tag.ok_or(EncryptError::Length)?.as_ref());
+        batch.put(&tag.ok_or(EncryptError::Length)?);
         Ok(())
     }
 }
@@ -307,7 +263,7 @@ impl Decryptor {
     /// Makes the decryptor of the frames that the other end sends to `role`.
     pub fn for_role(keys: &SessionKeys, role: Role) -> Self {
         let secret = keys.secret_of(role.other());
-        let generation = secret.generation();
+        let generation = Generation::of(&secret);
         let (phase, keep) = (false, KEEP_MAX);
         let keys = OpeningKeys { secret, generation, phase, previous: None, next: None, keep };
         Self { keys: Some(Box::new(keys)), forged: 0 }
@@ -368,8 +324,8 @@ impl OpeningKeys {
             return open_with(previous, header, frame);
         }
         let (_, next) = self.next.get_or_insert_with(|| {
-            let secret = self.secret.next();
-            let generation = secret.generation();
+            let secret = self.secret.expand(UPDATE);
+            let generation = Generation::of(&secret);
             (secret, generation)
         });
         let payload = open_with(next, header, frame)?;
@@ -430,39 +386,6 @@ pub fn check_crc<'a>(header: &Header, frame: &'a mut [u8]) -> Result<&'a mut [u8
         return Err(DecryptError::Crc);
     }
     whole.get_mut(HEADER_LEN..).ok_or(DecryptError::Short)
-}
-
-/// A key, and the value from which its nonces are made.
-struct Cipher {
-    key: aws_lc_rs::aead::LessSafeKey,
-    iv: [u8; 12],
-}
-
-impl Cipher {
-    fn nonce(&self, pn: u64) -> aws_lc_rs::aead::Nonce {
-        let mut nonce = self.iv;
-        for (byte, pn) in nonce.iter_mut().skip(4).zip(pn.to_be_bytes()) {
-            *byte ^= pn;
-        }
-        aws_lc_rs::aead::Nonce::assume_unique_for_key(nonce)
-    }
-
-    /// Returns `None` only for lengths that no frame has.
-    fn seal(&self, pn: u64, authenticated: &[u8], encrypted: &mut [u8]) -> Option<Tag> {
-        self.key.seal_in_place_separate_tag(self.nonce(pn), Aad::from(authenticated), encrypted).ok()
-    }
-
-    fn open(&self, pn: u64, authenticated: &[u8], tag: &[u8], encrypted: &mut [u8]) -> Option<()> {
-        let opened =
-            self.key.open_in_place_separate_tag(self.nonce(pn), Aad::from(authenticated), tag, encrypted);
-        opened.ok().map(|_| ())
-    }
-}
-
-impl fmt::Debug for Cipher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Cipher(…)")
-    }
 }
 
 /// The bits of a packet number below the path.

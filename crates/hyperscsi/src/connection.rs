@@ -32,7 +32,7 @@ use base::time::{Duration, Instant, soonest};
 pub use self::drops::{DropCounts, DropReason};
 pub use self::event::{ConnectionEvent, Delivery};
 pub use self::stats::{ConnectionStats, PathMtuStatus};
-use crate::aead::{Decryptor, Encryptor, KeyLimits, Level, SessionKeys, UPDATE_EVERY};
+use crate::aead::{Decryptor, Encryptor, KeyLimits, SessionKeys, UPDATE_EVERY};
 use crate::path::pn_space::PATH_SHIFT;
 use crate::path::{Path, PathUpdate, PnHorizon};
 pub use crate::path::{PathAddress, PathStats, PathTotals};
@@ -41,6 +41,7 @@ use crate::pdu::parameters::{Levels, Parameters, Repair};
 use crate::send_queue::{Chunk, SendQueue};
 pub use crate::send_queue::{HEAD_LEN_MAX, Message, MessageId};
 use crate::{Role, frame::TAGS};
+use security::Level;
 
 /// How many paths a session may have at a time.
 pub const PATHS_MAX: usize = 8;

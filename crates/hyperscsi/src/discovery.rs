@@ -17,7 +17,7 @@ use crate::login::rate_limit::TokenBucket;
 use crate::pdu::discovery::{Answer, Discovery, ExportedLun, LUNS_MAX, MACS_MAX, NONCE_LEN, Question};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
-use crate::random::HmacDrbg;
+use security::random::HmacDrbg;
 
 /// The target's side of discovery.
 #[derive(Debug)]

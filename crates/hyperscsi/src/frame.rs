@@ -15,6 +15,7 @@
 //! ```
 
 use base::bytes::{Reader, UnexpectedEof};
+use security::Level;
 
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 28;
@@ -194,6 +195,15 @@ impl From<UnexpectedEof> for BadFrame {
 }
 
 impl Header {
+    /// Returns the protection level of the frame.
+    pub const fn level(&self) -> Level {
+        match (self.protected, self.flags.has(Flags::ENCRYPTED)) {
+            (false, _) => Level::None,
+            (true, false) => Level::Integrity,
+            (true, true) => Level::Encrypt,
+        }
+    }
+
     /// Encodes the header.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let position = FragmentPosition { tag: self.tag, last: self.last, fragment: self.fragment };

@@ -20,7 +20,6 @@ pub mod initiator;
 pub mod login;
 mod path;
 pub mod pdu;
-pub mod random;
 mod send_queue;
 pub mod target;
 

@@ -31,25 +31,21 @@ pub mod target;
 
 pub(crate) mod control_queue;
 pub(crate) mod cookie;
-mod opaque;
 pub(crate) mod rate_limit;
 
 use core::fmt;
 
 use base::ether::{EtherPort, Mac};
+use security::opaque::KE2_LEN;
+use security::random::mac;
 use sha2::{Digest, Sha512};
-
-pub use opaque::{
-    BadCost, BadPassword, Password, PasswordRecord, StretchJob, StretchResult, USUAL_COST, is_bearable,
-};
 
 use crate::aead::SessionKeys;
 use crate::frame::VERSION;
 use crate::pdu::Malformed;
 use crate::pdu::name::{GroupName, Name};
-use crate::pdu::negotiate::{Accept, COOKIE_LEN, KE2_LEN, Negotiated, PROOF_LEN, without_last};
+use crate::pdu::negotiate::{Accept, COOKIE_LEN, Negotiated, PROOF_LEN, without_last};
 use crate::pdu::parameters::{Levels, Parameters, Repair};
-use crate::random::mac;
 
 /// What both ends know when the handshake has succeeded.
 pub struct HandshakeResult {

@@ -20,10 +20,10 @@ use base::buffer::DataList;
 use base::ether::FrameBatch;
 use base::int_cast::to_usize;
 
-use crate::aead::Level;
 use crate::frame::Cmd;
 use crate::path::ranges::Ranges;
 use crate::pdu::disconnect::Disconnect;
+use security::Level;
 
 /// Names a message until it is delivered or withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,7 +11,6 @@ use crate::aead::{KEEP_MAX, UPDATE_AFTER_BYTES, UPDATE_AFTER_FRAMES, UPDATE_EVER
 use crate::connection::{ConnectionConfig, PATHS_MAX};
 use crate::exchange::xid;
 use crate::frame::{CRC_LEN, HEADER_LEN, TAGS};
-use crate::login::USUAL_COST;
 use crate::login::cookie::Cookies;
 use crate::login::target::HandshakeServer;
 use crate::path::congestion::{IGNORED_PERMILLE, TOLERATED_PERMILLE, WAITING_BYTES};
@@ -26,6 +25,7 @@ use crate::pdu::parameters::Parameters;
 use crate::pdu::parts::PARTS_MAX;
 use crate::send_queue::HEAD_LEN_MAX;
 use crate::target::request::REFUSALS_MAX;
+use security::opaque::USUAL_COST;
 
 const DOCUMENT: &str = include_str!("../../../docs/hyperscsi.md");
 

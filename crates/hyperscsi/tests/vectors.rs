@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 
 use base::ether::Mac;
-use hyperscsi::aead::Level;
 use hyperscsi::frame::{Cmd, Flags, Header};
 use hyperscsi::pdu::abort::{Abort, AbortReason, AbortResult};
 use hyperscsi::pdu::ack::{Ack, Range, Ranges};
@@ -13,12 +12,12 @@ use hyperscsi::pdu::command::{Command, Manage, Request};
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::discovery::{Answer, Discovery, ExportedLun, Question};
 use hyperscsi::pdu::name::{GroupName, Name};
-use hyperscsi::pdu::negotiate::{
-    self, Accept, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start, StretchCost,
-};
+use hyperscsi::pdu::negotiate::{self, Accept, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start};
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::parts::{self, Parts};
 use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
+use security::Level;
+use security::opaque::StretchCost;
 use transport::command::{Cdb, TaskAttribute};
 use transport::task_management::{TmfFunction, TmfResult};
 

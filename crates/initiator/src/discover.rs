@@ -69,7 +69,7 @@ pub async fn units(
     let place = Endpoint { transport: first, ..place.clone() };
     let at = || format!("{place}/{}", target.name);
     let mut plan = plan_for(&place, Purpose::Target(target.name.clone()), secrets)?;
-    plan.portals = ways;
+    plan.session.portals = ways;
     let session =
         client.log_in_planned(plan).await.map_err(|source| Error::LogIn { target: at(), source })?;
     let told = LogicalUnit::new(session.clone(), Lun(0)).report_luns().await;

@@ -1,7 +1,7 @@
 //! Runs sessions on a reactor, for callers with a loop of their own.
 
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use base::state_machine::PortalId;
 use base::time::Instant;
 use drivers::config::{Config, EngineKind};
 use drivers::ether::{PortConfig, PortError, PortSocket, Steering};
-use drivers::message_queue::Handle;
+use drivers::message_queue::{Adoption, Handle};
 use drivers::reactor::Reactor;
 use hyperscsi::ETHERTYPE;
 use hyperscsi::frame::SID_AT;
@@ -18,6 +18,7 @@ use iscsi::initiator::contract::{ConnectionView, SessionStats, Slot};
 use iscsi::name::IscsiName;
 use iscsi::text::TextBuilder;
 use scsi::lun::Lun;
+use tls::TlsError;
 use transport::initiator::SubmitError;
 use transport::task_management::TmfFunction;
 
@@ -27,9 +28,9 @@ use crate::identity::Identity;
 use crate::protocol::unusable;
 use crate::session_error::{SessionError, SessionLoss};
 use crate::sessions::frames::stretch;
-use crate::sessions::{DriverRequest, Path, Sessions};
+use crate::sessions::{DriverRequest, Path, Sessions, TlsServer};
 
-pub use crate::login::{HyperScsiPlan, ProtocolPlan, plan, plan_for};
+pub use crate::login::{HyperScsiPlan, IscsiPlan, ProtocolPlan, TlsPlan, plan, plan_for};
 pub use crate::sessions::{DriverEvent, SessionId, TextAnswer, WAITING_MAX};
 #[cfg(doc)]
 use {crate::sessions::Event, transport::task_management::TmfResult};
@@ -352,8 +353,11 @@ impl Driver {
                     }
                 }
                 DriverRequest::Stretch(id, job) => stretch(self.reactor.handle(), id, *job),
-                DriverRequest::Connect(number, address) => {
+                DriverRequest::Connect(number, address, None) => {
                     self.reactor.connect(address, PortalId(number), CALL_PATIENCE);
+                }
+                DriverRequest::Connect(number, address, Some(server)) => {
+                    connect_tls(self.reactor.handle(), number, address, *server);
                 }
                 DriverRequest::Resolve(number, name, port) => {
                     resolve(self.reactor.handle(), number, name, port)
@@ -383,6 +387,29 @@ impl AsFd for Driver {
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Driver({})", self.engine())
+    }
+}
+
+/// Makes a connection with TLS on a thread of its own. The thread gives it to the reactor once the handshake
+/// is complete.
+fn connect_tls(reactor: Handle<Sessions>, number: u32, peer: SocketAddr, server: TlsServer) {
+    let report = reactor.clone();
+    // A reactor that has ended needs neither the connection nor the error.
+    let work = move || match tls::connect(peer, &server.name, &server.settings, CALL_PATIENCE) {
+        Ok((socket, local)) => {
+            let (socket, portal) = (socket.into(), PortalId(number));
+            let _ = reactor.adopt(Adoption { socket, portal, local, peer, bytes: Vec::new() });
+        }
+        Err(why) => {
+            let why = match why {
+                TlsError::Io(why) => why,
+                other => io::Error::other(other),
+            };
+            let _ = reactor.post(move |sessions, _| sessions.connect_failed(number, why));
+        }
+    };
+    if let Err(why) = std::thread::Builder::new().name("targe-tls".to_owned()).spawn(work) {
+        let _ = report.post(move |sessions, _| sessions.connect_failed(number, why));
     }
 }
 

@@ -13,7 +13,6 @@ use base::time::Instant;
 use drivers::config::Config;
 use drivers::ether::PortSocket;
 use drivers::reactor::Reactor;
-use hyperscsi::aead::Level;
 use hyperscsi::discovery::{DiscoveredTarget, DiscoveryClient};
 use hyperscsi::frame::{BadFrame, Header};
 use hyperscsi::pdu::name::{GroupName, Name};
@@ -21,6 +20,7 @@ use iscsi::name::IscsiName;
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::lun::Lun;
+use security::Level;
 
 use crate::driver::port_config;
 use crate::error::Error;

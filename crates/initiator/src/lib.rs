@@ -68,18 +68,18 @@ pub use url::{BadUrl, EnvSecrets, SecretError, Secrets, Url};
 /// The parts of a [`Url`], for programs that build one or read its options. The types of some options are
 /// part of [`crate::unstable`].
 pub mod endpoint {
-    pub use hyperscsi::login::Password;
     pub use iscsi::login::directory::TargetAddress;
     pub use iscsi::name::IscsiName;
+    pub use security::opaque::Password;
 
     pub use crate::url::{
         BadOption, Endpoint, KEYS, Login, OptionKey, Options, PASSWORD_VARIABLE, Protection, Scheme,
-        TARGET_PASSWORD_VARIABLE, Transport,
+        TARGET_PASSWORD_VARIABLE, TlsOptions, Transport,
     };
 }
 
 /// The crates that this library is made of, **without any promise**: they change with every version, and
 /// their types stand in few signatures here, which say so. They are for tools that look into the protocols.
 pub mod unstable {
-    pub use {base, drivers, hyperscsi, iscsi, scsi, store, transport};
+    pub use {base, drivers, hyperscsi, iscsi, scsi, store, tls, transport};
 }

@@ -1,15 +1,19 @@
 //! Makes the plan of a session from a URL.
 
-use hyperscsi::aead::Level;
+use std::path::Path;
+
 use hyperscsi::initiator::contract as ether;
 use hyperscsi::pdu::name::{GroupName, Name};
 use iscsi::initiator::contract::{Portal, Purpose, SessionPlan};
 use iscsi::name::{BadName, IscsiName, Isid};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
+use security::Level;
 use transport::initiator::Retry;
 
-use crate::url::{Endpoint, Options, Protection, SecretError, Secrets, Transport, Url};
+use tls::{ClientSettings, TlsError};
+
+use crate::url::{Endpoint, Options, Protection, SecretError, Secrets, TlsOptions, Transport, Url};
 
 /// The prefix of our iSCSI names; the name of the host follows.
 const NAME: &str = "iqn.2026-11.example.targe:";
@@ -33,6 +37,9 @@ pub enum PlanError {
     /// An iSCSI name that is not valid in HyperSCSI.
     #[error("\"{0}\" is not a HyperSCSI name: it may contain only letters, digits, '-', '.' and ':'")]
     EtherName(String),
+    /// A certificate or a key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// The plan of a session of either protocol.
@@ -40,9 +47,27 @@ pub enum PlanError {
 #[non_exhaustive]
 pub enum ProtocolPlan {
     /// Of iSCSI.
-    Iscsi(Box<SessionPlan>),
+    Iscsi(Box<IscsiPlan>),
     /// Of HyperSCSI.
     HyperScsi(Box<HyperScsiPlan>),
+}
+
+/// The plan of an iSCSI session.
+#[derive(Clone, Debug)]
+pub struct IscsiPlan {
+    /// The session.
+    pub session: SessionPlan,
+    /// TLS around its connections, if they are to have it.
+    pub tls: Option<TlsPlan>,
+}
+
+/// TLS around the connections of a session.
+#[derive(Clone, Debug)]
+pub struct TlsPlan {
+    /// What the initiator trusts, and its certificate if it has one.
+    pub settings: ClientSettings,
+    /// The name in the target's certificate, where it is not the host of the portal.
+    pub name: Option<String>,
 }
 
 /// The plan of a HyperSCSI session.
@@ -56,6 +81,12 @@ pub struct HyperScsiPlan {
 
 impl From<SessionPlan> for ProtocolPlan {
     fn from(plan: SessionPlan) -> Self {
+        Self::from(IscsiPlan { session: plan, tls: None })
+    }
+}
+
+impl From<IscsiPlan> for ProtocolPlan {
+    fn from(plan: IscsiPlan) -> Self {
         Self::Iscsi(Box::new(plan))
     }
 }
@@ -64,7 +95,7 @@ impl ProtocolPlan {
     /// Gives the session a random ISID, which no other session of this host is likely to have.
     pub fn renew_isid(&mut self) {
         match self {
-            Self::Iscsi(plan) => plan.isid = random_isid(),
+            Self::Iscsi(plan) => plan.session.isid = random_isid(),
             Self::HyperScsi(plan) => plan.session.isid = random_isid().0,
         }
     }
@@ -73,7 +104,7 @@ impl ProtocolPlan {
     /// session.
     pub fn set_isid(&mut self, isid: Isid) {
         match self {
-            Self::Iscsi(plan) => plan.isid = isid,
+            Self::Iscsi(plan) => plan.session.isid = isid,
             Self::HyperScsi(plan) => plan.session.isid = isid.0,
         }
     }
@@ -81,7 +112,7 @@ impl ProtocolPlan {
     /// Returns how many connections the session is to have. HyperSCSI has no connections; it uses all paths.
     pub fn connections(&self) -> u16 {
         match self {
-            Self::Iscsi(plan) => plan.connections,
+            Self::Iscsi(plan) => plan.session.connections,
             Self::HyperScsi(_) => 1,
         }
     }
@@ -89,14 +120,14 @@ impl ProtocolPlan {
     /// Sets how many connections the session is to have. Does nothing for HyperSCSI.
     pub fn set_connections(&mut self, connections: u16) {
         if let Self::Iscsi(plan) = self {
-            plan.connections = connections;
+            plan.session.connections = connections;
         }
     }
 
     /// Raises the number of commands that the session accepts at a time to at least `tasks`.
     pub fn want_tasks(&mut self, tasks: usize) {
         let limit = match self {
-            Self::Iscsi(plan) => &mut plan.limits.tasks_max,
+            Self::Iscsi(plan) => &mut plan.session.limits.tasks_max,
             Self::HyperScsi(plan) => &mut plan.session.limits.tasks_max,
         };
         *limit = tasks.max(*limit);
@@ -157,7 +188,7 @@ fn adjust(plan: &mut ether::SessionPlan, options: &Options) {
 ///
 /// # Errors
 /// [`PlanError`]
-pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Result<SessionPlan, PlanError> {
+pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Result<IscsiPlan, PlanError> {
     let options = &place.options;
     let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
     let Transport::Iscsi(portal) = &place.transport else { return Err(PlanError::NotIscsi) };
@@ -172,7 +203,20 @@ pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Re
     if let Some(within) = options.connect_timeout {
         plan.limits.login_within = within;
     }
-    Ok(plan)
+    Ok(IscsiPlan { session: plan, tls: options.tls.as_ref().map(TlsPlan::read).transpose()? })
+}
+
+impl TlsPlan {
+    /// Reads the files of the options.
+    ///
+    /// # Errors
+    /// [`TlsError`], a part of [`crate::unstable`], names the file and what is wrong with it.
+    pub fn read(options: &TlsOptions) -> Result<Self, TlsError> {
+        let identity = options.certificate.as_ref().zip(options.key.as_ref());
+        let identity = identity.map(|(certificate, key)| (Path::new(certificate), Path::new(key)));
+        let settings = ClientSettings::read(options.authority.as_ref().map(Path::new), identity)?;
+        Ok(Self { settings, name: options.name.clone() })
+    }
 }
 
 /// Returns the iSCSI name that is used if the URL has none: one name for each host.

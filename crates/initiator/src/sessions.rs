@@ -3,6 +3,7 @@
 
 mod abort;
 mod command_timeout;
+mod connecting;
 mod events;
 pub(crate) mod frames;
 mod identity_check;
@@ -31,21 +32,22 @@ use base::buffer::Pool;
 use base::ether::EtherPort;
 use base::state_machine::ConnId;
 use base::time::Instant;
-use hyperscsi::login::{StretchJob, StretchResult};
 use iscsi::initiator::Session;
-use iscsi::initiator::contract::{Event as Asked, SessionOrigin, SessionStats, Slot};
-use iscsi::login::directory::TargetAddress;
+use iscsi::initiator::contract::{Event as Asked, SessionOrigin, SessionStats};
 use scsi::lun::Lun;
+use security::opaque::{StretchJob, StretchResult};
 use transport::initiator::{Outcome, SubmitError};
 use transport::initiator::{TaskId, TmfId};
 use transport::task_management::TmfFunction;
 
 use crate::command::{Command, CommandError};
 use crate::fault_injection::{self, Bug};
-use crate::login::ProtocolPlan;
+use crate::login::{IscsiPlan, ProtocolPlan, TlsPlan};
 use crate::protocol::{HyperScsiSession, ProtocolEvent, ProtocolSession};
 use crate::retry::{PendingCommand, RetryDecision};
-use crate::session_error::{self, ProtocolEndReason, SessionError};
+use crate::session_error::{ProtocolEndReason, SessionError};
+use connecting::ConnectAttempt;
+pub(crate) use connecting::TlsServer;
 
 pub use events::{AsyncMessage, DriverEvent, EscalationStep, Event, SessionUp, TextAnswer};
 pub use paths::{Path, PathError};
@@ -73,6 +75,8 @@ pub(crate) struct Sessions {
     orphans: VecDeque<ConnId>,
     /// Host names that other threads have resolved.
     resolved: VecDeque<(u32, io::Result<Vec<SocketAddr>>)>,
+    /// Connections that other threads could not make.
+    failed_connects: VecDeque<(u32, io::Error)>,
     ports: frames::Ports,
     /// Results of slow handshake steps that other threads have executed.
     stretched: VecDeque<(SessionId, StretchResult)>,
@@ -83,6 +87,8 @@ pub(crate) struct Sessions {
 
 struct SessionEntry {
     session: ProtocolSession,
+    /// TLS around its connections.
+    tls: Option<TlsPlan>,
     /// The commands that the session executes, by the index of their task.
     tasks: Vec<Option<PendingCommand>>,
     /// Commands that the session has ended without having reported it, and whose task index it has given to
@@ -109,21 +115,11 @@ struct SessionEntry {
     forgotten: bool,
 }
 
-/// A connection that is being opened.
-struct ConnectAttempt {
-    session: SessionId,
-    slot: Slot,
-    /// The addresses to try after the current one.
-    next: VecDeque<SocketAddr>,
-    current: Option<SocketAddr>,
-    name: String,
-}
-
 /// A request to the reactor, or to a resolver, for a session.
 #[derive(Debug)]
 pub(crate) enum DriverRequest {
-    /// Connects, and reports the result with this number.
-    Connect(u32, SocketAddr),
+    /// Connects, with TLS to this server if one is given, and reports the result with this number.
+    Connect(u32, SocketAddr, Option<Box<TlsServer>>),
     /// Resolves a host name, and calls [`Sessions::host_resolved`] with this number.
     Resolve(u32, String, u16),
     /// Opens an interface under this number, or calls [`Sessions::port_failed`] with it.
@@ -143,6 +139,7 @@ impl Sessions {
             next_dial: 0,
             orphans: VecDeque::new(),
             resolved: VecDeque::new(),
+            failed_connects: VecDeque::new(),
             ports: frames::Ports::default(),
             stretched: VecDeque::new(),
             events: VecDeque::new(),
@@ -155,8 +152,13 @@ impl Sessions {
         let id = SessionId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
         let pool = self.pool.clone();
+        let mut tls = None;
         let session = match plan {
-            ProtocolPlan::Iscsi(plan) => ProtocolSession::Iscsi(Box::new(Session::new(now, *plan, pool))),
+            ProtocolPlan::Iscsi(plan) => {
+                let IscsiPlan { session, tls: wanted } = *plan;
+                tls = wanted;
+                ProtocolSession::Iscsi(Box::new(Session::new(now, session, pool)))
+            }
             ProtocolPlan::HyperScsi(mut plan) => {
                 plan.session.sid_first = Some(self.sid_first);
                 ProtocolSession::HyperScsi(Box::new(HyperScsiSession {
@@ -167,6 +169,7 @@ impl Sessions {
         };
         let entry = SessionEntry {
             session,
+            tls,
             tasks: Vec::new(),
             ended: Vec::new(),
             manages: BTreeMap::new(),
@@ -260,43 +263,15 @@ impl Sessions {
         entry.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
     }
 
-    /// Records that a connection attempt failed. Returns the request to try the next address, if there is
-    /// one.
-    pub(crate) fn dial_failed(
-        &mut self,
-        now: Instant,
-        number: u32,
-        why: &io::Error,
-    ) -> Option<DriverRequest> {
-        let attempt = self.attempts.get_mut(&number)?;
-        let told = match attempt.current {
-            Some(address) => session_error::unreachable(address, why),
-            None => session_error::unresolved(&attempt.name, why),
-        };
-        if let Some(address) = attempt.next.pop_front() {
-            attempt.current = Some(address);
-            return Some(DriverRequest::Connect(number, address));
-        }
-        let ConnectAttempt { session, slot, .. } = self.attempts.remove(&number)?;
-        if let Some(entry) = self.entry(session) {
-            entry.system = Some(told);
-            if let Some(session) = entry.session.iscsi() {
-                session.connect_failed(now, slot);
-            }
-        }
-        None
-    }
-
-    /// Records the addresses of a host name that was resolved.
-    pub(crate) fn host_resolved(&mut self, number: u32, found: io::Result<Vec<SocketAddr>>) {
-        self.resolved.push_back((number, found));
-    }
-
     /// Processes the requests and events of the sessions. Returns whether there were any; requests to the
     /// driver are added to `errands`.
     pub(crate) fn process_pending(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
         self.entries.retain(|_, entry| !entry.forgotten || entry.session.is_closing());
         let mut any = false;
+        while let Some((number, why)) = self.failed_connects.pop_front() {
+            errands.extend(self.dial_failed(now, number, &why));
+            any = true;
+        }
         while let Some((number, found)) = self.resolved.pop_front() {
             errands.extend(self.host_found(now, number, found));
             any = true;
@@ -322,27 +297,6 @@ impl Sessions {
             any |= self.follow_paths(id);
         }
         any | self.ether_errands(now, errands)
-    }
-
-    fn host_found(
-        &mut self,
-        now: Instant,
-        number: u32,
-        found: io::Result<Vec<SocketAddr>>,
-    ) -> Option<DriverRequest> {
-        let found = found.and_then(|found| {
-            if found.is_empty() { Err(io::Error::other("it has no address")) } else { Ok(found) }
-        });
-        match found {
-            Ok(found) => {
-                let attempt = self.attempts.get_mut(&number)?;
-                attempt.next = found.into();
-                let first = attempt.next.pop_front()?;
-                attempt.current = Some(first);
-                Some(DriverRequest::Connect(number, first))
-            }
-            Err(why) => self.dial_failed(now, number, &why),
-        }
     }
 
     fn handle_iscsi_event(
@@ -406,41 +360,6 @@ impl Sessions {
             Asked::Redirected { to, .. } => Event::Redirected { to: to.to_string() },
         };
         self.report(id, news);
-    }
-
-    fn attempt(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> DriverRequest {
-        let number = self.next_dial;
-        self.next_dial = self.next_dial.wrapping_add(1);
-        let mut attempt =
-            ConnectAttempt { session, slot, next: VecDeque::new(), current: None, name: String::new() };
-        let errand = match to {
-            TargetAddress::Socket(address) => {
-                attempt.current = Some(address);
-                DriverRequest::Connect(number, address)
-            }
-            TargetAddress::Host { name, port } => {
-                attempt.name.clone_from(&name);
-                DriverRequest::Resolve(number, name, port)
-            }
-        };
-        self.attempts.insert(number, attempt);
-        errand
-    }
-
-    /// Records the system error of a connection attempt that took too long.
-    fn note_slow(&mut self, id: SessionId, slot: Slot) {
-        let late = io::Error::from(io::ErrorKind::TimedOut);
-        let told = self.attempts.values().find(|attempt| (attempt.session, attempt.slot) == (id, slot)).map(
-            |attempt| {
-                attempt.current.map_or_else(
-                    || session_error::unresolved(&attempt.name, &late),
-                    |at| session_error::unreachable(at, &late),
-                )
-            },
-        );
-        if let (Some(told), Some(entry)) = (told, self.entry(id)) {
-            entry.system = Some(told);
-        }
     }
 
     fn entry(&mut self, id: SessionId) -> Option<&mut SessionEntry> {

@@ -10,15 +10,15 @@ mod query;
 
 use std::fmt;
 
-use hyperscsi::login::Password;
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials, Secret};
 use iscsi::login::directory::{DEFAULT_PORT, TargetAddress};
 use iscsi::login::initiator::AuthPlan;
 use iscsi::name::IscsiName;
 use scsi::lun::Lun;
+use security::opaque::Password;
 
-pub use query::{BadOption, KEYS, OptionKey, Options, Protection};
+pub use query::{BadOption, KEYS, OptionKey, Options, Protection, TlsOptions};
 
 /// The URL of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]

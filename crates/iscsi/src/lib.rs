@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod aead;
 pub mod chap;
 pub mod digest;
 pub mod discovery;
@@ -18,6 +19,7 @@ pub mod keys;
 pub mod login;
 pub mod name;
 pub mod negotiate;
+pub mod opaque;
 pub mod pdu;
 mod pdu_writer;
 pub mod recovery;

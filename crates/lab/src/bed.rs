@@ -1,9 +1,7 @@
-//! A bed: two hosts on this machine, the link between them, and a target on one of them.
+//! A bed: two hosts on this machine, and the link between them.
 //!
 //! A host is a network namespace without a name, and the link a veth pair. Both vanish with the process that
-//! made them, however it ends. The target is a child process; it ends when its standard input closes, which
-//! the kernel does when this process is killed. A bed needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, and no
-//! program but ours.
+//! made them, however it ends. A bed needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, and no program but ours.
 //!
 //! A shaped link counts what a real wire carries: a frame of 1500 bytes occupies 1538 bytes of it, with
 //! Ethernet header, preamble, frame check sequence and gap. TCP hands a shaped interface segments of one
@@ -15,21 +13,16 @@ mod checksum_offload;
 mod link;
 mod namespace;
 mod netlink;
-mod processor_time;
 mod relay;
-mod target;
 #[cfg(test)]
 mod tests;
 mod traffic;
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 pub use calibration::{Calibration, Echo, echo_rate};
 pub use namespace::Namespace;
-pub use processor_time::{processor_time, voluntary_switches};
 pub use relay::Relay;
-pub use target::Target;
 pub use traffic::{BareFrames, OtherTraffic, frame_rate, packets_sent};
 
 use crate::experiment::LabError;
@@ -139,24 +132,6 @@ impl Bed {
     /// Returns the target's host.
     pub const fn target(&self) -> &Namespace {
         &self.target
-    }
-
-    /// Starts `program serve` with these LUNs on the target's host, and waits until it listens.
-    ///
-    /// # Errors
-    /// [`LabError::Target`] with what the program printed if it does not start.
-    pub fn serve(&self, program: &Path, luns: &[String]) -> Result<Target, LabError> {
-        Target::start(&self.target, program, luns, &[])
-    }
-
-    /// Starts `program serve` as [`Self::serve`] does, and serves the LUNs to a group on the Ethernet of the
-    /// link too.
-    ///
-    /// # Errors
-    /// As [`Self::serve`].
-    pub fn serve_group(&self, program: &Path, luns: &[String], group: &str) -> Result<Target, LabError> {
-        let group = format!("--group={group}");
-        Target::start(&self.target, program, luns, &["--iface=eth0", &group])
     }
 
     /// Measures the rates of bare TCP streams through the link.

@@ -13,7 +13,6 @@ mod plan;
 mod samples;
 #[cfg(test)]
 mod tests;
-mod text;
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -13,7 +13,8 @@
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
 //! * [`risk`] measures what becomes of damaged PDUs with and without digests.
-//! * [`child_target`] is a target on the loopback interface.
+//! * [`targets`] compares targets side by side.
+//! * [`target_process`] starts a target as a child process, measures it, and ends it.
 //! * [`experiment`] is what experiments have in common, [`plan`] what their plans can name, and [`report`]
 //!   what they result in; [`machine`] describes where they ran.
 //!
@@ -22,7 +23,7 @@
 
 pub mod bed;
 pub mod bench;
-pub mod child_target;
+mod client_load;
 pub mod corrupter;
 pub mod digests;
 pub mod experiment;
@@ -34,5 +35,8 @@ pub mod report;
 pub mod risk;
 pub mod signature;
 pub mod statistics;
+pub mod target_process;
+pub mod targets;
+mod text;
 pub mod verify;
 pub mod wire;

@@ -28,13 +28,13 @@ use initiator::endpoint::{TargetAddress, Transport};
 use initiator::{Client, Disk, Url, block_on};
 use oracle::block_header::DeviceId;
 
-use crate::child_target::ChildTarget;
 use crate::corrupter::Corrupter;
 use crate::experiment::{Control, LabError};
 use crate::machine;
 use crate::plan::Digests;
 use crate::report::{Ended, Report};
 use crate::signature::{SIGNATURE_LEN, signature};
+use crate::target_process::ServedTarget;
 use lane::{Bench, Combination, Lane, Trial};
 use outcome::Counts;
 use plan::{Fault, RiskPlan};
@@ -152,12 +152,12 @@ pub fn measure(
 }
 
 impl Subject {
-    fn open(&self) -> Result<(Url, Option<ChildTarget>), LabError> {
+    fn open(&self) -> Result<(Url, Option<ServedTarget>), LabError> {
         match self {
             Self::Url { url, .. } => Ok((url.as_ref().clone(), None)),
             Self::Child { program } => {
-                let child = ChildTarget::start(program, CHILD_LUN)?;
-                let url = Url::parse(&child.url()).map_err(|error| LabError::Target(error.to_string()))?;
+                let child = ServedTarget::start(None, program, &[CHILD_LUN.to_owned()])?;
+                let url = Url::parse(&child.url(0)).map_err(|error| LabError::Target(error.to_string()))?;
                 Ok((url, Some(child)))
             }
         }

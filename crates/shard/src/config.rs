@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
 use device::contract::{Access, RelativePort};
-use hyperscsi::aead::Level;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::Credentials;
@@ -16,6 +15,7 @@ use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
+use security::Level;
 use target::units::UnitId;
 
 /// The portals of a shard, and its targets.

@@ -3,13 +3,13 @@
 use alloc::collections::BTreeMap;
 
 use base::ether::{EtherPort, PortState};
-use hyperscsi::aead::Level;
 use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
 use hyperscsi::pdu::discovery::ExportedLun;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::parameters::{Levels, Parameters};
 use hyperscsi::target::contract::SessionDirectory;
 use scsi::lun::Lun;
+use security::Level;
 use target::target::Target;
 use transport::target::SessionId;
 

@@ -6,7 +6,6 @@ use std::fmt;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::BlockSize;
-use hyperscsi::aead::Level;
 use hyperscsi::pdu::parameters::Repair;
 use iscsi::initiator::contract::Limits as SessionLimits;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
@@ -14,6 +13,7 @@ use iscsi::target::engine::Limits;
 use netem::frame::FramePlan;
 use netem::probability::{DurationRange, Probability};
 use netem::stream::StreamPlan;
+use security::Level;
 use transport::initiator::{Retry, Retry as FrameRetry};
 
 use crate::media::MediumPlan;

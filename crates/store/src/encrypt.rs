@@ -1,5 +1,8 @@
-//! A filter that encrypts a medium at rest: AES-256-XTS with one data unit per sector, under a key that can
-//! be replaced (crypto erase).
+//! A filter that encrypts a medium at rest: AES-XTS with one data unit per sector, under a key that can be
+//! replaced (crypto erase).
+//!
+//! [`Encrypted::of_volume`] is the data of a LUKS2 image, behind its header.
+//! [`Encrypted::new`] is a medium without a header: memory, or an image of targe's former format.
 //!
 //! # What it protects from, and what not
 //!
@@ -13,43 +16,74 @@
 //! A sector of zeros on the inner medium reads as zeros. An encrypted sector is taken never to be all zeros:
 //! only one of the 2^4096 possible sectors of 512 bytes is.
 //!
+//! dm-crypt decrypts such a sector like any other, so what it reads there is no zeros. A LUKS2 volume
+//! therefore does not promise that deallocated ranges read as zeros, and encrypts the zeros of
+//! [`OpAction::WriteZeroes`]: whatever a host was promised, dm-crypt reads too.
+//!
 //! A [`KeyStore`] keeps the key.
 
-mod xts;
+pub mod shared_volume;
+pub(crate) mod xts;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::fmt;
 
 use base::buffer::{Buf, Bytes, DataList, Pool};
+use base::int_cast::{to_u64, to_usize};
 use zeroize::Zeroizing;
 
-use crate::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput, Space, Store};
+use crate::api::{
+    Capabilities, Completion, Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Space, Store,
+};
 use xts::Xts;
 
-/// The length of a [`MediaKey`] in bytes: two keys of AES-256.
+/// The length of a [`MediaKey`] in bytes: two keys of AES-256. LUKS2 media of others can have two keys of
+/// AES-128.
 pub const MEDIA_KEY_LEN: usize = 64;
 
 /// The largest buffer for encrypted data in bytes: the largest that pools keep.
 const BUF_LEN_MAX: usize = 1 << 20;
 
-/// The key of a medium.
+/// The key of a medium: two keys of AES-256, or of AES-128.
 #[derive(Clone)]
-pub struct MediaKey(Zeroizing<[[u8; 32]; 2]>);
+pub struct MediaKey(KeyHalves);
+
+/// The keys of the data and of the tweaks.
+#[derive(Clone)]
+pub(crate) enum KeyHalves {
+    Aes128(Zeroizing<[[u8; 16]; 2]>),
+    Aes256(Zeroizing<[[u8; 32]; 2]>),
+}
 
 impl MediaKey {
     /// Takes the two halves, fresh bytes of a good random generator: first the key of the data, then the key
     /// of the tweaks (the numbers of data units).
     pub fn new(halves: [[u8; 32]; 2]) -> Self {
-        Self(Zeroizing::new(halves))
+        Self(KeyHalves::Aes256(Zeroizing::new(halves)))
     }
 
-    /// Returns all [`MEDIA_KEY_LEN`] bytes, for the key store that keeps them.
+    /// Takes both halves from one slice of 64 bytes (AES-256) or 32 bytes (AES-128). Returns `None` for any
+    /// other length.
+    pub fn from_slice(key: &[u8]) -> Option<Self> {
+        if let ([data, tweak], []) = key.as_chunks() {
+            return Some(Self(KeyHalves::Aes256(Zeroizing::new([*data, *tweak]))));
+        }
+        match key.as_chunks() {
+            ([data, tweak], []) => Some(Self(KeyHalves::Aes128(Zeroizing::new([*data, *tweak])))),
+            _ => None,
+        }
+    }
+
+    /// Returns all bytes, [`MEDIA_KEY_LEN`] or half as many, for the key store that keeps them.
     pub fn bytes(&self) -> &[u8] {
-        self.0.as_flattened()
+        match &self.0 {
+            KeyHalves::Aes128(halves) => halves.as_flattened(),
+            KeyHalves::Aes256(halves) => halves.as_flattened(),
+        }
     }
 
-    fn halves(&self) -> &[[u8; 32]; 2] {
+    pub(crate) const fn halves(&self) -> &KeyHalves {
         &self.0
     }
 }
@@ -76,6 +110,28 @@ impl DataUnit {
             Self::B512 => 512,
             Self::B4096 => 4096,
         }
+    }
+}
+
+/// The place of the data of a LUKS2 image, and its key.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// The key of the data.
+    pub key: MediaKey,
+    /// The first byte of the data on the medium.
+    pub offset: u64,
+    /// The length of the data in bytes; `None` if it goes to the end of the medium.
+    pub len: Option<u64>,
+    /// The unit of encryption.
+    pub sector_len: DataUnit,
+    /// Added to the number of each sector.
+    pub iv_tweak: u64,
+}
+
+impl Volume {
+    /// Returns whether the data begin at a whole number of blocks of `block_len` bytes.
+    pub const fn is_aligned(&self, block_len: u32) -> bool {
+        self.offset.is_multiple_of(block_len as u64)
     }
 }
 
@@ -115,37 +171,152 @@ pub struct Encrypted<S, K> {
     keeper: K,
     /// `None` once it is unknown which key is stored.
     xts: Option<Xts>,
-    unit: DataUnit,
+    layout: Layout,
     pool: Pool,
     /// The offsets of the reads under way.
     reads: BTreeMap<OpId, u64>,
     /// The plain data of the writes under way.
     writes: BTreeMap<OpId, DataList>,
+    /// The ranges of zeros that are still to be written, encrypted.
+    zeroings: BTreeMap<OpId, Zeroing>,
     /// The other changes under way.
     changes: BTreeSet<OpId>,
     replacing: Option<OpId>,
     ready: VecDeque<Completion>,
 }
 
+/// Where the encrypted data is on the inner medium, and how its sectors are numbered.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    unit: DataUnit,
+    /// The first byte of the data.
+    offset: u64,
+    /// The most bytes of data.
+    len_max: u64,
+    /// The number of the first data unit.
+    first_number: u64,
+    /// The bytes that one number stands for: dm-crypt numbers sectors of 512 bytes, whatever the data unit.
+    number_len: u64,
+    /// Whether zeros are encrypted like other data, and a deallocated range need not read as zeros.
+    luks: bool,
+}
+
+impl Layout {
+    fn of_volume(volume: &Volume) -> Self {
+        Self {
+            unit: volume.sector_len,
+            offset: volume.offset,
+            len_max: volume.len.unwrap_or(u64::MAX),
+            first_number: volume.iv_tweak,
+            number_len: 512,
+            luks: true,
+        }
+    }
+
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        let unit = self.unit.bytes();
+        let len = inner.len.saturating_sub(self.offset).min(self.len_max);
+        Capabilities {
+            len: len - len % u64::from(unit),
+            deallocated_reads_zero: inner.deallocated_reads_zero && !self.luks,
+            logical_block_len: inner.logical_block_len.max(unit),
+            preferred_block_len: inner.preferred_block_len.max(unit),
+            crypto_erase: !inner.read_only,
+            ..inner
+        }
+    }
+
+    /// Returns whether a range of the inner medium is whole data units.
+    fn is_whole(&self, at: u64, len: u64) -> bool {
+        let unit = u64::from(self.unit.bytes());
+        at.saturating_sub(self.offset).is_multiple_of(unit) && len.is_multiple_of(unit)
+    }
+
+    /// Returns the operation with its offset on the inner medium.
+    fn shifted(self, mut action: OpAction) -> Result<OpAction, Fault> {
+        let (first, len) = action.range();
+        let limit = self.len_max;
+        if first.checked_add(len).is_none_or(|end| end > limit) {
+            return Err(Fault::OutOfRange);
+        }
+        match &mut action {
+            OpAction::Read { at, .. }
+            | OpAction::Write { at, .. }
+            | OpAction::Deallocate { at, .. }
+            | OpAction::WriteZeroes { at, .. }
+            | OpAction::MapStatus { at, .. } => {
+                *at = at.checked_add(self.offset).ok_or(Fault::OutOfRange)?;
+            }
+            OpAction::Flush | OpAction::CryptoErase => {}
+        }
+        Ok(action)
+    }
+
+    /// Returns a failure with its offset in the data.
+    fn unshifted(&self, failure: Failure) -> Failure {
+        Failure { at: failure.at.map(|at| at.saturating_sub(self.offset)), ..failure }
+    }
+
+    /// Returns a result with its offsets in the data.
+    fn unshifted_output(&self, output: OpOutput) -> OpOutput {
+        match output {
+            OpOutput::MapStatus(mut extents) => {
+                extents.iter_mut().for_each(|extent| extent.at = extent.at.saturating_sub(self.offset));
+                OpOutput::MapStatus(extents)
+            }
+            other => other,
+        }
+    }
+}
+
+/// A range of zeros that is being written.
+#[derive(Clone, Copy, Debug)]
+struct Zeroing {
+    at: u64,
+    end: u64,
+    durability: Durability,
+}
+
 impl<S: Store, K: KeyStore> Encrypted<S, K> {
+    /// Opens the data of a LUKS2 image, which `inner` holds from the header on. `keeper` stores the key.
+    /// Buffers are taken from `pool`. A medium whose blocks the data are not aligned to refuses every read
+    /// and write, see [`Volume::is_aligned`].
+    pub fn of_volume(inner: S, keeper: K, volume: &Volume, pool: Pool) -> Self {
+        Self::with_layout(inner, keeper, &volume.key, Layout::of_volume(volume), pool)
+    }
+
     /// Encrypts with `key`, which `keeper` stores, all data written to `inner`. Buffers are taken from
     /// `pool`.
     pub fn new(inner: S, keeper: K, key: &MediaKey, unit: DataUnit, pool: Pool) -> Self {
+        let number_len = u64::from(unit.bytes());
+        let layout = Layout { unit, offset: 0, len_max: u64::MAX, first_number: 0, number_len, luks: false };
+        Self::with_layout(inner, keeper, key, layout, pool)
+    }
+
+    fn with_layout(inner: S, keeper: K, key: &MediaKey, layout: Layout, pool: Pool) -> Self {
         Self {
             inner,
             keeper,
             xts: Some(Xts::new(key)),
-            unit,
+            layout,
             pool,
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
+            zeroings: BTreeMap::new(),
             changes: BTreeSet::new(),
             replacing: None,
             ready: VecDeque::new(),
         }
     }
 
+    /// Returns the inner medium.
+    #[cfg(test)]
+    pub(crate) fn into_inner(self) -> S {
+        self.inner
+    }
+
     fn begin(&mut self, id: OpId, action: OpAction) -> Result<(), Fault> {
+        let action = self.layout.shifted(action)?;
         if matches!(action, OpAction::Flush | OpAction::MapStatus { .. }) {
             self.inner.submit(Op { id, action });
             return Ok(());
@@ -162,9 +333,14 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
             }
             OpAction::Write { at, data, durability } => {
                 self.checked(at, data.len())?;
-                let hidden = encrypted(xts, self.unit, &self.pool, at, &data);
+                let hidden = encrypted(xts, &self.layout, &self.pool, at, &data);
                 self.writes.insert(id, data);
                 OpAction::Write { at, data: hidden, durability }
+            }
+            OpAction::WriteZeroes { at, len, durability, .. } if self.layout.luks && len > 0 => {
+                self.checked(at, to_usize(len))?;
+                let end = at.saturating_add(len);
+                return self.write_zeros(id, Zeroing { at, end, durability });
             }
             other => {
                 self.changes.insert(id);
@@ -175,17 +351,52 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
         Ok(())
     }
 
+    /// Writes the next piece of a range of zeros.
+    fn write_zeros(&mut self, id: OpId, zeroing: Zeroing) -> Result<(), Fault> {
+        let Some(xts) = &self.xts else { return Err(Fault::Gone) };
+        let Zeroing { at, end, durability } = zeroing;
+        let len = end.saturating_sub(at).min(to_u64(BUF_LEN_MAX));
+        let mut buf = self.pool.take(to_usize(len));
+        buf.append_zeros(to_usize(len));
+        for (number, sector) in sectors(&self.layout, at, 0, &mut buf) {
+            xts.encrypt(number, sector);
+        }
+        self.zeroings.insert(id, Zeroing { at: at.saturating_add(len), end, durability });
+        self.inner.submit(Op { id, action: OpAction::Write { at, data: buf.freeze().into(), durability } });
+        Ok(())
+    }
+
+    /// Continues to write zeros after one piece is done. Returns the completion at the end.
+    fn continue_zeros(
+        &mut self,
+        id: OpId,
+        zeroing: Zeroing,
+        result: Result<OpOutput, Failure>,
+    ) -> Option<Completion> {
+        match result {
+            Ok(OpOutput::Done(written)) => written.into_parts().for_each(|part| self.pool.recycle(part)),
+            Ok(_) => {}
+            Err(failure) => return Some(Completion { id, result: Err(failure) }),
+        }
+        if zeroing.at < zeroing.end {
+            return match self.write_zeros(id, zeroing) {
+                Ok(()) => None,
+                Err(fault) => Some(Completion { id, result: Err(fault.into()) }),
+            };
+        }
+        Some(Completion { id, result: Ok(OpOutput::Done(DataList::new())) })
+    }
+
     fn checked(&self, at: u64, len: usize) -> Result<u64, Fault> {
-        let unit = u64::from(self.unit.bytes());
-        let whole = at.is_multiple_of(unit) && u64::try_from(len).is_ok_and(|len| len.is_multiple_of(unit));
-        if whole { Ok(at) } else { Err(Fault::Bug) }
+        if self.layout.is_whole(at, to_u64(len)) { Ok(at) } else { Err(Fault::Bug) }
     }
 
     fn crypto_erase(&mut self, id: OpId) -> Result<(), Fault> {
         if self.inner.capabilities().read_only {
             return Err(Fault::ReadOnly);
         }
-        if !self.reads.is_empty() || !self.writes.is_empty() || !self.changes.is_empty() {
+        let busy = !self.reads.is_empty() || !self.writes.is_empty() || !self.zeroings.is_empty();
+        if busy || !self.changes.is_empty() {
             return Err(Fault::Bug);
         }
         self.replacing = Some(id);
@@ -210,18 +421,22 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
     }
 
     /// Converts a completion of the inner medium into the one for the caller: decrypts the data of a read,
-    /// and returns the plain data of a write.
-    fn finish(&mut self, Completion { id, result }: Completion) -> Completion {
+    /// and returns the plain data of a write. Returns `None` if the operation goes on.
+    fn finish(&mut self, Completion { id, result }: Completion) -> Option<Completion> {
         self.changes.remove(&id);
+        let result = result.map_err(|failure| self.layout.unshifted(failure));
+        if let Some(zeroing) = self.zeroings.remove(&id) {
+            return self.continue_zeros(id, zeroing, result);
+        }
         if let Some(at) = self.reads.remove(&id) {
             let result = result.and_then(|outcome| match (outcome, &self.xts) {
                 (OpOutput::Data(data), Some(xts)) => {
-                    Ok(OpOutput::Data(decrypted(xts, self.unit, &self.pool, at, data)))
+                    Ok(OpOutput::Data(decrypted(xts, &self.layout, &self.pool, at, data)))
                 }
                 (_, None) => Err(Fault::Gone.into()),
                 _ => Err(Failure::from(Fault::Bug)),
             });
-            return Completion { id, result };
+            return Some(Completion { id, result });
         }
         if let Some(given) = self.writes.remove(&id) {
             let result = result.map(|outcome| {
@@ -230,23 +445,16 @@ impl<S: Store, K: KeyStore> Encrypted<S, K> {
                 }
                 OpOutput::Done(given)
             });
-            return Completion { id, result };
+            return Some(Completion { id, result });
         }
-        Completion { id, result }
+        let result = result.map(|output| self.layout.unshifted_output(output));
+        Some(Completion { id, result })
     }
 }
 
 impl<S: Store, K: KeyStore> Store for Encrypted<S, K> {
     fn capabilities(&self) -> Capabilities {
-        let inner = self.inner.capabilities();
-        let unit = self.unit.bytes();
-        Capabilities {
-            len: inner.len - inner.len % u64::from(unit),
-            logical_block_len: inner.logical_block_len.max(unit),
-            preferred_block_len: inner.preferred_block_len.max(unit),
-            crypto_erase: !inner.read_only,
-            ..inner
-        }
+        self.layout.capabilities(self.inner.capabilities())
     }
 
     fn space(&self) -> Option<Space> {
@@ -266,23 +474,27 @@ impl<S: Store, K: KeyStore> Store for Encrypted<S, K> {
         if let Some(completion) = self.poll_replaced() {
             return Some(completion);
         }
-        let completion = self.inner.poll()?;
-        Some(self.finish(completion))
+        loop {
+            let completion = self.inner.poll()?;
+            if let Some(completion) = self.finish(completion) {
+                return Some(completion);
+            }
+        }
     }
 }
 
 impl<S, K> fmt::Debug for Encrypted<S, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Encrypted").field("unit", &self.unit).finish_non_exhaustive()
+        f.debug_struct("Encrypted").field("layout", &self.layout).finish_non_exhaustive()
     }
 }
 
 /// Returns `data` encrypted, in new buffers: the owners of `data` may still read theirs.
-fn encrypted(xts: &Xts, unit: DataUnit, pool: &Pool, at: u64, data: &DataList) -> DataList {
+fn encrypted(xts: &Xts, layout: &Layout, pool: &Pool, at: u64, data: &DataList) -> DataList {
     let mut out = Gather::new(pool, data.len());
     data.parts().iter().for_each(|part| out.append(part));
     out.finish(|offset, buf| {
-        for (number, sector) in sectors(unit, at, offset, buf) {
+        for (number, sector) in sectors(layout, at, offset, buf) {
             xts.encrypt(number, sector);
         }
     })
@@ -290,15 +502,15 @@ fn encrypted(xts: &Xts, unit: DataUnit, pool: &Pool, at: u64, data: &DataList) -
 
 /// Returns `data` of the inner medium decrypted. Buffers without another owner are decrypted in place, others
 /// are copied.
-fn decrypted(xts: &Xts, unit: DataUnit, pool: &Pool, at: u64, data: DataList) -> DataList {
+fn decrypted(xts: &Xts, layout: &Layout, pool: &Pool, at: u64, data: DataList) -> DataList {
     let decrypt = |offset: usize, buf: &mut Buf| {
-        for (number, sector) in sectors(unit, at, offset, buf) {
+        for (number, sector) in sectors(layout, at, offset, buf) {
             if sector.iter().any(|byte| *byte != 0) {
                 xts.decrypt(number, sector);
             }
         }
     };
-    let unit_len = usize::try_from(unit.bytes()).unwrap_or(usize::MAX);
+    let unit_len = to_usize(layout.unit.bytes());
     if !data.parts().iter().all(|part| part.len().is_multiple_of(unit_len)) {
         let mut out = Gather::new(pool, data.len());
         data.into_parts().for_each(|part| out.append(&part));
@@ -319,11 +531,20 @@ fn decrypted(xts: &Xts, unit: DataUnit, pool: &Pool, at: u64, data: DataList) ->
     out
 }
 
-/// Returns the sectors in `buf`, which starts `offset` bytes after `at`, with their numbers.
-fn sectors(unit: DataUnit, at: u64, offset: usize, buf: &mut Buf) -> impl Iterator<Item = (u64, &mut [u8])> {
-    let first = at.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX)) / u64::from(unit.bytes());
-    let len = usize::try_from(unit.bytes()).unwrap_or(usize::MAX);
-    (first..).zip(buf.filled_mut().chunks_exact_mut(len))
+/// Returns the sectors in `buf`, which starts `offset` bytes after `at` of the inner medium, with their
+/// numbers.
+fn sectors<'b>(
+    layout: &Layout,
+    at: u64,
+    offset: usize,
+    buf: &'b mut Buf,
+) -> impl Iterator<Item = (u64, &'b mut [u8])> + use<'b> {
+    let unit = layout.unit.bytes();
+    let start = at.saturating_add(to_u64(offset)).saturating_sub(layout.offset);
+    let first = layout.first_number.wrapping_add(start / layout.number_len);
+    let step = u64::from(unit) / layout.number_len;
+    let numbers = core::iter::successors(Some(first), move |number| Some(number.wrapping_add(step)));
+    numbers.zip(buf.filled_mut().chunks_exact_mut(to_usize(unit)))
 }
 
 /// Collects data into buffers of a pool.

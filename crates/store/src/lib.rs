@@ -15,6 +15,7 @@ extern crate alloc;
 pub mod api;
 pub mod encrypt;
 pub mod fault_inject;
+pub mod luks2;
 pub mod null;
 pub mod powercut;
 pub mod ram;

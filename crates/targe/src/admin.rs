@@ -322,10 +322,11 @@ fn show_status(status: &Status) -> String {
         head.row(&["  frames", &frames_repaired(&done.repairs)]);
     }
     if !status.portals.is_empty() {
-        let mut portals = Table::new(&["PORTAL", "TAG", "ANNOUNCED AS"]);
+        let mut portals = Table::new(&["PORTAL", "TAG", "TLS", "ANNOUNCED AS"]);
         for portal in &status.portals {
             let announce = portal.announce.as_deref().unwrap_or("itself");
-            portals.row(&[&portal.listen, &portal.tag.to_string(), announce]);
+            let tls = if portal.tls { "only" } else { "no" };
+            portals.row(&[&portal.listen, &portal.tag.to_string(), tls, announce]);
         }
         tables.push(portals);
     }

@@ -24,7 +24,7 @@ use store::shared::SharedStore;
 
 use crate::cli::{URL_HELP, size};
 use crate::signals::{self, StallWatch};
-use crate::{Failure, connect, print};
+use crate::{Failure, connect, luks, print};
 
 /// Signals that arrive within this time count as one request: `timeout` and some supervisors signal a process
 /// and then its group.
@@ -46,6 +46,9 @@ pub(crate) struct AttachArgs {
     /// Stripe several LUNs, in the order given, by chunks of this many bytes (RAID 0)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     stripe: Option<u64>,
+    /// Decrypt the LUKS2 image on the LUN with the secret in this file; the target never sees plain data
+    #[arg(long, value_name = "KEY_FILE")]
+    luks: Option<PathBuf>,
 }
 
 /// How the disk appears.
@@ -95,13 +98,13 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     for (url, disk) in urls.iter().zip(&disks) {
         tell_of_session(url, disk);
     }
-    let whole = joined(&disks, args.stripe)?;
+    let name = urls.iter().map(Url::to_string).collect::<Vec<_>>().join(" ");
+    let whole = luks::decrypted(joined(&disks, args.stripe)?, args.luks.as_deref(), &name)?;
     if !free_of_own_pages && args.way.nbd.is_none() {
         eprintln!(
             "targe: without CAP_SYS_RESOURCE, a host that is short of memory may hang on a file system on this disk"
         );
     }
-    let name = urls.iter().map(Url::to_string).collect::<Vec<_>>().join(" ");
     let (tell, occasions) = channel();
     // A file or a device that is in use is not detached by the first signal.
     let signals_obeyed = if args.way.nbd.is_some() { 1 } else { 2 };

@@ -43,6 +43,10 @@ pub(crate) enum Command {
     Verify(Box<VerifyArgs>),
     /// Attach LUNs as a local disk until a signal
     Attach(crate::attach::AttachArgs),
+    /// Make, show and convert LUKS2 images, the form of encrypted disks
+    Luks(crate::luks::LuksArgs),
+    /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
+    Proxy(crate::proxy::ProxyArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
     /// Test the conformance of any target or initiator to RFC 7143
@@ -258,6 +262,9 @@ pub(crate) struct BenchArgs {
 pub(crate) struct VerifyArgs {
     #[arg(help = URL_HELP)]
     pub(crate) url: String,
+    /// Decrypt the LUKS2 image on the LUN with the secret in this file; the target never sees plain data
+    #[arg(long, value_name = "KEY_FILE")]
+    pub(crate) luks: Option<PathBuf>,
     /// Write every block of the LUN instead of as many as time allows
     #[arg(long)]
     pub(crate) full: bool,

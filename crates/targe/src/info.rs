@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use daemon::config::show_size;
-use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::SessionUp as EtherUp;
 use hyperscsi::pdu::parameters::Repair;
 use initiator::{CommandError, Error, LogicalUnit, SessionUp, Url, block_on};
@@ -15,6 +14,7 @@ use scsi::vpd::{
     BlockCharacteristics, BlockLimits, CodeSet, Designator, DesignatorType, LogicalBlockProvisioning, Page,
     page,
 };
+use security::Level;
 use serde_json::{Map, Value, json};
 
 use crate::cli::InfoArgs;

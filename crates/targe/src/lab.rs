@@ -6,6 +6,7 @@ mod experiment;
 mod hyperscsi;
 mod output;
 mod risk;
+mod targets;
 mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -39,6 +40,8 @@ enum Instrument {
     Proxy(ProxyArgs),
     /// Damage iSCSI PDUs, and count what digests detect and what stays silent
     Risk(risk::RiskArgs),
+    /// Compare targe with other targets on this machine: speed, cost and conformance
+    Targets(targets::TargetsArgs),
     /// Forward frames between two Ethernet interfaces and drop, duplicate, reorder and corrupt them
     Wire(Box<wire::WireArgs>),
 }
@@ -77,6 +80,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
         Instrument::Hyperscsi(args) => hyperscsi::run(args),
         Instrument::Proxy(args) => proxy(args),
         Instrument::Risk(args) => risk::run(args),
+        Instrument::Targets(args) => targets::run(args),
         Instrument::Wire(args) => wire::run(args),
     }
 }

@@ -16,9 +16,11 @@ mod connect;
 mod discover;
 mod info;
 mod lab;
+mod luks;
 #[cfg(feature = "planted")]
 mod planted;
 mod progress;
+mod proxy;
 mod read_write;
 mod serve;
 mod shell;
@@ -64,6 +66,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Attach(args) => attach::run(&args),
+        Command::Luks(args) => luks::run(&args),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
     };

@@ -17,7 +17,7 @@ use store::shared::SharedStore;
 
 use crate::cli::VerifyArgs;
 use crate::progress::amount;
-use crate::{Failure, confirm, connect, print, signals};
+use crate::{Failure, confirm, connect, luks, print, signals};
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let url = connect::url(&args.url)?;
@@ -28,11 +28,12 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let journal = args.journal.as_deref().map(|path| create(path, args.sync_journal)).transpose()?;
     let client = connect::client()?;
     let disk = connect::disk(&client, &url)?;
-    let plan = plan(args, &disk)?;
+    let medium = luks::decrypted(Arc::new(disk.clone()), args.luks.as_deref(), &url.to_string())?;
+    let plan = plan(args, &*medium)?;
     let mut teller = Teller::new()?;
     let _still = signals::StallWatch::after_signal(disk.session())?;
     eprintln!("targe: seed {}", plan.seed);
-    let report = verify(&disk, &plan, journal, &mut |progress| teller.tell(progress));
+    let report = verify(&*medium, &plan, journal, &mut |progress| teller.tell(progress));
     teller.end();
     let report = report.map_err(|why| refused(&url, &why))?;
     tell(args, &url, &disk, &report)
@@ -49,7 +50,8 @@ fn judge(args: &VerifyArgs, url: &Url) -> Result<(), Failure> {
     let disk = connect::disk(&client, url)?;
     let mut teller = Teller::new()?;
     let _still = signals::StallWatch::after_signal(disk.session())?;
-    let report = check(&disk, &journal, args.power_lost, args.stop_on_corruption, &mut |progress| {
+    let medium = luks::decrypted(Arc::new(disk.clone()), args.luks.as_deref(), &url.to_string())?;
+    let report = check(&*medium, &journal, args.power_lost, args.stop_on_corruption, &mut |progress| {
         teller.tell(progress)
     });
     teller.end();
@@ -68,7 +70,7 @@ fn create(path: &std::path::Path, synced: bool) -> Result<Journal, Failure> {
     Ok(Journal::new(file, synced))
 }
 
-fn plan(args: &VerifyArgs, disk: &Disk) -> Result<VerifyPlan, Failure> {
+fn plan(args: &VerifyArgs, disk: &dyn SharedStore) -> Result<VerifyPlan, Failure> {
     let pattern = args.pattern.as_deref().map(|name| {
         let names = || Pattern::ALL.map(Pattern::name).join(", ");
         Pattern::by_name(name)

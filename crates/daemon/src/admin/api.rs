@@ -255,6 +255,8 @@ object! {
         announce: Option<String>,
         /// The portal group tag.
         tag: u16,
+        /// Whether it accepts TLS connections only.
+        tls: bool,
     }
 }
 

@@ -43,6 +43,9 @@ pub(crate) struct Portal {
     pub(crate) announce: Option<Located<String>>,
     pub(crate) name: Option<Located<String>>,
     pub(crate) tag: Option<Located<u16>>,
+    pub(crate) tls_certificate: Option<Located<PathBuf>>,
+    pub(crate) tls_key: Option<Located<PathBuf>>,
+    pub(crate) tls_client_authority: Option<Located<PathBuf>>,
 }
 
 pub(crate) struct Group {
@@ -227,6 +230,9 @@ impl Portal {
             announce: r.text("announce"),
             name: r.text("name"),
             tag: r.count16("tag"),
+            tls_certificate: r.path("tls_certificate"),
+            tls_key: r.path("tls_key"),
+            tls_client_authority: r.path("tls_client_authority"),
         }
     }
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, TaskRules};
 
-use hyperscsi::aead::Level;
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
+use security::Level;
+use tls::ServerSettings;
 
 use super::names::NamePattern;
 use crate::log;
@@ -83,6 +84,8 @@ pub struct Portal {
     pub name: Option<String>,
     /// The portal group tag.
     pub tag: u16,
+    /// The certificate and the policy, if it accepts TLS connections only.
+    pub tls: Option<ServerSettings>,
 }
 
 /// An announced address: a host name or address as RFC 7143 §13.8 writes it, and a port.

@@ -2,9 +2,11 @@
 //! defaults, the LUN specs of the command line and `docs/config.md` are all made from these tables.
 
 mod hyperscsi_keys;
+mod portal_keys;
 mod table;
 
 pub(crate) use hyperscsi_keys::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
+pub(crate) use portal_keys::PORTAL;
 use table::key;
 pub(crate) use table::{Absent, Key, Kind, Section};
 
@@ -174,41 +176,6 @@ pub(crate) static ROOT: Section = Section {
             "Logical units that several targets export. A target exports one with `share = NAME`.",
         ),
         key("target", Tables(&TARGET), Required, "The targets."),
-    ],
-};
-
-pub(crate) static PORTAL: Section = Section {
-    noun: "portal",
-    doc: "An address to listen on.",
-    keys: &[
-        key(
-            "listen",
-            Text { len_max: 64 },
-            Required,
-            "Address and port: `127.0.0.1:3260`, `[::1]:3260`, `0.0.0.0:3260`. Without a port, 3260. An IPv6 \
-             address with a port needs brackets. `fd00::10:20` without brackets is rejected, since its end \
-             could be a port; write `[fd00::10:20]` or `[fd00::10]:20`.",
-        ),
-        key(
-            "announce",
-            Text { len_max: 300 },
-            Told("the address that the initiator connected to"),
-            "The address that SendTargets names instead, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`: for a daemon behind \
-             a forwarded port.",
-        ),
-        key(
-            "name",
-            Text { len_max: LABEL_LEN_MAX },
-            Told("no name"),
-            "A name for use in a target's `portals`.",
-        ),
-        key(
-            "tag",
-            Count { min: 1, max: 65_535 },
-            Value("1"),
-            "The portal group tag. All connections of a session must use portals with the same tag. With \
-             `[hyperscsi]`, at most 32767: larger tags are reserved for the target ports of HyperSCSI groups.",
-        ),
     ],
 };
 

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use hyperscsi::login::Password;
 use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
+use security::opaque::Password;
 use zeroize::Zeroizing;
 
 use super::resolved::GroupPassword;

@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use drivers::message_queue::Handle;
-use hyperscsi::aead::Level;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
+use security::Level;
 use serde::Serialize;
 use serde_json::Value;
 use shard::admin::{HyperScsiSessionReport, SessionReport};
@@ -119,6 +119,7 @@ impl Shared {
                     listen: listening.to_string(),
                     announce: portal.announce.as_ref().map(ToString::to_string),
                     tag: portal.tag,
+                    tls: portal.tls.is_some(),
                 })
                 .collect(),
             hyperscsi: hyperscsi.iter().fold(FrameTotals::NONE, FrameTotals::with),

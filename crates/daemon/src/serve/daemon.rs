@@ -16,7 +16,7 @@ use base::state_machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
 use hyperscsi::frame::SID_AT;
 
-use self::reload::{kept_units, refuse_replaced_media, without_restart_changes};
+use self::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, without_restart_changes};
 use super::admin_api::{Current, ReloadResult, Shared};
 use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
@@ -30,9 +30,10 @@ use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::state::StateDir;
 use super::state_writer::{self, StateWriter};
+use super::tls_portals::{TlsPortals, tls_of};
 use super::{ServeError, Started, media, panics, portals, served_size};
 use crate::admin::server::{BoundSocket, Server};
-use crate::config::{Config, Environment, Flags, Loaded, Unit, UnitIndex};
+use crate::config::{Config, Environment, Flags, Loaded, Portal, Unit, UnitIndex};
 
 /// The time that sessions have to log out after the daemon asked them to. RFC 7143 §11.9.1 specifies whole
 /// seconds.
@@ -66,6 +67,7 @@ pub(super) struct Daemon {
     reactors: Vec<ReactorThread>,
     /// Accepts connections for several reactors; a single reactor accepts them itself.
     router: Option<Router>,
+    tls_portals: TlsPortals,
     shared: Arc<Shared>,
     events: Receiver<DaemonEvent>,
     admin: Server,
@@ -93,12 +95,13 @@ impl Daemon {
         let reserved = BoundSocket::bind(&config.admin_socket)?;
         let mut numbers = IdAllocator::default();
         let ids = numbers.portals(&config);
-        let mut listeners = Vec::new();
+        let (mut listeners, mut tls_listeners) = (Vec::new(), Vec::new());
         let mut listening = Vec::new();
         for (portal, id) in config.portals.iter().zip(ids) {
             let (listener, address) = portals::open(portal.listen)?;
-            crate::info!("listening on {address}, portal group tag {}", portal.tag);
-            listeners.push((listener, id));
+            log_listening(address, portal);
+            let list = if portal.tls.is_some() { &mut tls_listeners } else { &mut listeners };
+            list.push((listener, id));
             listening.push(address);
         }
         let count = reactors::reactor_count(&config).min(placement::components(&config).len()).max(1);
@@ -128,6 +131,8 @@ impl Daemon {
             (&state_writer, &media_watch),
             &occasions.0,
         )?;
+        let mut tls_portals = TlsPortals::new(router.as_ref(), &reactors);
+        tls_portals.open(&runtime, tls_listeners).map_err(ServeError::Thread)?;
         provisional.commit();
         if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
             crate::warning!("{error}");
@@ -148,6 +153,7 @@ impl Daemon {
             last_owners: former,
             reactors,
             router,
+            tls_portals,
             shared,
             events: occasions,
             admin,
@@ -258,6 +264,7 @@ impl Daemon {
         let owners = placement::owners(&config, &placement, self.reactors.len());
         let owners = owners.map_err(|parted| parted.to_string())?;
         refuse_replaced_media(&old, &config)?;
+        refuse_switched_tls(&old, &config)?;
         self.refuse_writing(&old, &config)?;
         let (opened, listening) = self.open_portals(&config).map_err(|error| error.to_string())?;
         let log = config.log;
@@ -278,7 +285,7 @@ impl Daemon {
         let wrong = self.compare_media(&old, &runtime);
         for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
             if !wrong.contains_key(&id) {
-                media::grow(unit, &mut provisional).map_err(|error| error.to_string())?;
+                media::grow(unit, &self.state, &mut provisional).map_err(|error| error.to_string())?;
             }
         }
         self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
@@ -296,7 +303,7 @@ impl Daemon {
             .collect();
         for (portal, (id, address)) in runtime.config.portals.iter().zip(&runtime.portals) {
             if opened.iter().any(|(_, new)| new == id) {
-                crate::info!("listening on {address}, portal group tag {}", portal.tag);
+                log_listening(*address, portal);
             }
         }
         let not_right: Vec<&Unit> = wrong.keys().filter_map(|id| runtime.unit(*id)).collect();
@@ -397,6 +404,13 @@ impl Daemon {
             gone.filter(|id| !runtime.portals.iter().any(|(kept, _)| kept == id)).collect();
         for (_, address) in self.runtime.portals.iter().filter(|(id, _)| gone.contains(id)) {
             crate::info!("no longer listening on {address}");
+        }
+        gone.iter().for_each(|id| self.tls_portals.close(*id));
+        let (tls, opened): (Vec<_>, Vec<_>) =
+            opened.into_iter().partition(|(_, id)| tls_of(&runtime, *id).is_some());
+        self.tls_portals.change(&runtime);
+        if let Err(why) = self.tls_portals.open(&runtime, tls) {
+            crate::error!("cannot start the thread of a TLS portal: {}", crate::os_error(&why));
         }
         let first = self.reactors.first().map(|running| running.handle.clone());
         match (&self.router, first) {
@@ -528,6 +542,11 @@ fn open_units<'u>(
     units.map(&mut open).collect()
 }
 
+fn log_listening(address: SocketAddr, portal: &Portal) {
+    let tls = if portal.tls.is_some() { ", TLS only" } else { "" };
+    crate::info!("listening on {address}, portal group tag {}{tls}", portal.tag);
+}
+
 /// Starts the reactors, and a router in front of them when there are several.
 fn start_reactors(
     runtime: &RuntimeConfig,
@@ -558,9 +577,7 @@ fn start_reactors(
     }
     let deliver = reactors.iter().map(|running| -> Deliver {
         let handle = running.handle.clone();
-        Box::new(move |arrived| {
-            handle.adopt(arrived.stream, arrived.portal, arrived.peer, arrived.bytes).is_ok()
-        })
+        Box::new(move |arrived| handle.adopt(arrived).is_ok())
     });
     let router =
         Router::start(deliver.collect(), runtime.config.login_timeout).map_err(ServeError::Thread)?;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, OpenError, Opened, Undo};
 use base::buffer::Pool;
@@ -10,15 +10,15 @@ use base::state_machine::MediumId;
 use base::units::ByteLen;
 use drivers::files::Files;
 use store::Store;
-use store::encrypt::Encrypted;
+use store::luks2::DATA_OFFSET;
 use store::null::Null;
 use store::ram::Ram;
 
 use super::disk::Disk;
-use super::media_key::{self, Keeper, MediaKeys};
+use super::media_key::{self, MediaKeys};
 use super::state::StateDir;
 use crate::config::{Medium, Unit};
-use crate::os_error;
+use crate::{luks, os_error};
 
 /// An open medium, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
@@ -53,9 +53,8 @@ pub(super) fn open(
     state: &StateDir,
     provisional: &mut FileRollback,
 ) -> Result<OpenMedium, MediaError> {
-    let bare = open_bare(unit, provisional)?;
-    let mut created = |path: &Path| provisional.0.extend(Undo::creation(path).ok());
-    let keys = media_key::of(unit, state, &mut created);
+    let bare = open_bare(unit, state, provisional)?;
+    let keys = media_key::of(unit, state);
     let keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
     Ok(OpenMedium { bare, keys })
 }
@@ -82,7 +81,17 @@ impl Drop for FileRollback {
     }
 }
 
-fn open_bare(unit: &Unit, provisional: &mut FileRollback) -> Result<Bare, MediaError> {
+/// Returns how many bytes of a unit's file are before its data: the header of a LUKS2 image. `size` does not
+/// count them.
+fn header_len(unit: &Unit, state: &StateDir) -> u64 {
+    let former = media_key::key_file_path(unit, state).is_none_or(|path| path.exists());
+    match unit.medium.path().filter(|_| unit.encrypt.is_some() && !former) {
+        Some(path) => luks::data_offset(path).unwrap_or(DATA_OFFSET),
+        None => 0,
+    }
+}
+
+fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
@@ -93,7 +102,7 @@ fn open_bare(unit: &Unit, provisional: &mut FileRollback) -> Result<Bare, MediaE
         Medium::File { path, size, direct } => FileSpec {
             path: path.clone(),
             size: size
-                .map(|size| size.0)
+                .map(|size| size.0.saturating_add(header_len(unit, state)))
                 .filter(|size| path.metadata().is_ok_and(|meta| meta.len() < *size) || !path.exists()),
             allocation: if unit.thin { Allocation::Sparse } else { Allocation::Full },
             read_only: unit.read_only,
@@ -111,26 +120,27 @@ fn open_bare(unit: &Unit, provisional: &mut FileRollback) -> Result<Bare, MediaE
 
 /// Extends the file of a served unit to its configured size. Allocates the storage of a fully provisioned
 /// file.
-pub(super) fn grow(unit: &Unit, provisional: &mut FileRollback) -> Result<(), MediaError> {
+pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> Result<(), MediaError> {
     let Medium::File { path, size: Some(size), .. } = &unit.medium else { return Ok(()) };
     if unit.read_only {
         return Ok(());
     }
+    let size = size.0.saturating_add(header_len(unit, state));
     let failed = |error: std::io::Error| {
         let why = format!("cannot extend {}: {}", path.display(), os_error(&error));
         MediaError { unit: unit.label.clone(), why }
     };
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.len() >= size.0 {
+    if file.metadata().map_err(failed)?.len() >= size {
         return Ok(());
     }
     provisional.0.push(Undo::growth(path, &file).map_err(failed)?);
     if !unit.thin {
-        backends::open::expect_room(&file, size.0).map_err(failed)?;
+        backends::open::expect_room(&file, size).map_err(failed)?;
         let flags = rustix::fs::FallocateFlags::empty();
-        rustix::fs::fallocate(&file, flags, 0, size.0).map_err(|errno| failed(errno.into()))?;
+        rustix::fs::fallocate(&file, flags, 0, size).map_err(|errno| failed(errno.into()))?;
     }
-    file.set_len(size.0).map_err(failed)?;
+    file.set_len(size).map_err(failed)?;
     file.sync_all().map_err(failed)
 }
 
@@ -199,10 +209,7 @@ impl ReactorMedium {
         };
         match &self.keys {
             None => bare,
-            Some(keys) => {
-                let keeper = Keeper::new(keys.clone(), wake);
-                Box::new(Encrypted::new(bare, keeper, &keys.key, keys.unit, pool.clone()))
-            }
+            Some(keys) => keys.decrypt(bare, pool, wake),
         }
     }
 

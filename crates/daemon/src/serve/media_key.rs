@@ -1,64 +1,95 @@
-//! Keys of encrypted media: a key is made once, stored wrapped beside the disk, and replaced for a
-//! cryptographic erase.
+//! Keys of encrypted media, and their replacement for a cryptographic erase.
 //!
-//! Each disk has a random key of its own. The key file holds the key encrypted (AES-256-GCM) under a key that
-//! is derived from the secret which the configuration names. So reading a disk requires both files, and
-//! neither reveals anything without the other. A cryptographic erase replaces the key file as state files are
-//! replaced: the new file is written beside the old one, made durable and renamed, and the directory is made
-//! durable. Before the rename the old key is kept and after it the new one, even if the daemon crashes in
-//! between.
+//! A file or device is a LUKS2 image ([`crate::luks`]): its header holds the key. Memory has a key that
+//! is lost with it.
+//!
+//! # The former format
+//!
+//! Before LUKS2, a disk had no header. A key file beside the disk, which such a disk still has, holds the
+//! key encrypted ([`crate::luks::former`]). A cryptographic erase replaces the key file as state files
+//! are replaced: the new file is written beside the old one, made durable and renamed, and the directory
+//! is made durable. Before the rename the old key is kept and after it the new one, even if the daemon
+//! crashes in between.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use aes_gcm::aead::{Aead, KeyInit, Payload};
-use aes_gcm::{Aes256Gcm, Nonce};
-use sha2::{Digest, Sha256};
-use store::encrypt::{DataUnit, KeyStore, MEDIA_KEY_LEN, MediaKey, Replaced};
-use zeroize::Zeroizing;
+use base::buffer::Pool;
+use store::Store;
+use store::encrypt::{DataUnit, Encrypted, KeyStore, MediaKey, Replaced, Volume};
 
 use super::state::StateDir;
 use crate::config::{Medium, Unit, secret};
+use crate::luks::convert::journal_path;
+use crate::luks::former::{FILE_LEN, Wrap, beside, read_key_file};
+use crate::luks::{ImageFile, fresh_key, is_blank};
 use crate::os_error;
 
-/// The key of a unit, and the file that stores it.
+/// The key of a unit, and what stores it.
 #[derive(Clone)]
-pub(super) struct MediaKeys {
-    pub(super) key: MediaKey,
-    pub(super) unit: DataUnit,
-    /// `None` for memory, which loses its data and its key together.
-    kept: Option<Kept>,
+pub(super) enum MediaKeys {
+    /// The key of a LUKS2 image, which its header stores.
+    Luks { volume: Volume, image: ImageFile },
+    /// The key of memory, which loses its data and its key together, or of a disk of the former format.
+    Bare { key: MediaKey, unit: DataUnit, kept: Option<Kept> },
 }
 
-/// The file that stores a key.
+/// The file that stores a key of the former format.
 #[derive(Clone)]
-struct Kept {
+pub(super) struct Kept {
     path: PathBuf,
     wrap: Wrap,
 }
 
 impl std::fmt::Debug for MediaKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MediaKeys").field("unit", &self.unit).finish_non_exhaustive()
+        f.debug_struct("MediaKeys").field("unit", &self.unit()).finish_non_exhaustive()
     }
 }
 
-/// Returns the key of a unit whose medium is open, if the medium is encrypted. A blank medium gets a new key;
-/// `created` is called with the path of the key file made for it.
+impl MediaKeys {
+    /// Returns the length of the sectors that are encrypted.
+    fn unit(&self) -> DataUnit {
+        match self {
+            Self::Luks { volume, .. } => volume.sector_len,
+            Self::Bare { unit, .. } => *unit,
+        }
+    }
+
+    /// Makes the medium that `bare` holds encrypted.
+    pub(super) fn decrypt(
+        &self,
+        bare: Box<dyn Store>,
+        pool: &Pool,
+        wake: impl Fn() + Clone + Send + 'static,
+    ) -> Box<dyn Store> {
+        let keeper = Keeper::new(self.clone(), wake);
+        match self {
+            Self::Luks { volume, .. } => Box::new(Encrypted::of_volume(bare, keeper, volume, pool.clone())),
+            Self::Bare { key, unit, .. } => Box::new(Encrypted::new(bare, keeper, key, *unit, pool.clone())),
+        }
+    }
+
+    fn replaced(&self) -> Replaced {
+        match self {
+            Self::Luks { image, .. } => image.replace_key(),
+            Self::Bare { unit, kept, .. } => replaced(kept.as_ref(), *unit),
+        }
+    }
+}
+
+/// Returns the key of a unit whose medium is open, if the medium is encrypted. A blank medium becomes a
+/// LUKS2 image with a new key.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(super) fn of(
-    unit: &Unit,
-    state: &StateDir,
-    created: &mut dyn FnMut(&Path),
-) -> Result<Option<MediaKeys>, String> {
-    let path = key_file_path(unit, state);
+pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, String> {
+    let former = key_file_path(unit, state);
     let Some(secret) = &unit.encrypt else {
-        let Some(path) = path else { return Ok(None) };
+        let Some(path) = former else { return Ok(None) };
         let name = path.display();
         return match path.try_exists() {
             Ok(false) => Ok(None),
@@ -70,24 +101,73 @@ pub(super) fn of(
             }
         };
     };
-    let wrap = Wrap::new(&secret::key_file(secret)?);
-    let data_unit = if unit.block_size.bytes() < 4096 { DataUnit::B512 } else { DataUnit::B4096 };
-    let Some(path) = path else {
-        let key =
-            fresh().map_err(|error| format!("cannot get random bytes for a key: {}", os_error(&error)))?;
-        return Ok(Some(MediaKeys { key, unit: data_unit, kept: None }));
+    let secret = secret::key_file(secret)?;
+    let sector_len = if unit.block_size.bytes() < 4096 { DataUnit::B512 } else { DataUnit::B4096 };
+    let (Some(former), Some(disk)) = (former, unit.medium.path()) else {
+        let key = fresh_key();
+        let key = key.map_err(|error| format!("cannot get random bytes for a key: {}", os_error(&error)))?;
+        return Ok(Some(MediaKeys::Bare { key, unit: sector_len, kept: None }));
     };
-    let (key, data_unit) = match read(&path)? {
-        Some(bytes) => wrap.open(&bytes).map_err(|why| format!("{}: {why}", path.display()))?,
-        None => (first_key(unit, &path, &wrap, data_unit, created)?, data_unit),
+    let keys = match read_key_file(&former)? {
+        Some(bytes) => {
+            expect_no_conversion(disk)?;
+            let wrap = Wrap::new(&secret);
+            let opened = wrap.open(&bytes);
+            let (key, unit) = opened.map_err(|why| format!("{}: {why}", former.display()))?;
+            MediaKeys::Bare { key, unit, kept: Some(Kept { path: former, wrap }) }
+        }
+        None => image_keys(ImageFile::new(disk, secret), disk, unit.read_only, sector_len)?,
     };
-    if data_unit.bytes() > unit.block_size.bytes() {
+    if keys.unit().bytes() > unit.block_size.bytes() {
         return Err(format!(
             "it was encrypted in sectors of {} bytes, which \"bs\" must be",
-            data_unit.bytes()
+            keys.unit().bytes()
         ));
     }
-    Ok(Some(MediaKeys { key, unit: data_unit, kept: Some(Kept { path, wrap }) }))
+    Ok(Some(keys))
+}
+
+/// Opens a LUKS2 image. A blank disk becomes one.
+fn image_keys(
+    image: ImageFile,
+    disk: &Path,
+    read_only: bool,
+    sector_len: DataUnit,
+) -> Result<MediaKeys, String> {
+    let mut volume = image.volume(read_only)?;
+    if volume.is_none() {
+        let name = disk.display();
+        let blank = is_blank(disk).map_err(|error| format!("cannot look for data: {}", os_error(&error)))?;
+        if !blank {
+            return Err(format!(
+                "{name} holds data, but no LUKS2 header and no key beside it: if the data is encrypted, restore what \
+                 is missing; if it is not, it cannot be encrypted in place"
+            ));
+        }
+        if read_only {
+            return Err(format!("{name} is blank, and \"ro\" does not allow making a LUKS2 image of it"));
+        }
+        image.format(sector_len)?;
+        volume = image.volume(read_only)?;
+    }
+    match volume {
+        Some(volume) if volume.is_aligned(4096) => Ok(MediaKeys::Luks { volume, image }),
+        _ => Err(format!("{}: the LUKS2 image does not align its data to 4096 bytes", disk.display())),
+    }
+}
+
+/// Refuses a disk whose conversion is not completed: part of it is moved.
+fn expect_no_conversion(disk: &Path) -> Result<(), String> {
+    let journal = journal_path(disk);
+    match journal.try_exists() {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(format!(
+            "its conversion to LUKS2 was interrupted, as {} shows; complete it with: targe luks convert {}",
+            journal.display(),
+            disk.display()
+        )),
+        Err(error) => Err(format!("cannot access {}: {}", journal.display(), os_error(&error))),
+    }
 }
 
 /// Returns the path of a unit's key file, which exists if the unit is encrypted; `None` for memory.
@@ -97,93 +177,6 @@ pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
         Medium::Block { .. } => Some(state.media_key(unit.identity.naa)),
         Medium::Ram { .. } | Medium::Null { .. } => None,
     }
-}
-
-/// Makes the first key of a medium. The medium must be blank, because data that it already holds would become
-/// unreadable.
-fn first_key(
-    unit: &Unit,
-    path: &Path,
-    wrap: &Wrap,
-    data_unit: DataUnit,
-    created: &mut dyn FnMut(&Path),
-) -> Result<MediaKey, String> {
-    let medium = unit.medium.path().map_or(path, PathBuf::as_path);
-    let missing = path.display();
-    if unit.read_only {
-        return Err(format!("{missing} does not exist, and \"ro\" does not allow starting encryption"));
-    }
-    let blank = is_blank(medium).map_err(|error| format!("cannot look for data: {}", os_error(&error)))?;
-    if !blank {
-        return Err(format!(
-            "{missing} does not exist, but the disk holds data: if the data is encrypted, restore that file; \
-             if it is not, it cannot be encrypted in place"
-        ));
-    }
-    let made = fresh().and_then(|key| Ok((replace(path, &wrap.seal(&key, data_unit)?), key)));
-    if let Ok((Step::Done | Step::Unknown(_), _)) = &made {
-        created(path);
-    }
-    match made {
-        Ok((Step::Done, key)) => Ok(key),
-        Ok((Step::Kept(error) | Step::Unknown(error), _)) | Err(error) => {
-            Err(format!("cannot store a key in {missing}: {}", os_error(&error)))
-        }
-    }
-}
-
-fn beside(disk: &Path) -> PathBuf {
-    let mut name = disk.as_os_str().to_owned();
-    name.push(".media-key");
-    PathBuf::from(name)
-}
-
-fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(FILE_LEN + 1).unwrap_or(u64::MAX);
-    match File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)) {
-        Ok(_) => Ok(Some(bytes)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("cannot read {}: {}", path.display(), os_error(&error))),
-    }
-}
-
-/// Returns whether the medium holds only zeros.
-fn is_blank(path: &Path) -> io::Result<bool> {
-    let mut file = File::open(path)?;
-    let end = file.seek(SeekFrom::End(0))?;
-    let mut piece = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < end {
-        // Holes are skipped. Block devices have no holes.
-        match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-            Ok(data) => at = data,
-            Err(rustix::io::Errno::NXIO) => return Ok(true),
-            Err(_) => {}
-        }
-        let len = file.read_at(&mut piece, at)?;
-        if len == 0 {
-            break;
-        }
-        if piece.get(..len).unwrap_or_default().iter().any(|byte| *byte != 0) {
-            return Ok(false);
-        }
-        at = at.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
-    }
-    Ok(true)
-}
-
-fn fresh() -> io::Result<MediaKey> {
-    let mut halves = Zeroizing::new([[0; 32]; 2]);
-    random(halves.as_flattened_mut())?;
-    Ok(MediaKey::new(*halves))
-}
-
-fn random(bytes: &mut [u8]) -> io::Result<()> {
-    let fill = || rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty());
-    let filled = rustix::io::retry_on_intr(fill)?;
-    // A request of up to 256 bytes is never filled partially (getrandom(2)).
-    if filled == bytes.len() { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
 /// The result of replacing a key file.
@@ -228,82 +221,8 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The key that wraps media keys.
-#[derive(Clone)]
-struct Wrap(Zeroizing<[u8; 32]>);
-
-/// The versions of the key file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
-    /// Magic, version, cipher (1: AES-256-XTS), data unit (0: 512 bytes, 1: 4096), zero; a nonce; the key,
-    /// encrypted with AES-256-GCM under SHA-256 of "targe media key 1\0" and the secret. The bytes before the
-    /// nonce are the additional authenticated data.
-    One = 1,
-}
-
-const MAGIC: &[u8; 16] = b"targe media key\n";
-const HEADER_LEN: usize = 20;
-const NONCE_LEN: usize = 12;
-const TAG_LEN: usize = 16;
-const FILE_LEN: usize = HEADER_LEN + NONCE_LEN + MEDIA_KEY_LEN + TAG_LEN;
-const AES_256_XTS: u8 = 1;
-
-impl Wrap {
-    fn new(secret: &[u8]) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(b"targe media key 1\0");
-        hash.update(secret);
-        Self(Zeroizing::new(hash.finalize().into()))
-    }
-
-    fn cipher(&self) -> Aes256Gcm {
-        Aes256Gcm::new(&(*self.0).into())
-    }
-
-    /// Returns the contents of a key file.
-    fn seal(&self, key: &MediaKey, unit: DataUnit) -> io::Result<Vec<u8>> {
-        let mut nonce = [0; NONCE_LEN];
-        random(&mut nonce)?;
-        let mut file = MAGIC.to_vec();
-        file.extend([Version::One as u8, AES_256_XTS, u8::from(unit == DataUnit::B4096), 0]);
-        let payload = Payload { msg: key.bytes(), aad: &file };
-        let sealed = self.cipher().encrypt(&Nonce::from(nonce), payload);
-        let sealed = sealed.map_err(|_| io::Error::other("the key cannot be encrypted"))?;
-        file.extend(nonce);
-        file.extend(sealed);
-        Ok(file)
-    }
-
-    /// Decrypts the contents of a key file.
-    fn open(&self, file: &[u8]) -> Result<(MediaKey, DataUnit), &'static str> {
-        let parts = file.split_at_checked(HEADER_LEN);
-        let Some((header @ [magic @ .., version, cipher, unit, 0], rest)) = parts else {
-            return Err("this is not a media key");
-        };
-        if magic != MAGIC {
-            return Err("this is not a media key");
-        }
-        let unit = match (*version, *cipher, *unit) {
-            (version, AES_256_XTS, 0) if version == Version::One as u8 => DataUnit::B512,
-            (version, AES_256_XTS, 1) if version == Version::One as u8 => DataUnit::B4096,
-            _ => return Err("this media key has a version that this release does not support"),
-        };
-        let Some((nonce, sealed)) = rest.split_first_chunk::<NONCE_LEN>() else {
-            return Err("this media key is truncated");
-        };
-        let payload = Payload { msg: sealed, aad: header };
-        let opened = self.cipher().decrypt(&Nonce::from(*nonce), payload).map(Zeroizing::new);
-        let opened = opened
-            .map_err(|_| "the secret is not the one that this media key was made with, or it is damaged")?;
-        match opened.as_chunks().0 {
-            [data, tweak] if opened.len() == MEDIA_KEY_LEN => Ok((MediaKey::new([*data, *tweak]), unit)),
-            _ => Err("this is not a media key"),
-        }
-    }
-}
-
-/// Owns the key of a medium while the medium is served. `wake` is called on another thread when a replacement
-/// has ended.
+/// Owns the key of a medium while the medium is served. `wake` is called on another thread when a
+/// replacement has ended.
 pub(super) struct Keeper<W> {
     keys: MediaKeys,
     wake: W,
@@ -320,11 +239,11 @@ impl<W: Fn() + Clone + Send + 'static> KeyStore for Keeper<W> {
     fn replace(&mut self) {
         let (sender, receiver) = channel();
         self.under_way = Some(receiver);
-        let (kept, unit, wake) = (self.keys.kept.clone(), self.keys.unit, self.wake.clone());
+        let (keys, wake) = (self.keys.clone(), self.wake.clone());
         let not_begun = sender.clone();
         // The thread waits for the disk, so that the reactor does not.
         let thread = std::thread::Builder::new().name("media key".to_owned()).spawn(move || {
-            let _ = sender.send(replaced(kept.as_ref(), unit));
+            let _ = sender.send(keys.replaced());
             wake();
         });
         if let Err(error) = thread {
@@ -345,7 +264,7 @@ impl<W: Fn() + Clone + Send + 'static> KeyStore for Keeper<W> {
 }
 
 fn replaced(kept: Option<&Kept>, unit: DataUnit) -> Replaced {
-    let key = match fresh() {
+    let key = match fresh_key() {
         Ok(key) => key,
         Err(error) => {
             crate::error!("cannot get random bytes for a media key: {}", os_error(&error));

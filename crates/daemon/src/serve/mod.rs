@@ -23,6 +23,7 @@ mod signals;
 pub mod state;
 mod state_writer;
 mod target_ports;
+mod tls_portals;
 
 use std::io;
 use std::net::SocketAddr;

@@ -7,16 +7,18 @@
 //! reactor there is no router; the reactor accepts connections itself.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::state_machine::PortalId;
+use drivers::message_queue::Adoption;
 use drivers::waker::Waker;
 use iscsi::name::IscsiName;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::login_peek::{self, FIRST_PDU_LEN_MAX, LoginPeek};
 
@@ -27,17 +29,8 @@ const PENDING_MAX: usize = 1024;
 /// How long the router stops accepting when the system has no descriptor or memory left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// A connection, the bytes received on it so far, and its addresses.
-#[derive(Debug)]
-pub(super) struct AcceptedConnection {
-    pub(super) stream: TcpStream,
-    pub(super) portal: PortalId,
-    pub(super) peer: SocketAddr,
-    pub(super) bytes: Vec<u8>,
-}
-
 /// Passes a connection to a reactor; returns false when the reactor accepts none any more.
-pub(super) type Deliver = Box<dyn Fn(AcceptedConnection) -> bool + Send>;
+pub(super) type Deliver = Box<dyn Fn(Adoption) -> bool + Send>;
 
 /// The running router. It stops, and closes its listeners, when dropped.
 #[derive(Debug)]
@@ -56,6 +49,7 @@ struct Orders {
 enum RouterCommand {
     Listen(TcpListener, PortalId),
     Unlisten(PortalId),
+    Adopt(Adoption),
     Owners(BTreeMap<IscsiName, usize>),
     Timeout(Duration),
     End,
@@ -89,6 +83,12 @@ impl Router {
         self.order(RouterCommand::Unlisten(portal));
     }
 
+    /// Returns what passes connections to the router that other threads accepted.
+    pub(super) fn adopter(&self) -> impl Fn(Adoption) + Send + Sync + 'static {
+        let orders = Arc::clone(&self.orders);
+        move |adoption| orders.add(RouterCommand::Adopt(adoption))
+    }
+
     /// Sets the reactor that owns each target.
     pub(super) fn owners(&self, owners: BTreeMap<IscsiName, usize>) {
         self.order(RouterCommand::Owners(owners));
@@ -100,8 +100,14 @@ impl Router {
     }
 
     fn order(&self, order: RouterCommand) {
-        self.orders.queue.lock().unwrap_or_else(PoisonError::into_inner).push(order);
-        self.orders.waker.wake();
+        self.orders.add(order);
+    }
+}
+
+impl Orders {
+    fn add(&self, order: RouterCommand) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(order);
+        self.waker.wake();
     }
 }
 
@@ -125,7 +131,7 @@ struct Work {
 }
 
 struct Pending {
-    arrived: AcceptedConnection,
+    arrived: Adoption,
     deadline: Instant,
 }
 
@@ -164,7 +170,7 @@ impl Work {
 
     fn wait(&self, now: Instant) -> io::Result<Ready> {
         let mut fds = vec![PollFd::new(&self.orders.waker, PollFlags::IN)];
-        fds.extend(self.pending.iter().map(|pending| PollFd::new(&pending.arrived.stream, PollFlags::IN)));
+        fds.extend(self.pending.iter().map(|pending| PollFd::new(&pending.arrived.socket, PollFlags::IN)));
         if self.rest_until.is_none() {
             fds.extend(self.listeners.iter().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
         }
@@ -172,7 +178,7 @@ impl Work {
         let next = deadlines.chain(self.rest_until).min();
         let timeout = next.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
         match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
         let mut set = fds.iter().map(|fd| !fd.revents().is_empty()).skip(1);
@@ -191,6 +197,7 @@ impl Work {
                     Err(error) => crate::error!("portal: {}", crate::os_error(&error)),
                 },
                 RouterCommand::Unlisten(portal) => self.listeners.retain(|(_, other)| *other != portal),
+                RouterCommand::Adopt(arrived) => self.await_request(arrived),
                 RouterCommand::Owners(owners) => self.owners = owners,
                 RouterCommand::Timeout(timeout) => self.timeout = timeout,
                 RouterCommand::End => return false,
@@ -219,15 +226,13 @@ impl Work {
         self.pending = kept;
     }
 
-    fn receive(&self, arrived: &mut AcceptedConnection) -> Routing {
+    fn receive(&self, arrived: &mut Adoption) -> Routing {
         let mut space = [0; FIRST_PDU_LEN_MAX];
         let room = FIRST_PDU_LEN_MAX.saturating_sub(arrived.bytes.len());
-        match arrived.stream.read(space.get_mut(..room).unwrap_or_default()) {
+        match rustix::io::read(&arrived.socket, space.get_mut(..room).unwrap_or_default()) {
             Ok(0) => return Routing::Close,
             Ok(len) => arrived.bytes.extend_from_slice(space.get(..len).unwrap_or_default()),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                return Routing::Wait;
-            }
+            Err(Errno::AGAIN | Errno::INTR) => return Routing::Wait,
             Err(_) => return Routing::Close,
         }
         match login_peek::read(&arrived.bytes) {
@@ -237,18 +242,26 @@ impl Work {
         }
     }
 
+    /// Waits for the first request of a connection.
+    fn await_request(&mut self, arrived: Adoption) {
+        if rustix::io::ioctl_fionbio(&arrived.socket, true).is_err() {
+            return;
+        }
+        if self.pending.len() >= PENDING_MAX {
+            self.pending.remove(0);
+        }
+        self.pending.push(Pending { arrived, deadline: Instant::now() + self.timeout });
+    }
+
     fn accept(&mut self) {
+        let mut accepted = Vec::new();
         for (listener, portal) in &self.listeners {
             match listener.accept() {
                 Ok((stream, peer)) => {
-                    if stream.set_nonblocking(true).is_err() {
-                        continue;
-                    }
-                    if self.pending.len() >= PENDING_MAX {
-                        self.pending.remove(0);
-                    }
-                    let arrived = AcceptedConnection { stream, portal: *portal, peer, bytes: Vec::new() };
-                    self.pending.push(Pending { arrived, deadline: Instant::now() + self.timeout });
+                    // It fails if the peer has closed the connection already.
+                    let Ok(local) = stream.local_addr() else { continue };
+                    let (socket, portal) = (stream.into(), *portal);
+                    accepted.push(Adoption { socket, portal, local, peer, bytes: Vec::new() });
                 }
                 Err(error) if is_peers_fault(&error) => {}
                 Err(error) => {
@@ -257,6 +270,7 @@ impl Work {
                 }
             }
         }
+        accepted.into_iter().for_each(|arrived| self.await_request(arrived));
     }
 }
 
@@ -277,7 +291,8 @@ fn is_peers_fault(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
     use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
@@ -287,7 +302,7 @@ mod tests {
     struct World {
         router: Router,
         address: SocketAddr,
-        reactors: Vec<Receiver<AcceptedConnection>>,
+        reactors: Vec<Receiver<Adoption>>,
     }
 
     fn world(timeout: Duration) -> World {
@@ -327,8 +342,20 @@ mod tests {
             stream.write_all(&bytes[60..]).unwrap();
             let arrived = world.reactors[reactor].recv_timeout(PATIENCE).unwrap();
             assert_eq!((arrived.portal, arrived.bytes), (PortalId(7), bytes));
-            assert_eq!(arrived.peer, stream.local_addr().unwrap());
+            assert_eq!((arrived.local, arrived.peer), (world.address, stream.local_addr().unwrap()));
         }
+    }
+
+    #[test]
+    fn a_connection_that_another_thread_accepted_goes_to_the_owner_of_its_target() {
+        let world = world(PATIENCE);
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (local, peer) = (world.address, "192.0.2.9:40000".parse().unwrap());
+        let (socket, portal) = (theirs.into(), PortalId(8));
+        world.router.adopter()(Adoption { socket, portal, local, peer, bytes: Vec::new() });
+        ours.write_all(&login("iqn.2001-04.com.example:b")).unwrap();
+        let arrived = world.reactors[1].recv_timeout(PATIENCE).unwrap();
+        assert_eq!((arrived.portal, arrived.peer), (portal, peer));
     }
 
     #[test]

@@ -15,12 +15,12 @@ use base::state_machine::PortalId;
 use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
 use hyperscsi::frame::TAGS;
 use hyperscsi::login::directory::GroupAccess;
-use hyperscsi::login::{Password, PasswordRecord, USUAL_COST};
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+use security::opaque::{Password, PasswordRecord, USUAL_COST};
 use shard::config::{
     DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
     TargetConfig,

@@ -142,7 +142,7 @@ impl Populate {
             physical_exponent: facts.config.physical_exponent,
             provisioning: (facts.is_thin(), zeros),
             target: &target,
-            secret: server.copy_manager.secrets.as_mut()?.next_secret(),
+            secret: server.copy_manager.secrets.as_mut()?.bytes(),
         });
         let inactivity_s = match self.list.inactivity_timeout_s {
             0 => DEFAULT_INACTIVITY_S,

@@ -103,7 +103,7 @@ fn every_version_is_read() {
 #[test]
 fn nothing_to_survive_is_no_bytes() {
     let none = PersistentState::nothing();
-    assert_eq!(encode(&none.reservations, &none.information, None, None), []);
+    assert_eq!(encode(&none.reservations, &none.information, None, None), [0_u8; 0]);
     assert_eq!(decode(&[]), Ok(none));
 }
 

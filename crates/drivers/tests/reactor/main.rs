@@ -13,12 +13,13 @@ mod rig;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use base::state_machine::{ConnId, DisconnectReason, PortalId};
 use base::time::Instant;
 use drivers::config::{Config, EngineChoice, Limits, SpinMode};
-use drivers::message_queue::Stopped;
+use drivers::message_queue::{Adoption, Stopped};
 
 use parrot::{ABORT, BABBLE, CLOSE, ECHO, Parrot, babble_byte, frame};
 use rig::{HANG, PORTAL, Rig, pattern, receive, send};
@@ -56,6 +57,7 @@ with_both_engines! {
     keeps_each_connection_apart,
     runs_what_is_posted,
     adopts_a_connection_with_its_bytes,
+    adopts_a_local_socket_with_the_addresses_of_its_relay,
     calls_the_machine_when_its_time_comes,
     calls_the_machine_when_its_time_comes_however_often_that_moves,
     turns_away_what_is_over_a_limit,
@@ -329,11 +331,37 @@ fn adopts_a_connection_with_its_bytes(engine: EngineChoice) {
     accepted.set_nonblocking(true).unwrap();
     let mut bytes = frame(ECHO, 3000).to_vec();
     bytes.extend(&pattern(4, 3000)[..10]);
-    rig.handle.adopt(accepted, PortalId(9), peer, bytes).unwrap();
+    let local = side_door.local_addr().unwrap();
+    rig.handle.adopt(Adoption { socket: accepted.into(), portal: PortalId(9), local, peer, bytes }).unwrap();
     stream.write_all(&pattern(4, 3000)[10..]).unwrap();
     assert_eq!(receive(&mut stream, 3000), pattern(4, 3000));
     let (portal, address) = rig.ask(|parrot| (parrot.arrivals[0].0, parrot.arrivals[0].1));
     assert_eq!((portal, address), (PortalId(9), stream.local_addr().unwrap()));
+}
+
+fn adopts_a_local_socket_with_the_addresses_of_its_relay(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(HANG)).unwrap();
+    let (local, peer) = ("192.0.2.1:3260".parse().unwrap(), "192.0.2.9:40000".parse().unwrap());
+    let adoption = Adoption { socket: theirs.into(), portal: PortalId(9), local, peer, bytes: Vec::new() };
+    rig.handle.adopt(adoption).unwrap();
+    // More than the buffers of the pair hold.
+    let len = 600_000;
+    let words = pattern(5, len);
+    ours.write_all(&frame(ECHO, len)).unwrap();
+    let sender = std::thread::spawn({
+        let (mut ours, words) = (ours.try_clone().unwrap(), words.clone());
+        move || ours.write_all(&words).unwrap()
+    });
+    let mut got = vec![0; len];
+    ours.read_exact(&mut got).unwrap();
+    sender.join().unwrap();
+    assert!(got == words);
+    assert_eq!(rig.ask(|parrot| (parrot.arrivals[0].0, parrot.arrivals[0].1)), (PortalId(9), peer));
+    drop(ours);
+    let gone = rig.stop(HANG).gone;
+    assert_eq!(gone.len(), 1);
 }
 
 fn calls_the_machine_when_its_time_comes(engine: EngineChoice) {

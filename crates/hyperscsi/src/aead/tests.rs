@@ -82,8 +82,8 @@ fn what_one_end_seals_the_other_opens_at_every_level_and_in_any_pieces() {
         for payload in (0..=parts.len()).map(|count| &parts[..count]) {
             pn += 1;
             let (header, frame) = sealed(&mut encryptor, level, pn, payload).unwrap();
-            assert_eq!(Level::of(&header), level);
-            assert_eq!(frame.len(), HEADER_LEN + usize::from(header.len) + level.trailer_len());
+            assert_eq!(header.level(), level);
+            assert_eq!(frame.len(), HEADER_LEN + usize::from(header.len) + trailer_len(level));
             assert_eq!(opened(&mut decryptor, NOW, &frame), Ok(payload.concat()), "{level}");
             let readable = frame.windows(3).any(|window| window == b"one");
             assert_eq!(readable, level != Level::Encrypt && !payload.is_empty(), "{level}");
@@ -238,15 +238,14 @@ fn vectors() -> String {
     for (name, role) in [("initiator to target", Role::Initiator), ("target to initiator", Role::Target)] {
         let mut secret = keys().secret_of(role);
         for generation in 0..2 {
-            line(&mut out, &format!("{name}, secret {generation}"), secret.bytes());
+            line(&mut out, &format!("{name}, secret {generation}"), secret.secret_bytes());
             for level in ["integrity", "encrypt"] {
-                let (mut key, mut iv) = ([0; 32], [0; 12]);
-                secret.derive(&format!("{level} key"), &mut key);
-                secret.derive(&format!("{level} iv"), &mut iv);
-                line(&mut out, &format!("{name}, {level} key {generation}"), &key);
-                line(&mut out, &format!("{name}, {level} iv {generation}"), &iv);
+                let key = secret.derive::<32>(&format!("{level} key"));
+                let iv = secret.derive::<12>(&format!("{level} iv"));
+                line(&mut out, &format!("{name}, {level} key {generation}"), &*key);
+                line(&mut out, &format!("{name}, {level} iv {generation}"), &*iv);
             }
-            secret = secret.next();
+            secret = secret.expand(UPDATE);
         }
     }
     let mut encryptor = Encryptor::for_role(&keys(), Role::Target);

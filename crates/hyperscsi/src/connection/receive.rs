@@ -5,7 +5,6 @@ use base::time::Instant;
 
 use super::{Connection, ConnectionEvent, Delivery, DropReason, MessageId, spend, split};
 use crate::Role;
-use crate::aead::Level;
 use crate::exchange::xid::xid_ahead;
 use crate::fault_injection::{Bug, is_injected};
 use crate::frame::{Cmd, Flags, Header};
@@ -15,6 +14,7 @@ use crate::pdu::ack::Ack;
 use crate::pdu::ask::{Ask, PathValidation as Step};
 use crate::pdu::parts::Parts;
 use crate::send_queue::DeliveredMessage;
+use security::Level;
 
 impl Connection {
     /// Processes a frame whose header was parsed and names this session. The port received it at `came`, and

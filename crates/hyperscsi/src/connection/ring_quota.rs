@@ -5,9 +5,9 @@
 use base::ether::EtherPort;
 
 use super::Connection;
-use crate::aead::Level;
 use crate::exchange::xid::xid_ahead;
 use crate::path::credit::WINDOW_MIN;
+use security::Level;
 
 impl Connection {
     /// Sets how many frames of a port's receive ring this session may fill.

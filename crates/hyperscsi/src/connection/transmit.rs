@@ -7,7 +7,7 @@ use base::int_cast::to_usize;
 use base::time::Instant;
 
 use super::{Connection, ConnectionEvent};
-use crate::aead::{EncryptError, Level};
+use crate::aead::{EncryptError, trailer_len};
 use crate::exchange::xid::xid_ahead;
 use crate::fault_injection::{Bug, is_injected};
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
@@ -16,6 +16,7 @@ use crate::path::{PROBES, Path, SUSPECT_AFTER};
 use crate::pdu::ask::{Ask, PathValidation as Step};
 use crate::pdu::parts::{self, PART_LEN, PARTS_HEAD_LEN};
 use crate::send_queue::Chunk;
+use security::Level;
 
 /// How many frames are sent on one of several paths before the best path is chosen again.
 const TURN: usize = 16;
@@ -261,7 +262,7 @@ impl Connection {
         let level = self.control_level();
         if let Ask::Mtu(len) = ask {
             // The frame is as long as the length that it probes, from header to authentication tag.
-            let payload = usize::from(len).saturating_sub(HEADER_LEN + level.trailer_len());
+            let payload = usize::from(len).saturating_sub(HEADER_LEN + trailer_len(level));
             self.scratch.resize(payload.max(self.scratch.len()), 0);
         }
         self.send_control_frame(
@@ -310,7 +311,7 @@ impl Connection {
         out: &mut FrameBatch,
     ) -> bool {
         let Some(path) = self.paths.get(index) else { return false };
-        let trailer = if space_index == 0 { Level::None } else { Level::Encrypt }.trailer_len();
+        let trailer = trailer_len(if space_index == 0 { Level::None } else { Level::Encrypt });
         let room = most.saturating_sub(HEADER_LEN + trailer);
         let about = self.ack_space_for(index, space_index);
         let ack_len = about
@@ -460,7 +461,7 @@ impl Connection {
             return false;
         }
         out.end_frame();
-        let len = HEADER_LEN + usize::from(header.len) + shape.level.trailer_len();
+        let len = HEADER_LEN + usize::from(header.len) + trailer_len(shape.level);
         if let Some(path) = self.paths.get_mut(index) {
             path.record_sent(now, space_index, len, shape.elicits, shape.carried, shape.further);
         }

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use base::rng::Rng;
 
 use super::*;
-use crate::aead::Level;
 use crate::frame::HEADER_LEN;
 use crate::login::tests::fixture::{GROUP, TestDirectory, frames};
+use security::Level;
 
 const PORT: EtherPort = EtherPort(1);
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);

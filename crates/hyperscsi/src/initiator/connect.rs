@@ -21,15 +21,16 @@ use crate::Role;
 use crate::connection::{Connection, ConnectionConfig, PathAddress};
 use crate::discovery::{DiscoveredTarget, DiscoveryClient as Scout};
 use crate::frame::{Cmd, Header};
+use crate::login::HandshakeResult;
 use crate::login::control_queue;
 use crate::login::cookie::Cookies;
 use crate::login::initiator::{HandshakeError, Login, LoginEvent, LoginPlan};
 use crate::login::target::HandshakeServer;
-use crate::login::{HandshakeResult, StretchJob, StretchResult};
 use crate::path::credit::SHARED_PERCENT;
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::parameters::{Levels, Parameters};
-use crate::random::HmacDrbg;
+use security::opaque::{StretchJob, StretchResult};
+use security::random::HmacDrbg;
 
 /// Connects to the target: discovery, handshake, and the search for further paths.
 pub(super) struct Connector {

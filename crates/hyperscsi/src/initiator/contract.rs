@@ -9,12 +9,13 @@ use base::time::Duration;
 use transport::initiator::{Outcome, Retry, TaskId, TmfId};
 use transport::task_management::TmfResult;
 
-use crate::aead::{KeyLimits, Level};
+use crate::aead::KeyLimits;
 use crate::connection::{DropCounts, PathMtuStatus};
-use crate::login::Password;
 use crate::pdu::disconnect::DisconnectReason;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
+use security::Level;
+use security::opaque::Password;
 
 /// The most tasks that a session holds, queued or sent.
 pub const MAX_TASKS: usize = 8192;

@@ -7,11 +7,11 @@ use transport::task_management::TmfFunction;
 
 use super::session::{ExchangeSlots, Phase, Session};
 use super::task::{Task, TaskKind, Wire};
-use crate::aead::Level;
 use crate::connection::{Connection, Message};
 use crate::exchange::xid::{PnSpace, WINDOW, next_xid, xid_ahead};
 use crate::frame::Cmd;
 use crate::pdu::command::{Command, Manage, Request as Block};
+use security::Level;
 
 impl Session {
     /// Sends waiting requests, in order, as far as they may be sent.

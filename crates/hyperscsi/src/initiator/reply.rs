@@ -11,7 +11,6 @@ use transport::initiator::{Residual, ServiceResponse};
 use super::contract::{Event, LossReason, ProtocolError};
 use super::session::{EndCause, Session};
 use super::task::{MAX_READY, TaskKind, Wire};
-use crate::aead::Level;
 use crate::connection::Message;
 use crate::exchange::reassembly::ReassemblyError;
 use crate::exchange::xid::PnSpace;
@@ -19,6 +18,7 @@ use crate::frame::{Cmd, Flags, Header};
 use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::reply::{Reply, Response, TransferReady};
+use security::Level;
 
 impl Session {
     /// Processes a frame that the transport delivers: undamaged, of this session and not received before.
@@ -60,7 +60,7 @@ impl Session {
         let key = slot.ok_or(FrameError::UnknownExchange)?;
         let wire = self.tasks.get(key).and_then(|task| task.wire).filter(|wire| wire.xid == header.xid);
         let wire = wire.ok_or(FrameError::UnknownExchange)?;
-        let level = Level::of(header);
+        let level = header.level();
         if level < wire.level || (keyed && header.cmd == Cmd::Abort && level == Level::None) {
             return Err(FrameError::Unprotected);
         }

@@ -17,7 +17,6 @@ use super::contract::{
 };
 use super::nexus_loss::Breaches;
 use super::task::Task;
-use crate::aead::Level;
 use crate::connection::{
     Connection, ConnectionEvent as Transported, Delivery, Message, MessageId, PathAddress, PathView,
 };
@@ -26,6 +25,7 @@ use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::HandshakeResult;
 use crate::pdu::disconnect::DisconnectReason;
 use crate::pdu::parameters::Parameters;
+use security::Level;
 
 /// One session of the initiator role.
 pub struct Session {

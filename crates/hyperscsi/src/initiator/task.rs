@@ -10,10 +10,10 @@ use transport::identity_check::IdentityChecks;
 use transport::initiator::{CommandResponse, Request, TmfParameters};
 use transport::task_management::TmfResult;
 
-use crate::aead::Level;
 use crate::connection::MessageId;
 use crate::exchange::reassembly::Reassembly;
 use crate::exchange::xid::PnSpace;
+use security::Level;
 
 /// A task: an exchange, or a request that waits to become one.
 #[derive(Debug)]

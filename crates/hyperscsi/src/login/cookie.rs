@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::negotiate::{COOKIE_LEN, Cookie, HandshakeId};
-use crate::random::{HmacDrbg, mac};
+use security::random::{HmacDrbg, mac};
 
 /// What a cookie is bound to: it is valid for this handshake only.
 #[derive(Clone, Copy, Debug)]

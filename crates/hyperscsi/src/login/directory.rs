@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 use base::ether::{EtherPort, Mac};
 
-use super::PasswordRecord;
 use crate::pdu::discovery::ExportedLun;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
+use security::opaque::PasswordRecord;
 
 /// Answers the questions of handshakes and discovery.
 pub trait TargetDirectory {

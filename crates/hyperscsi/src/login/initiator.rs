@@ -18,17 +18,18 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::control_queue::{self, ControlQueue};
-use super::opaque::{PendingClientLogin, StretchJob, StretchResult, is_bearable};
 use super::{HandshakeResult, context, is_within, proof};
 use crate::aead::SessionKeys;
 use crate::frame::{Cmd, Header};
 use crate::pdu::negotiate::{
-    Accept, Answer, Finish, HandshakeId, Hello, KE1_LEN, Negotiate, Negotiated, RefuseReason, Start,
+    Accept, Answer, Finish, HandshakeId, Hello, Negotiate, Negotiated, RefuseReason, Start,
 };
 use crate::pdu::parameters::Parameters;
-use crate::random::HmacDrbg;
 pub use error::HandshakeError;
 pub use plan::LoginPlan;
+use security::opaque::KE1_LEN;
+use security::opaque::{PendingClientLogin, StretchJob, StretchResult, is_bearable};
+use security::random::HmacDrbg;
 use state::{Candidate, Finishing, Opening, State};
 
 /// The result of a login. A login returns exactly one.
@@ -499,7 +500,7 @@ impl Login {
         self.job = Some(StretchJob {
             attempt: attempt.clone(),
             password: password.clone(),
-            group: self.plan.group.as_bytes().to_vec(),
+            user: self.plan.group.as_bytes().to_vec(),
             cost: answer.stretch,
             ke2: answer.ke2,
             context,

@@ -32,19 +32,20 @@ use zeroize::Zeroizing;
 use super::control_queue::{self, ControlQueue};
 use super::cookie::{CookieBinding, Cookies};
 use super::directory::{GroupAccess, TargetAccess, TargetDirectory};
-use super::opaque::{PasswordRecord, PendingServerLogin};
 use super::rate_limit::{PasswordRateLimit, Permit, TokenBucket};
 use super::{HandshakeResult, accept, choose, context};
 use crate::aead::SessionKeys;
 use crate::frame::{Cmd, Header};
 use crate::pdu::negotiate::{
-    Accept, Answer, COOKIE_LEN, Finish, HandshakeId, Hello, KE1_LEN, KE2_LEN, Negotiate, Negotiated,
-    RefuseReason, Start, without_last,
+    Accept, Answer, COOKIE_LEN, Finish, HandshakeId, Hello, Negotiate, Negotiated, RefuseReason, Start,
+    without_last,
 };
 use crate::pdu::parameters::Parameters;
-use crate::random::HmacDrbg;
 use accepted_starts::AcceptedStarts;
 pub use refusal::{HandshakeRefusal, RefusalCause};
+use security::opaque::{KE1_LEN, KE2_LEN};
+use security::opaque::{PasswordRecord, PendingServerLogin};
+use security::random::HmacDrbg;
 
 /// The target's half of all handshakes.
 #[derive(Debug)]

@@ -10,10 +10,11 @@ use base::time::Duration;
 
 use super::*;
 use crate::Role;
-use crate::aead::{Decryptor, Encryptor, Level};
+use crate::aead::{Decryptor, Encryptor};
 use crate::login::initiator::{HandshakeError, Login, LoginPlan};
 use crate::login::target::{HandshakeServer, RefusalCause};
 use fixture::{GROUP, OPEN_GROUP, PASSWORD, Rig, plan};
+use security::Level;
 
 #[test]
 fn both_ends_agree_on_keys_and_parameters() {

@@ -8,12 +8,13 @@ use core::fmt::Write;
 
 use zeroize::Zeroizing;
 
-use super::opaque::{Password, PasswordRecord, PendingClientLogin, StretchJob};
 use super::{accept, context};
 use crate::pdu::name::{GroupName, Name};
-use crate::pdu::negotiate::{Accept, Answer, Finish, KE2_LEN, Negotiate, Negotiated, Start, StretchCost};
+use crate::pdu::negotiate::{Accept, Answer, Finish, Negotiate, Negotiated, Start};
 use crate::pdu::parameters::Parameters;
-use crate::random::HmacDrbg;
+use security::opaque::{KE2_LEN, StretchCost};
+use security::opaque::{Password, PasswordRecord, PendingClientLogin, StretchJob};
+use security::random::HmacDrbg;
 
 const PASSWORD: &str = "correct horse";
 const GROUP: &str = "backup";
@@ -32,7 +33,7 @@ fn vectors() -> String {
     let record = PasswordRecord::make(&password, GROUP, stretch, [1; 32]).unwrap();
     let mut random = HmacDrbg::new([2; 32]);
     let (attempt, ke1) = PendingClientLogin::start(&password, &mut random).unwrap();
-    let (blind, private) = attempt.secrets();
+    let (blind, private) = attempt.secret_values();
     let start = Negotiate::Start(Box::new(Start {
         handshake,
         cookie: [0x44; 40],
@@ -58,7 +59,7 @@ fn vectors() -> String {
     let job = StretchJob {
         attempt,
         password,
-        group: GROUP.as_bytes().to_vec(),
+        user: GROUP.as_bytes().to_vec(),
         cost: stretch,
         ke2,
         context,

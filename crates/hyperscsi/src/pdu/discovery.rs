@@ -8,7 +8,7 @@ use base::ether::Mac;
 
 use super::name::{GroupName, Name};
 use super::{Block, Malformed, exactly, once, put_block, put_item};
-use crate::aead::Level;
+use security::Level;
 
 /// The length of the nonce by which a question recognizes its answers, in bytes.
 pub const NONCE_LEN: usize = 16;

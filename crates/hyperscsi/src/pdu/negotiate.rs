@@ -17,6 +17,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use security::opaque::{KE1_LEN, KE2_LEN, KE3_LEN, StretchCost};
+
 use super::ask::TOKEN_LEN;
 use super::discovery::INSTANCE_LEN;
 use super::name::{GroupName, Name};
@@ -27,13 +29,6 @@ use super::{Block, Malformed, exactly, once, put_block, put_item};
 pub const HANDSHAKE_LEN: usize = 16;
 /// The length of a cookie, in bytes. Only the target can interpret a cookie.
 pub const COOKIE_LEN: usize = 40;
-/// The length of OPAQUE's first message, in bytes (RFC 9807 §6.1).
-pub const KE1_LEN: usize = 96;
-/// The length of OPAQUE's second message, in bytes.
-pub const KE2_LEN: usize = 320;
-/// The length of OPAQUE's third message, in bytes.
-pub const KE3_LEN: usize = 64;
-
 /// The length of the proof that the sender of an ACCEPT has the keys, in bytes.
 pub const PROOF_LEN: usize = 32;
 
@@ -167,17 +162,6 @@ pub struct Answer {
     pub stretch: StretchCost,
     /// OPAQUE's second message. It is the last item.
     pub ke2: [u8; KE2_LEN],
-}
-
-/// The parameters of Argon2id (RFC 9106 §3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StretchCost {
-    /// The memory, in KiB.
-    pub memory_kib: u32,
-    /// The passes over it.
-    pub passes: u32,
-    /// The lanes.
-    pub lanes: u8,
 }
 
 /// ACCEPT: there is a session.

@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 
 use super::{Malformed, exactly, items, put_item};
-use crate::aead::Level;
 use crate::frame::TAGS;
 use crate::send_queue::HEAD_LEN_MAX;
 use base::bytes::Reader;
+use security::Level;
 
 /// The parameters that one end offers or chose. A target chooses within the offer. The fields that describe
 /// what the sender itself can receive (`frame_max`, `frames_initial`, `ack_delay_max_us`) are not chosen:

@@ -21,7 +21,7 @@ use super::negotiate::{self, Accept, Finish, Hello, Negotiate, Negotiated, Refus
 use super::parameters::{Illegal, Levels, Parameters};
 use super::reply::{Reply, Response, TransferReady};
 use super::*;
-use crate::aead::Level;
+use security::Level;
 
 fn bytes(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     // Encoders append to `out`: the bytes that it held before must stay.
@@ -283,7 +283,7 @@ fn every_step_of_the_handshake_reads_back_as_it_was_written() {
         assert_eq!(Negotiated::parse(&payload), Err(Malformed::Kind), "not from a target");
     }
     let (handshake, sid, choice) = ([4; 16], 9, Parameters::DEFAULT);
-    let stretch = negotiate::StretchCost { memory_kib: 65536, passes: 3, lanes: 1 };
+    let stretch = security::opaque::StretchCost { memory_kib: 65536, passes: 3, lanes: 1 };
     let answer = negotiate::Answer { handshake, sid, choice, stretch, ke2: [8; 320] };
     for step in [
         Negotiated::Cookie { handshake, cookie: [3; 40] },

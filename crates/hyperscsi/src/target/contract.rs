@@ -7,10 +7,10 @@ use core::fmt;
 use base::ether::{EtherPort, Mac};
 use transport::target::SessionId;
 
-use crate::aead::Level;
 use crate::connection::{DropCounts, PathMtuStatus, PathTotals, PathView};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
+use security::Level;
 
 /// Answers the questions that handshakes, discoveries and requests raise. The engine itself knows which SIDs
 /// its sessions have.

@@ -13,9 +13,9 @@ use super::contract::Event;
 use super::engine::Engine;
 use super::exchange::{Fetch, Freed, Holder, TaskResult};
 use super::request::FrameError;
-use crate::aead::Level;
 use crate::exchange::reassembly::{Reassembly, ReassemblyError};
 use crate::pdu::abort::AbortResult;
+use security::Level;
 
 impl Engine {
     /// Stores data at its place in the buffer of its exchange.

@@ -13,13 +13,13 @@ use transport::status::SENSE_MAX;
 use transport::target::Finish;
 use transport::task_management::TmfResult;
 
-use crate::aead::Level;
 use crate::connection::MessageId;
 use crate::exchange::reassembly::Reassembly;
 use crate::exchange::xid::PnSpace;
 use crate::pdu::abort::AbortResult;
 use crate::pdu::command::{Command, Manage};
 use crate::pdu::reply::TransferReady;
+use security::Level;
 
 /// An exchange, from its first received frame until the acknowledgement of its last message.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use crate::login::target::{HandshakeRefusal, HandshakeServer, HandshakeStats as 
 use crate::path::credit::SHARED_PERCENT;
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::name::{GroupName, Name};
-use crate::random::HmacDrbg;
+use security::random::HmacDrbg;
 
 /// Handles handshakes and discovery, whose senders have no session yet.
 pub(super) struct Gateway {

@@ -12,7 +12,6 @@ use super::contract::{SessionDirectory, SessionEnd, Traffic};
 use super::engine::Engine;
 use super::exchange::{Exchange, Holder, RequestState, TaskResult};
 use super::session::{Phase, Slot, Waiting};
-use crate::aead::Level;
 use crate::connection::Message;
 use crate::exchange::reassembly::Reassembly;
 use crate::exchange::xid::{PnSpace, XidStatus, xid_ahead};
@@ -23,6 +22,7 @@ use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::command::{Command, Manage, Request};
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
 use crate::pdu::parts::PARTS_MAX;
+use security::Level;
 
 /// Why a frame changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Engine {
         directory: &dyn SessionDirectory,
     ) -> Result<(), FrameError> {
         let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
-        let (class, level) = (PnSpace::of(header.xid), Level::of(header));
+        let (class, level) = (PnSpace::of(header.xid), header.level());
         if class != PnSpace::of_frame(header.protected) {
             return Err(FrameError::Unprotected);
         }
@@ -162,7 +162,7 @@ impl Engine {
         session.table_mut(class).arrived.take(header.xid);
         if session.refusals.len() + session.refused.len() < REFUSALS_MAX {
             let safe = if session.keyed { Level::Integrity } else { Level::None };
-            let level = Level::of(header).max(safe);
+            let level = header.level().max(safe);
             let mut head = Vec::new();
             Abort::GivenUp(result).encode(&mut head);
             let message = Message::block(Cmd::Abort, header.xid, header.tag, level, head);
@@ -191,7 +191,7 @@ impl Engine {
                 self.remove_exchange(old);
             }
         }
-        let level = Level::of(header);
+        let level = header.level();
         let session = self.sessions.get_mut(key).ok_or(FrameError::UnknownExchange)?;
         if header.tag >= session.parameters.exchanges {
             return Err(FrameError::Misnumbered);
@@ -275,7 +275,7 @@ impl Engine {
     /// Processes a frame of Data-Out.
     fn data(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
         let session = self.sessions.get(key).ok_or(FrameError::UnknownExchange)?;
-        let (class, level) = (PnSpace::of(header.xid), Level::of(header));
+        let (class, level) = (PnSpace::of(header.xid), header.level());
         if class == PnSpace::Sealed && !header.protected {
             return Err(FrameError::Unprotected);
         }

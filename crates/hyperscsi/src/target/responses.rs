@@ -14,12 +14,12 @@ use super::contract::{Event, PathChange, PathNotice, SessionEnd};
 use super::engine::Engine;
 use super::exchange::{Exchange, Holder, TaskResult};
 use super::session::Phase;
-use crate::aead::Level;
 use crate::connection::{Connection, ConnectionEvent as Transported, Delivery, Message, PathAddress};
 use crate::fault_injection::{self, Bug};
 use crate::frame::Cmd;
 use crate::pdu::abort::Abort;
 use crate::pdu::reply::{Reply, Response};
+use security::Level;
 
 impl Engine {
     pub(super) fn recycle(&self, data: DataList) {

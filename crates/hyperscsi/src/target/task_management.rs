@@ -12,10 +12,10 @@ use transport::task_management::{TmfFunction, TmfResult};
 use super::contract::Event;
 use super::engine::Engine;
 use super::exchange::{Exchange, Holder, RequestState, TaskResult};
-use crate::aead::Level;
 use crate::exchange::xid::PnSpace;
 use crate::pdu::abort::AbortResult;
 use crate::pdu::command::Manage as Request;
+use security::Level;
 
 impl Engine {
     /// Refuses a task management function whose request has too little protection. `short`: the request has

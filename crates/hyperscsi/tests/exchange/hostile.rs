@@ -4,7 +4,6 @@
 use base::ether::FrameMachine;
 use base::rng::Rng;
 use base::time::Duration;
-use hyperscsi::aead::Level;
 use hyperscsi::exchange::xid::WINDOW;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::initiator::contract as ours;
@@ -16,6 +15,7 @@ use hyperscsi::pdu::parts;
 use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
+use security::Level;
 use transport::command::TaskAttribute;
 use transport::initiator::InitiatorTransport as _;
 use transport::initiator::Request as Ask;

@@ -1,11 +1,12 @@
 //! Tests of key updates that both ends make by themselves while commands run, and of keys that are used up.
 
 use base::time::Duration;
-use hyperscsi::aead::{KeyLimits, Level};
+use hyperscsi::aead::KeyLimits;
 use hyperscsi::initiator::contract::{SessionLimits, SessionPlan};
 use hyperscsi::pdu::parameters::{Levels, Parameters};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
+use security::Level;
 
 use crate::world::*;
 

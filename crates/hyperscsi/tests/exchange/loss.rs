@@ -358,7 +358,7 @@ pub(crate) fn hint(sid: u32) -> Vec<u8> {
 #[test]
 fn a_wrong_password_ends_with_one_clear_message() {
     let mut world = World::new(12, FramePlan::CLEAN, Some("sesame"));
-    let password = hyperscsi::login::Password::new(b"guess").unwrap();
+    let password = security::opaque::Password::new(b"guess").unwrap();
     let plan = SessionPlan { password: Some(password), ..world.plan_of(1) };
     world.join(plan);
     let down = world.run(60 * SECOND, |world| world.initiators[0].down.is_some());

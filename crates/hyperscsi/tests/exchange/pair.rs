@@ -2,12 +2,12 @@
 
 use base::rng::Rng;
 use base::time::Duration;
-use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::{LossReason, SessionEnd, SessionPlan};
 use hyperscsi::login::initiator::HandshakeError;
 use hyperscsi::pdu::parameters::{Illegal, Parameters};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
+use security::Level;
 use transport::command::TaskAttribute;
 use transport::initiator::InitiatorTransport as _;
 

@@ -3,8 +3,8 @@
 
 use base::buffer::Bytes;
 use base::time::Duration;
-use hyperscsi::aead::Level;
 use netem::frame::{FramePlan, lossy};
+use security::Level;
 use transport::command::TaskAttribute;
 use transport::initiator::{InitiatorTransport as _, Request, TaskId, TaskResult, TmfId, TmfParameters};
 use transport::target::{TargetTransport as _, TaskRef};

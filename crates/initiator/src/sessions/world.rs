@@ -150,7 +150,7 @@ impl World {
             let mut errands = Vec::new();
             let mut any = self.sessions.process_pending(self.now, &mut errands);
             for errand in errands {
-                let DriverRequest::Connect(number, _) = errand else { panic!("{errand:?}") };
+                let DriverRequest::Connect(number, ..) = errand else { panic!("{errand:?}") };
                 self.attempt(number);
                 any = true;
             }

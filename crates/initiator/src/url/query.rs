@@ -51,12 +51,28 @@ pub struct Options {
     /// The command timeout: how long a command may go without a response before it is aborted; zero for no
     /// timeout.
     pub command_timeout: Option<Duration>,
+    /// iSCSI: TLS around the connections, if they are to have it.
+    pub tls: Option<TlsOptions>,
     /// HyperSCSI: the length of the longest frames, in bytes.
     pub mtu: Option<u16>,
     /// HyperSCSI: which frames are retransmitted after a loss.
     pub retransmission: Repair,
     /// HyperSCSI: our other interfaces.
     pub paths: Vec<String>,
+}
+
+/// TLS around the connections of a session. All files are in PEM form.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// The path of the file with the authorities that sign the certificates of targets; those that the system
+    /// trusts if it is not set.
+    pub authority: Option<String>,
+    /// The path of the file with our certificate.
+    pub certificate: Option<String>,
+    /// The path of the file with our private key.
+    pub key: Option<String>,
+    /// The name in the target's certificate, where it is not the host of the portal.
+    pub name: Option<String>,
 }
 
 /// The least protection that a session may have.
@@ -100,6 +116,9 @@ pub enum BadOption {
     /// The option belongs to the other protocol.
     #[error("option {0} is for {1}:// URLs")]
     OtherProtocol(&'static str, Scheme),
+    /// There is a certificate without a key, or a key without a certificate.
+    #[error("tls_certificate and tls_key need each other")]
+    TlsPair,
     /// Two options contradict each other.
     #[error("protection=integrity needs both digests; {0} disables one")]
     ProtectionAgainst(&'static str),
@@ -125,7 +144,7 @@ impl std::fmt::Debug for OptionKey {
 }
 
 /// Every key of the query.
-pub static KEYS: [OptionKey; 28] = [
+pub static KEYS: [OptionKey; 33] = [
     iscsi("header_digest", DIGESTS, "HeaderDigest", |options, value| {
         options.keys.header_digest = digest(value)?;
         Some(())
@@ -257,6 +276,41 @@ pub static KEYS: [OptionKey; 28] = [
         options.keys.data_sequence_in_order = flag(value)?;
         Some(())
     }),
+    iscsi(
+        "tls",
+        "yes",
+        "TLS 1.3 around the connections; the other tls keys switch it on too",
+        |options, value| {
+            tls(options);
+            (value == "yes").then_some(())
+        },
+    ),
+    iscsi(
+        "tls_ca",
+        "a path",
+        "the file with the authorities that sign the target's certificate",
+        |options, value| {
+            tls(options).authority = Some(filled(value)?);
+            Some(())
+        },
+    ),
+    iscsi("tls_certificate", "a path", "the file with the initiator's certificate", |options, value| {
+        tls(options).certificate = Some(filled(value)?);
+        Some(())
+    }),
+    iscsi("tls_key", "a path", "the file with the initiator's private key", |options, value| {
+        tls(options).key = Some(filled(value)?);
+        Some(())
+    }),
+    iscsi(
+        "tls_name",
+        "a host name or an address",
+        "the name in the target's certificate",
+        |options, value| {
+            tls(options).name = Some(filled(value)?);
+            Some(())
+        },
+    ),
     hyperscsi(
         "mtu",
         "1500 to 65535",
@@ -305,6 +359,7 @@ impl Default for Options {
             patience: None,
             connect_timeout: None,
             command_timeout: None,
+            tls: None,
             mtu: None,
             retransmission: Repair::Selective,
             paths: Vec::new(),
@@ -335,6 +390,9 @@ impl Options {
         }
         if options.protection == Some(Protection::Encrypt) {
             return Err(BadOption::NoEncryption);
+        }
+        if options.tls.as_ref().is_some_and(|tls| tls.certificate.is_some() != tls.key.is_some()) {
+            return Err(BadOption::TlsPair);
         }
         options.keys.max_connections = options.connections;
         options.protect()?;
@@ -414,6 +472,10 @@ fn algorithms(value: &str) -> Option<Algorithms> {
         };
         Some(all.with(algorithm))
     })
+}
+
+fn tls(options: &mut Options) -> &mut TlsOptions {
+    options.tls.get_or_insert_default()
 }
 
 fn flag(value: &str) -> Option<bool> {

@@ -146,6 +146,9 @@ fn every_option_is_checked() {
         ("chap=md4", "the value must be a list of"),
         ("max_burst_length=1", "the value must be 512 to 16777215"),
         ("timeout=86401", "the value must be 0 to 86400 seconds"),
+        ("tls=no", "the value must be yes"),
+        ("tls_certificate=a.pem", "tls_certificate and tls_key need each other"),
+        ("tls_ca=a.pem&tls_key=b.pem", "tls_certificate and tls_key need each other"),
     ] {
         let error = parse(query).unwrap_err().to_string();
         assert!(error.contains(told), "{query}: {error}");
@@ -162,6 +165,7 @@ fn every_key_takes_a_value_of_its_kind_and_no_other() {
             LENGTHS => "4096",
             ISIDS => "0080aB000001",
             "yes or no" => "no",
+            "yes" => "yes",
             "selective or window" => "window",
             "none, integrity or encrypt" => "none",
             "1500 to 65535" => "9000",
@@ -170,7 +174,12 @@ fn every_key_takes_a_value_of_its_kind_and_no_other() {
             _ => "1",
         };
         let scheme = key.of.unwrap_or(Scheme::Iscsi);
-        let parse = |value: &str| Options::parse(scheme, Some(&format!("{}={value}", key.name)));
+        let needed = match key.name {
+            "tls_certificate" => "&tls_key=1",
+            "tls_key" => "&tls_certificate=1",
+            _ => "",
+        };
+        let parse = |value: &str| Options::parse(scheme, Some(&format!("{}={value}{needed}", key.name)));
         assert!(parse(good).is_ok(), "{key:?}");
         assert!(parse("%").is_err(), "{key:?}");
         assert!(parse("").is_err(), "{key:?}");

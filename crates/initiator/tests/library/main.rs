@@ -228,7 +228,7 @@ fn commands_are_ended_one_by_one_and_no_other_suffers() {
     let mut plan = plan(&url(5), &EnvSecrets).unwrap();
     // Some commands are at the target, others wait.
     let ProtocolPlan::Iscsi(session) = &mut plan else { panic!("a plan of iSCSI") };
-    session.limits.tasks_max = 8;
+    session.session.limits.tasks_max = 8;
     let client = Client::new().unwrap();
     let session = client.log_in_planned(plan).wait().unwrap();
     let disk = block_on(Disk::open_unit(session.clone(), 5)).unwrap();
@@ -381,7 +381,7 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
     let url = format!("iscsi://{}/iqn.2001-04.com.example:silent/0", silent.local_addr().unwrap());
     let mut plan = plan(&url.parse().unwrap(), &EnvSecrets).unwrap();
     let ProtocolPlan::Iscsi(wanted) = &mut plan else { panic!("a plan of iSCSI") };
-    wanted.limits.tasks_max = 8;
+    wanted.session.limits.tasks_max = 8;
     let mut driver = Driver::new().unwrap();
     let session = driver.open(plan);
     let total = u64::try_from(8 + WAITING_MAX + 3).unwrap();

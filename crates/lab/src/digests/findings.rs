@@ -8,10 +8,10 @@ use super::advice::{Advice, BENEFIT, advise};
 use super::costs::{Cost, link_limit, mean_change, throughput, throughput_costs};
 use super::plan::DigestsPlan;
 use super::samples::{Measured, link_name};
-use super::text::{cost, counted, joined, percent};
 use crate::plan::{Digests, Link};
 use crate::report::{Ended, Report, SCHEMA, Section};
 use crate::statistics::estimate;
+use crate::text::{cost, counted, joined, percent};
 
 /// The share of the link's limit from which on the link is what limits a workload.
 const LIMITED_FROM: f64 = 0.95;

@@ -3,20 +3,22 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use drivers::config::{Config, SpinMode};
-use initiator::driver::plan as session_plan;
 use initiator::endpoint::Scheme;
-use initiator::{Client, Disk, EnvSecrets, Error, Geometry, Lun, OpenOptions, Url, block_on};
+use initiator::{Client, Error, Geometry, OpenOptions, Url, block_on};
 use iscsi::negotiate::{Digest, DigestPolicy};
 
 use super::Subject;
 use super::plan::DigestsPlan;
 use super::samples::{Cell, Sample};
-use crate::bed::{Bed, Calibration, Echo, LinkPlan, Target, echo_rate, is_not_permitted};
-use crate::bench::{BenchPlan, BenchReport, Job};
+use crate::bed::{Bed, Calibration, Echo, LinkPlan, echo_rate};
+use crate::bench::{BenchReport, Job};
+use crate::client_load::{
+    self, PATIENCE, explain_rights, geometry_of, load, run_on, seconds, unreachable_target,
+};
 use crate::experiment::LabError;
 use crate::plan::Digests;
 use crate::signature::{SIGNATURE_LEN, signature};
+use crate::target_process::ServedTarget;
 
 /// The RAM disk of a bed, in bytes.
 const DISK_LEN: u64 = 256 << 20;
@@ -25,17 +27,17 @@ const DISK_LEN: u64 = 256 << 20;
 const FILL_BLOCK: u32 = 1 << 20;
 const FILL_DEPTH: usize = 8;
 
+/// What to do without the rights to make a bed.
+const OTHERWISE: &str = ", or name a target: targe lab digests iscsi://HOST/IQN/LUN";
+
 /// The durations of a calibration of the link, in seconds, and of one bare echo.
 const CALIBRATION_S: f64 = 0.7;
 const ECHO: Duration = Duration::from_millis(200);
 
-/// How long a session waits for a target that is gone, unless the URL sets a limit.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// The path that is measured, and the LUN at its end.
 pub(super) struct TestPath {
     // The target ends before its host.
-    target: Option<Target>,
+    target: Option<ServedTarget>,
     bed: Option<Bed>,
     url: Url,
     geometry: Geometry,
@@ -47,8 +49,8 @@ impl TestPath {
     pub(super) fn open(subject: &Subject, plan: &DigestsPlan, stop: &AtomicBool) -> Result<Self, LabError> {
         match subject {
             Subject::Bed { program } => {
-                let bed = Bed::create().map_err(explain_rights)?;
-                let target = bed.serve(program, &[format!("ram:{DISK_LEN}")])?;
+                let bed = Bed::create().map_err(|why| explain_rights(why, OTHERWISE))?;
+                let target = ServedTarget::start(Some(bed.target()), program, &[format!("ram:{DISK_LEN}")])?;
                 let url = Url::parse(&target.url(0)).map_err(|why| LabError::Target(why.to_string()))?;
                 let path = Self::of(Some(target), Some(bed), url)?;
                 path.fill(stop)?;
@@ -62,7 +64,7 @@ impl TestPath {
         }
     }
 
-    fn of(target: Option<Target>, bed: Option<Bed>, mut url: Url) -> Result<Self, LabError> {
+    fn of(target: Option<ServedTarget>, bed: Option<Bed>, mut url: Url) -> Result<Self, LabError> {
         if url.endpoint.transport.scheme() != Scheme::Iscsi {
             return Err(LabError::Plan(format!(
                 "{url}: digests belong to iSCSI; the URL must begin with iscsi://"
@@ -147,16 +149,7 @@ impl TestPath {
     fn job(&self, digests: Digests, depth: usize) -> Result<Job, LabError> {
         let require = |on: bool| if on { DigestPolicy::RequireCrc32c } else { DigestPolicy::RequireNone };
         let url = self.with_digests(digests, require);
-        let mut session = session_plan(&url, &EnvSecrets).map_err(|why| LabError::Plan(why.to_string()))?;
-        session.renew_isid();
-        session.want_tasks(depth);
-        Ok(Job {
-            session,
-            lun: Lun::from_number(url.lun).unwrap_or(Lun(0)),
-            geometry: self.geometry.clone(),
-            name: url.to_string(),
-            command_timeout: url.endpoint.options.command_timeout,
-        })
+        client_load::job(&url, &self.geometry, depth)
     }
 
     /// Measures a workload once. Returns none if it was stopped, and why it failed if it did.
@@ -193,7 +186,7 @@ impl TestPath {
     }
 
     fn failed(&mut self, why: &str) -> LabError {
-        let end = self.target.as_mut().and_then(Target::end);
+        let end = self.target.as_mut().and_then(ServedTarget::end);
         LabError::Target(end.map_or_else(|| why.to_owned(), |end| format!("{end} ({why})")))
     }
 
@@ -214,49 +207,6 @@ impl TestPath {
     }
 }
 
-/// Runs `work` on the initiator's host of a bed, or here.
-fn run_on<T: Send>(bed: Option<&Bed>, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
-    match bed {
-        Some(bed) => bed.initiator().run(work),
-        None => Ok(work()),
-    }
-}
-
-/// Returns a load of random reads without a duration.
-fn load(job: Job, block_bytes: u32, depth: usize) -> BenchPlan {
-    BenchPlan {
-        jobs: vec![job],
-        read_percent: 100,
-        random: true,
-        block_bytes,
-        depth,
-        range: (0, u64::MAX),
-        time: Duration::ZERO,
-        warmup: Duration::ZERO,
-        count: None,
-        seed: 0,
-        threads: 1,
-        // Processor time spent on polling would hide what the digests take.
-        reactor: Config { spin_mode: SpinMode::Never, ..Config::default() },
-    }
-}
-
-fn seconds(count: f64) -> Duration {
-    Duration::try_from_secs_f64(count).unwrap_or_default()
-}
-
-/// Logs in with the URL's own digests, reads the geometry of the unit and logs out.
-fn geometry_of(url: &Url) -> Result<Geometry, LabError> {
-    let client = Client::new().map_err(|why| unreachable_target(&why))?;
-    let geometry = block_on(async {
-        let disk: Disk = OpenOptions::new().open(&client, url).await?;
-        let geometry = disk.geometry();
-        let _ = disk.session().log_out().await;
-        Ok(geometry)
-    });
-    geometry.map_err(|why: Error| unreachable_target(&why))
-}
-
 /// Logs in and returns the header digest and the data digest that were negotiated.
 fn negotiated(url: &Url) -> Result<(Digest, Digest), Error> {
     let client = Client::new()?;
@@ -267,18 +217,4 @@ fn negotiated(url: &Url) -> Result<(Digest, Digest), Error> {
         let first = connections.first().map(|view| view.parameters).unwrap_or_default();
         Ok((first.header_digest, first.data_digest))
     })
-}
-
-fn unreachable_target(why: &Error) -> LabError {
-    LabError::Target(why.report().to_string())
-}
-
-fn explain_rights(why: LabError) -> LabError {
-    if !is_not_permitted(&why) {
-        return why;
-    }
-    LabError::Plan(format!(
-        "{why}: an experiment that makes its own target needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN). Run it as root, \
-         or name a target: targe lab digests iscsi://HOST/IQN/LUN"
-    ))
 }

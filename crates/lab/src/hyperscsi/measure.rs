@@ -13,11 +13,10 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use super::plan::{HyperScsiPlan, STRIPE_LUNS, Workload};
 use super::samples::{Bounds, Cell, Disturbance, Protocol, Sample};
-use crate::bed::{
-    Bed, OtherTraffic, Relay, Target, frame_rate, is_not_permitted, packets_sent, to_f64, voluntary_switches,
-};
+use crate::bed::{Bed, OtherTraffic, Relay, frame_rate, is_not_permitted, packets_sent, to_f64};
 use crate::bench::{BenchPlan, BenchReport, Job};
 use crate::experiment::LabError;
+use crate::target_process::{ServedTarget, voluntary_switches};
 
 /// LUN 0 is the one disk, and those behind it are the stripe. Lengths in bytes.
 const DISK_LEN: u64 = 128 << 20;
@@ -52,7 +51,7 @@ pub(super) struct TestPaths {
 /// Two hosts and the target on one of them.
 struct TestPath {
     // The target ends before its host.
-    target: Target,
+    target: ServedTarget,
     bed: Bed,
     /// The name of the target in URLs.
     name: String,
@@ -127,7 +126,7 @@ impl TestPath {
         let disk = format!("ram:{DISK_LEN}");
         let stripe = std::iter::repeat_n(format!("ram:{STRIPE_LUN_LEN}"), stripe_luns());
         let luns: Vec<String> = std::iter::once(disk).chain(stripe).collect();
-        let target = bed.serve_group(program, &luns, GROUP)?;
+        let target = ServedTarget::start_group(bed.target(), program, &luns, GROUP)?;
         let name = target.url(0).split('/').nth(3).unwrap_or_default().to_owned();
         let geometry = |lun| bed.initiator().run(|| geometry_of(&target.url(lun)))?;
         let (disk, stripe) = (geometry(0)?, geometry(1)?);
@@ -230,7 +229,7 @@ impl TestPath {
         let own = u64::try_from(own.voluntary_context_switches()).unwrap_or(0);
         Ok(Counts {
             target: self.target.processor_time().map_err(system)?,
-            switches: voluntary_switches(process).map_err(system)? + own,
+            switches: voluntary_switches(process) + own,
             packets: packets_sent(self.bed.initiator())? + packets_sent(self.bed.target())?,
         })
     }

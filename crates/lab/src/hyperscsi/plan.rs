@@ -11,10 +11,6 @@ use crate::plan::{Link, Word, block, list, number, size_text};
 /// The LUNs of a stripe.
 pub(super) const STRIPE_LUNS: u32 = 8;
 
-/// How many protocols are compared, and how many with loss or other traffic.
-const PROTOCOLS: usize = 3;
-const PROTOCOLS_DISTURBED: usize = 2;
-
 /// The most measurements of one run.
 const MEASUREMENTS_MAX: u64 = 100_000;
 
@@ -223,12 +219,13 @@ impl HyperScsiPlan {
 
     /// Returns the number of measurements.
     pub fn measurements(&self) -> u64 {
-        let product = |lists: [usize; 4]| lists.into_iter().fold(1, usize::saturating_mul);
-        let paths = product([self.link.len(), self.mtu.len(), self.workload.len(), PROTOCOLS]);
-        let disturbances = self.loss.len().saturating_add(self.traffic.len());
-        let disturbed = product([disturbances, self.disturbed_workload.len(), PROTOCOLS_DISTURBED, 1]);
-        let per_round = u64::try_from(paths.saturating_add(disturbed)).unwrap_or(u64::MAX);
-        per_round.saturating_mul(u64::from(self.rounds))
+        let paths = self.link.len().saturating_mul(self.mtu.len());
+        let disturbances = self.loss.len() + self.traffic.len();
+        // Without a disturbance, iSCSI is measured with and without digests.
+        let undisturbed = paths.saturating_mul(self.workload.len()).saturating_mul(3);
+        let disturbed = disturbances.saturating_mul(self.disturbed_workload.len()).saturating_mul(2);
+        let per_round = undisturbed.saturating_add(disturbed);
+        u64::try_from(per_round).unwrap_or(u64::MAX).saturating_mul(u64::from(self.rounds))
     }
 
     /// Returns the plan as TOML, which [`Self::parse`] reads.
@@ -278,6 +275,9 @@ struct PlanFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bed::to_f64;
+    use crate::hyperscsi::measure::durations;
+    use crate::hyperscsi::samples::Cell;
 
     #[test]
     fn a_plan_survives_its_own_text() {
@@ -288,6 +288,10 @@ mod tests {
         assert_eq!(HyperScsiPlan::full().workload.len(), 10);
         let none = HyperScsiPlan::parse("loss = []\ntraffic = []\n").unwrap();
         assert_eq!(none.measurements(), 5 * 3 * 2 * 10 * 3);
+        for plan in [HyperScsiPlan::full(), HyperScsiPlan::quick()] {
+            let cells: usize = Cell::all(&plan).iter().map(|cell| cell.protocols().len()).sum();
+            assert_eq!(plan.measurements(), u64::try_from(cells).unwrap() * u64::from(plan.rounds));
+        }
     }
 
     #[test]
@@ -308,5 +312,19 @@ mod tests {
             let why = HyperScsiPlan::parse(text).unwrap_err().to_string();
             assert!(why.contains(wanted), "{text}: {why}");
         }
+    }
+
+    #[test]
+    fn the_built_in_plans_take_the_time_that_they_promise() {
+        let seconds = |plan: HyperScsiPlan| {
+            let cells = Cell::all(&plan).into_iter();
+            let of = |cell: Cell| {
+                let (warmup, time) = durations(&plan, &cell);
+                to_f64(cell.protocols().len() as u64) * ((warmup + time).as_secs_f64() + 0.1)
+            };
+            cells.map(of).sum::<f64>() * f64::from(plan.rounds)
+        };
+        assert!((60.0..100.0).contains(&seconds(HyperScsiPlan::quick())));
+        assert!((780.0..960.0).contains(&seconds(HyperScsiPlan::full())));
     }
 }

@@ -80,8 +80,11 @@ impl Trial {
     }
 }
 
-/// How long the target may take to accept a login or to end a logout.
+/// How long the target may take to accept a login, and how much longer for each session: istgt sleeps for a
+/// second at each login and serves no other meanwhile, and all sessions may log in at the same time.
 const LOGIN_MAX: Duration = Duration::from_secs(5);
+const LOGIN_TURN: Duration = Duration::from_millis(1200);
+/// How long the target may take to end a logout.
 const LOGOUT_MAX: Duration = Duration::from_secs(1);
 /// How long a due PDU may be missing at ErrorRecoveryLevel 1 and 2 before it is requested again.
 const REPAIR_AFTER: Duration = Duration::from_millis(100);
@@ -171,9 +174,15 @@ impl<'a> Lane<'a> {
         let mut plan = initiator::driver::plan(self.bench.url, &EnvSecrets)
             .map_err(|error| LabError::Plan(error.to_string()))?;
         plan.set_isid(Isid(self.isid));
-        let ProtocolPlan::Iscsi(session) = &mut plan else {
+        let ProtocolPlan::Iscsi(iscsi) = &mut plan else {
             return Err(LabError::Plan("the experiment damages iSCSI PDUs; give an iscsi:// URL".to_owned()));
         };
+        if iscsi.tls.is_some() {
+            return Err(LabError::Plan(
+                "the experiment cannot see PDUs within TLS; give a URL without tls".to_owned(),
+            ));
+        }
+        let session = &mut iscsi.session;
         let address = TargetAddress::Socket(self.corrupter.address());
         session.portals = vec![Portal { address, group: None }];
         let required = |on| if on { DigestPolicy::RequireCrc32c } else { DigestPolicy::RequireNone };
@@ -186,7 +195,8 @@ impl<'a> Lane<'a> {
         session.connections = 1;
         session.retry.timeout = self.bench.plan.timeout(combination.digests, combination.erl);
         session.retry.backoff = Duration::from_millis(20);
-        session.limits.login_within = LOGIN_MAX;
+        let sessions = u32::try_from(self.bench.plan.sessions).unwrap_or(u32::MAX);
+        session.limits.login_within = LOGIN_MAX + LOGIN_TURN.saturating_mul(sessions);
         session.limits.logout_within = LOGOUT_MAX;
         session.limits.repair_after = REPAIR_AFTER;
         Ok(plan)

@@ -3,11 +3,11 @@
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine as _, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
-use hyperscsi::aead::Level;
 use hyperscsi::initiator::contract::{Event, SessionPlan};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::GroupName;
+use security::Level;
 use shard::config::GroupConfig;
 use transport::command::Cdb;
 use transport::initiator::{InitiatorTransport as _, Request, TaskId, TaskResult};

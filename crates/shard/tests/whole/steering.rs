@@ -4,11 +4,11 @@
 use base::state_machine::StreamMachine as _;
 use base::time::{Duration, Instant};
 use device::contract::RelativePort;
-use hyperscsi::aead::Level;
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::Name;
+use security::Level;
 use shard::config::HyperScsiConfig;
 use transport::initiator::InitiatorTransport as _;
 

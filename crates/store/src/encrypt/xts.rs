@@ -1,32 +1,71 @@
-//! AES-256 in XTS mode (IEEE Std 1619): encrypts each data unit in place under its number.
+//! AES-128 and AES-256 in XTS mode (IEEE Std 1619): encrypts each data unit in place under its number.
 //!
 //! A data unit is a whole number of cipher blocks here, so there is no ciphertext stealing.
 
-use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
-use aes::{Aes256, Block};
+use aes::cipher::array::Array;
+use aes::cipher::consts::U16;
+use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, BlockSizeUser, KeyInit};
+use aes::{Aes128, Aes256, Block};
 
-use super::MediaKey;
+use super::{KeyHalves, MediaKey};
 
 /// How many blocks the cipher gets in one call: processors work on several blocks at a time.
 const LANES: usize = 32;
 
 /// The cipher with both halves of a key.
-pub(super) struct Xts {
-    data: Aes256,
-    tweak: Aes256,
+#[expect(clippy::large_enum_variant, reason = "there is one for each medium, and each sector uses it")]
+pub(crate) enum Xts {
+    /// AES-128.
+    Aes128(Halves<Aes128>),
+    /// AES-256.
+    Aes256(Halves<Aes256>),
+}
+
+/// The ciphers of the data and of the tweaks.
+pub(crate) struct Halves<C> {
+    data: C,
+    tweak: C,
 }
 
 impl Xts {
-    pub(super) fn new(key: &MediaKey) -> Self {
-        let [data, tweak] = key.halves();
-        Self { data: Aes256::new(&(*data).into()), tweak: Aes256::new(&(*tweak).into()) }
+    pub(crate) fn new(key: &MediaKey) -> Self {
+        match key.halves() {
+            KeyHalves::Aes128(halves) => Self::Aes128(Halves::new(halves)),
+            KeyHalves::Aes256(halves) => Self::Aes256(Halves::new(halves)),
+        }
     }
 
-    pub(super) fn encrypt(&self, number: u64, unit: &mut [u8]) {
+    pub(crate) fn encrypt(&self, number: u64, unit: &mut [u8]) {
+        match self {
+            Self::Aes128(halves) => halves.encrypt(number, unit),
+            Self::Aes256(halves) => halves.encrypt(number, unit),
+        }
+    }
+
+    pub(crate) fn decrypt(&self, number: u64, unit: &mut [u8]) {
+        match self {
+            Self::Aes128(halves) => halves.decrypt(number, unit),
+            Self::Aes256(halves) => halves.decrypt(number, unit),
+        }
+    }
+}
+
+impl<C> Halves<C>
+where
+    C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + BlockSizeUser<BlockSize = U16>,
+{
+    fn new<const N: usize>([data, tweak]: &[[u8; N]; 2]) -> Self
+    where
+        Array<u8, C::KeySize>: From<[u8; N]>,
+    {
+        Self { data: C::new(&(*data).into()), tweak: C::new(&(*tweak).into()) }
+    }
+
+    fn encrypt(&self, number: u64, unit: &mut [u8]) {
         self.each_batch(number, unit, |blocks| self.data.encrypt_blocks(blocks));
     }
 
-    pub(super) fn decrypt(&self, number: u64, unit: &mut [u8]) {
+    fn decrypt(&self, number: u64, unit: &mut [u8]) {
         self.each_batch(number, unit, |blocks| self.data.decrypt_blocks(blocks));
     }
 
@@ -92,5 +131,18 @@ mod tests {
             xts.decrypt(number, &mut unit);
             assert_eq!(unit, plain);
         }
+    }
+
+    /// Checks vector 4 of IEEE Std 1619-2007, annex B: AES-128, data unit 0.
+    #[test]
+    fn a_vector_with_the_short_key_comes_out() {
+        let key = hex("27182818284590452353602874713526 31415926535897932384626433832795");
+        let xts = Xts::new(&MediaKey::from_slice(&key).unwrap());
+        let plain: Vec<u8> = (0..512).map(|at| u8::try_from(at % 256).unwrap()).collect();
+        let mut unit = plain.clone();
+        xts.encrypt(0, &mut unit);
+        assert_eq!(unit[..16], hex("27a7479befa1d476489f308cd4cfa6e2"));
+        xts.decrypt(0, &mut unit);
+        assert_eq!(unit, plain);
     }
 }

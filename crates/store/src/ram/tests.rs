@@ -75,7 +75,7 @@ fn a_range_that_leaves_the_medium_fails() {
         }
     }
     assert_eq!(read(&mut ram, 999, 1), [0]);
-    assert_eq!(read(&mut ram, 1000, 0), []);
+    assert!(read(&mut ram, 1000, 0).is_empty());
 }
 
 #[test]

@@ -3,20 +3,20 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use initiator::Url;
-use lab::child_target::ChildTarget;
 use lab::experiment::Control;
 use lab::plan::Digests;
 use lab::report::Ended;
 use lab::risk::outcome::Outcome;
 use lab::risk::plan::RiskPlan;
 use lab::risk::{RiskResults, measure};
+use lab::target_process::ServedTarget;
 
 const TARGE: &str = env!("CARGO_BIN_EXE_targe");
 
 /// Runs a plan against a target of its own.
 fn measured(plan: &RiskPlan) -> RiskResults {
-    let target = ChildTarget::start(Path::new(TARGE), "ram:16M").unwrap();
-    let url = Url::parse(&target.url()).unwrap();
+    let target = ServedTarget::start(None, Path::new(TARGE), &["ram:16M".to_owned()]).unwrap();
+    let url = Url::parse(&target.url(0)).unwrap();
     let (stop, mut ignore) = (AtomicBool::new(false), |_: lab::experiment::Progress<'_>| {});
     let mut control = Control { stop: &stop, progress: &mut ignore };
     let results = measure(plan, &url, true, &mut control).unwrap();

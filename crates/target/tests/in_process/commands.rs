@@ -201,8 +201,8 @@ fn tasks_that_the_transport_drops_are_reported_to_their_initiator_at_this_lun_on
     world.release(0);
     assert_eq!(world.response(bob, other).status, GOOD);
     assert_eq!(world.take_attentions(alice, 0), [0x477f]);
-    assert_eq!(world.take_attentions(alice, 1), []);
-    assert_eq!(world.take_attentions(bob, 0), []);
+    assert_eq!(world.take_attentions(alice, 1), [0_u16; 0]);
+    assert_eq!(world.take_attentions(bob, 0), [0_u16; 0]);
     world.is_settled();
 }
 

@@ -44,7 +44,7 @@ fn an_initiator_learns_of_luns_that_come_and_go_at_the_luns_that_stay() {
         world.take_attentions(who, 0);
     }
     assert!(!world.remap(alice, map(&[(0, 0)])), "nothing changed");
-    assert_eq!(world.take_attentions(alice, 0), []);
+    assert_eq!(world.take_attentions(alice, 0), [0_u16; 0]);
     assert!(world.remap(alice, map(&[(0, 0), (1, 1)])));
     assert_eq!(world.take_attentions(alice, 0), [LUNS_CHANGED]);
     assert_eq!(world.take_attentions(alice, 1), [POWER_ON]);
@@ -58,8 +58,8 @@ fn an_initiator_learns_of_luns_that_come_and_go_at_the_luns_that_stay() {
     assert_eq!(world.take_attentions(alice, 0), [LUNS_CHANGED]);
     // A change of access only is no change of the LUNs.
     world.remap(alice, map_with(&[(0, 0, Access::ReadOnly), (2, 2, Access::ReadWrite)]));
-    assert_eq!(world.take_attentions(alice, 0), []);
-    assert_eq!(world.take_attentions(bob, 0), [], "the map of alice");
+    assert_eq!(world.take_attentions(alice, 0), [0_u16; 0]);
+    assert_eq!(world.take_attentions(bob, 0), [0_u16; 0], "the map of alice");
     world.is_settled();
 }
 
@@ -92,7 +92,7 @@ fn a_lun_that_was_used_never_leads_to_another_disk() {
         assert_eq!(world.media[usize::from(lun)].peek(0, BLOCK), pattern(BLOCK, lun.into()));
     }
     world.remap(alice, map(&[(0, 0), (1, 1)]));
-    assert_eq!(withheld(&world, alice), []);
+    assert_eq!(withheld(&world, alice), [0_u16; 0]);
     for lun in [0, 1] {
         world.take_attentions(alice, lun);
         assert_eq!(world.read(alice, lun, 0, 1).data, pattern(BLOCK, lun.into()));

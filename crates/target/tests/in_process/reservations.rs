@@ -116,7 +116,7 @@ fn a_registration_that_cannot_be_stored_fails() {
         world.store(save);
     }
     world.holds_saves = false;
-    assert_eq!(keys(&mut world, alice), []);
+    assert_eq!(keys(&mut world, alice), [0_u64; 0]);
     world.is_settled();
 }
 

@@ -118,7 +118,7 @@ fn clear_task_set_ends_the_tasks_of_the_set() {
     assert_eq!(result(&mut world, alice, clear), Some(TmfResult::COMPLETE));
     assert_eq!(world.end_of(alice, own), Some(TaskEnd::Aborted));
     assert_eq!(world.response(bob, other).status, GOOD);
-    assert_eq!(world.take_attentions(bob, 0), []);
+    assert_eq!(world.take_attentions(bob, 0), [0_u16; 0]);
     world.is_settled();
     // One task set for all.
     let (mut world, alice, bob) = two(TaskRules::SHARED);
@@ -130,7 +130,7 @@ fn clear_task_set_ends_the_tasks_of_the_set() {
         assert_eq!(world.end_of(who, ticket), Some(TaskEnd::Aborted));
     }
     assert_eq!(world.take_attentions(bob, 0), [CLEARED]);
-    assert_eq!(world.take_attentions(alice, 0), []);
+    assert_eq!(world.take_attentions(alice, 0), [0_u16; 0]);
     world.is_settled();
 }
 
@@ -181,7 +181,7 @@ fn target_cold_reset_closes_the_sessions_of_the_target_that_share_units() {
     assert_eq!(world.take_attentions(eve, 0), [RESET]);
     world.release(2);
     assert_eq!(world.response(carol, unshared).status, GOOD);
-    assert_eq!(world.take_attentions(carol, 0), []);
+    assert_eq!(world.take_attentions(carol, 0), [0_u16; 0]);
     world.is_settled();
 }
 

@@ -67,7 +67,7 @@ fn functions_and_losses_of_equal_numbers_stay_apart() {
     world.release(2);
     assert_eq!(world.response(alice, reads[0]).status, GOOD);
     assert_eq!(world.end_of(bob, reads[1]), Some(TaskEnd::Gone));
-    assert_eq!(world.take_attentions(alice, 1), []);
+    assert_eq!(world.take_attentions(alice, 1), [0_u16; 0]);
     world.is_settled();
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use hyperscsi::aead::Level;
 use hyperscsi::pdu::name::GroupName;
+use security::Level;
 
 use super::super::raw;
 use super::super::resolved::{GROUPS_MAX, Group, GroupSet, HyperScsiService, Portal};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, SpcLevel as Standard, TaskRules};
-use hyperscsi::aead::Level;
+use security::Level;
 
 use super::super::identity;
 use super::super::names::check_label;

@@ -52,7 +52,7 @@ impl Environment {
 
 /// Resolves a configuration. The result is complete if and only if the report stays without mistakes.
 pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut ConfigReport) -> Config {
-    let portals = portals::resolve(&root.portals, root.hyperscsi.is_some(), report);
+    let portals = portals::resolve(&root.portals, root.hyperscsi.is_some(), environment, report);
     let frames = hyperscsi_groups::resolve(root.hyperscsi, &portals.list, environment, report);
     let groups = access::groups(&root.groups, report);
     let mut pool = luns::UnitResolver::new(environment, &root.luns, report);

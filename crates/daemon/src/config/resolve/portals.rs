@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
+use tls::ServerSettings;
+
+use super::super::Environment;
 use super::super::names::check_label;
 use super::super::raw;
 use super::super::resolved::{Announced, Auth, Portal, Target};
@@ -17,7 +21,12 @@ pub(super) struct Portals {
     names: BTreeMap<String, usize>,
 }
 
-pub(super) fn resolve(written: &[raw::Portal], others: bool, report: &mut ConfigReport) -> Portals {
+pub(super) fn resolve(
+    written: &[raw::Portal],
+    others: bool,
+    environment: &Environment,
+    report: &mut ConfigReport,
+) -> Portals {
     let mut portals = Portals { list: Vec::new(), names: BTreeMap::new() };
     let mut listening: Vec<(SocketAddr, SourceSpan)> = Vec::new();
     for portal in written {
@@ -43,6 +52,7 @@ pub(super) fn resolve(written: &[raw::Portal], others: bool, report: &mut Config
             }),
             name: portal.name.as_ref().map(|at| at.value.clone()),
             tag: portal.tag.as_ref().map_or(1, |at| at.value),
+            tls: tls(portal, environment, report),
         });
     }
     // A configuration that serves HyperSCSI only opens no TCP port.
@@ -52,6 +62,7 @@ pub(super) fn resolve(written: &[raw::Portal], others: bool, report: &mut Config
             announce: None,
             name: None,
             tag: 1,
+            tls: None,
         });
     }
     portals
@@ -108,6 +119,31 @@ impl Portals {
         indexes.dedup();
         indexes
     }
+}
+
+/// Reads the certificate and the key of a portal.
+fn tls(portal: &raw::Portal, environment: &Environment, report: &mut ConfigReport) -> Option<ServerSettings> {
+    let (certificate, key) = match (&portal.tls_certificate, &portal.tls_key) {
+        (Some(certificate), Some(key)) => (certificate, key),
+        (Some(alone), None) => {
+            report.error(&alone.span, "portal has a \"tls_certificate\" and no \"tls_key\"");
+            return None;
+        }
+        (None, Some(alone)) => {
+            report.error(&alone.span, "portal has a \"tls_key\" and no \"tls_certificate\"");
+            return None;
+        }
+        (None, None) => {
+            if let Some(alone) = &portal.tls_client_authority {
+                report.error(&alone.span, "portal has a \"tls_client_authority\" and no \"tls_certificate\"");
+            }
+            return None;
+        }
+    };
+    let path = |at: &Located<PathBuf>| environment.absolute(&at.value);
+    let authority = portal.tls_client_authority.as_ref().map(path);
+    let settings = ServerSettings::read(&path(certificate), &path(key), authority.as_deref());
+    settings.map_err(|why| report.error(&certificate.span, why.to_string())).ok()
 }
 
 fn listen_address(

@@ -1,6 +1,6 @@
 //! Tests of HyperSCSI: interfaces, groups and protection levels.
 
-use hyperscsi::aead::Level;
+use security::Level;
 
 use super::*;
 

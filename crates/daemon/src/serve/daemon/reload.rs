@@ -106,6 +106,21 @@ fn size(unit: &Unit) -> Option<u64> {
     }
 }
 
+/// Refuses to switch TLS of a portal on or off: the new listener cannot be opened before the old one is
+/// closed, and from then on nothing may fail.
+pub(super) fn refuse_switched_tls(old: &Config, new: &Config) -> Result<(), String> {
+    for portal in &new.portals {
+        let was = old.portals.iter().find(|was| was.listen == portal.listen);
+        if was.is_some_and(|was| was.tls.is_some() != portal.tls.is_some()) {
+            return Err(format!(
+                "portal {}: TLS cannot be switched on or off while it is served; restart targe to apply this",
+                portal.listen
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a change that requires closing a file and opening it again: the disk would be unavailable in
 /// between.
 pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {

@@ -1,13 +1,17 @@
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 
 use base::units::{BlockSize, ByteLen};
 use device::contract::InquiryOverrides;
 
 use super::*;
 use crate::config::{Identity, Naa};
+use crate::luks::former::HEADER_LEN;
 use crate::scratch::Scratch;
 
 const SECRET: &[u8] = b"what stands in the file with the secret, 32 bytes or more";
+
+const LEN: u64 = 20 << 20;
 
 /// A disk in a directory of its own, with a secret.
 struct World {
@@ -21,7 +25,7 @@ impl World {
         let scratch = Scratch::new();
         let state = StateDir::open(&scratch.path().join("state")).unwrap();
         let path = scratch.path().join("disk.img");
-        File::create(&path).unwrap().set_len(4 << 20).unwrap();
+        File::create(&path).unwrap().set_len(LEN).unwrap();
         let secret = scratch.path().join("secret");
         fs::write(&secret, SECRET).unwrap();
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
@@ -52,13 +56,24 @@ impl World {
     }
 
     fn keys(&self) -> MediaKeys {
-        of(&self.unit, &self.state, &mut |_| {}).unwrap().expect("encrypted")
+        of(&self.unit, &self.state).unwrap().expect("encrypted")
+    }
+
+    /// Returns the key.
+    fn key(&self) -> Vec<u8> {
+        bytes(&self.keys())
     }
 
     fn refusal(&self) -> String {
-        of(&self.unit, &self.state, &mut |_| {})
-            .expect_err("refused")
-            .replace(self.scratch.path().to_str().unwrap(), "")
+        of(&self.unit, &self.state).expect_err("refused").replace(self.scratch.path().to_str().unwrap(), "")
+    }
+
+    /// Makes the disk one of the former format.
+    fn former(self) -> Self {
+        let key = fresh_key().unwrap();
+        let unit = if self.unit.block_size.bytes() < 4096 { DataUnit::B512 } else { DataUnit::B4096 };
+        fs::write(self.kept(), Wrap::new(SECRET).seal(&key, unit).unwrap()).unwrap();
+        self
     }
 
     fn kept(&self) -> PathBuf {
@@ -75,6 +90,13 @@ impl World {
     }
 }
 
+fn bytes(keys: &MediaKeys) -> Vec<u8> {
+    match keys {
+        MediaKeys::Luks { volume, .. } => volume.key.bytes().to_vec(),
+        MediaKeys::Bare { key, .. } => key.bytes().to_vec(),
+    }
+}
+
 fn wait<W: Fn() + Clone + Send + 'static>(keeper: &mut Keeper<W>, woken: &Receiver<()>) -> Replaced {
     keeper.replace();
     woken.recv().unwrap();
@@ -82,43 +104,75 @@ fn wait<W: Fn() + Clone + Send + 'static>(keeper: &mut Keeper<W>, woken: &Receiv
 }
 
 #[test]
-fn a_blank_disk_gets_a_key_and_keeps_it() {
+fn a_blank_disk_becomes_an_image_and_keeps_its_key() {
     let mut world = World::new();
-    let first = world.keys();
-    assert_eq!(world.kept().metadata().unwrap().mode() & 0o777, 0o600);
-    assert_eq!(world.kept().metadata().unwrap().len(), u64::try_from(FILE_LEN).unwrap());
-    world.write(1 << 20, b"something that was written since");
-    assert_eq!(world.keys().key.bytes(), first.key.bytes());
+    let first = world.key();
+    assert!(matches!(world.keys(), MediaKeys::Luks { .. }) && !world.kept().exists());
+    world.write(18 << 20, b"something that was written since");
+    assert_eq!(world.key(), first);
     world.unit.read_only = true;
-    assert_eq!(world.keys().key.bytes(), first.key.bytes());
-    let other = World::new();
-    assert_ne!(other.keys().key.bytes(), first.key.bytes());
+    assert_eq!(world.key(), first);
+    assert_ne!(World::new().key(), first);
 }
 
 #[test]
-fn a_disk_with_data_and_no_key_is_not_touched() {
+fn a_disk_with_data_and_no_header_is_not_touched() {
     let mut world = World::new();
-    world.write((4 << 20) - 1, b"x");
+    world.write(LEN - 1, b"x");
+    let before = fs::read(world.unit.medium.path().unwrap()).unwrap();
     assert_eq!(
         world.refusal(),
-        "/disk.img.media-key does not exist, but the disk holds data: if the data is encrypted, restore that \
-         file; if it is not, it cannot be encrypted in place"
+        "/disk.img holds data, but no LUKS2 header and no key beside it: if the data is encrypted, restore what is \
+         missing; if it is not, it cannot be encrypted in place"
     );
-    assert!(!world.kept().exists());
+    assert!(fs::read(world.unit.medium.path().unwrap()).unwrap() == before);
     // Zeros that occupy storage count as blank.
-    world.write(0, &vec![0; 4 << 20]);
+    world.write(LEN - 4096, &[0; 4096]);
     world.unit.read_only = true;
-    assert_eq!(
-        world.refusal(),
-        "/disk.img.media-key does not exist, and \"ro\" does not allow starting encryption"
-    );
+    assert_eq!(world.refusal(), "/disk.img is blank, and \"ro\" does not allow making a LUKS2 image of it");
     world.unit.read_only = false;
     world.keys();
 }
 
 #[test]
-fn an_encrypted_disk_is_not_served_without_its_secret() {
+fn a_disk_too_small_for_a_header_is_refused() {
+    let world = World::new();
+    let path = world.unit.medium.path().unwrap();
+    OpenOptions::new().write(true).open(path).unwrap().set_len(16 << 20).unwrap();
+    assert_eq!(
+        world.refusal(),
+        "/disk.img: the LUKS2 image is too small: it has 16777216 bytes where at least 16777728 are needed"
+    );
+    assert!(is_blank(path).unwrap());
+}
+
+#[test]
+fn a_damaged_header_is_repaired_from_the_backup_header() {
     let mut world = World::new();
+    let key = world.key();
+    let damage = |world: &World| world.write(300, b"damage");
+    damage(&world);
+    assert_eq!(world.key(), key);
+    let header = crate::luks::header_of(world.unit.medium.path().unwrap()).unwrap();
+    assert!(crate::luks::describe_copies(header.copies()).is_none());
+    // A disk that is only read is not repaired, but served.
+    damage(&world);
+    world.unit.read_only = true;
+    assert_eq!(world.key(), key);
+    let header = crate::luks::header_of(world.unit.medium.path().unwrap()).unwrap();
+    assert!(crate::luks::describe_copies(header.copies()).is_some());
+}
+
+#[test]
+fn an_encrypted_disk_is_not_served_without_its_secret() {
+    let world = World::new();
+    world.keys();
+    fs::write(world.unit.encrypt.as_ref().unwrap(), [7; 32]).unwrap();
+    assert_eq!(world.refusal(), "/disk.img: the secret opens no keyslot of the LUKS2 image");
+    // Without a secret, the disk is served as it is: its initiators may have the secret.
+    let plain = Unit { encrypt: None, ..world.unit.clone() };
+    assert!(of(&plain, &world.state).unwrap().is_none());
+    let mut world = World::new().former();
     world.keys();
     let secret = world.unit.encrypt.take();
     assert_eq!(
@@ -134,8 +188,20 @@ fn an_encrypted_disk_is_not_served_without_its_secret() {
 }
 
 #[test]
+fn a_disk_whose_conversion_was_interrupted_is_not_served() {
+    let world = World::new().former();
+    world.keys();
+    fs::write(journal_path(world.unit.medium.path().unwrap()), b"").unwrap();
+    assert_eq!(
+        world.refusal(),
+        "its conversion to LUKS2 was interrupted, as /disk.img.luks-conversion shows; complete it with: targe luks \
+         convert /disk.img"
+    );
+}
+
+#[test]
 fn a_file_that_is_no_media_key_is_named_and_stays() {
-    let world = World::new();
+    let world = World::new().former();
     world.keys();
     let whole = fs::read(world.kept()).unwrap();
     let changed = |at: usize, to: u8| {
@@ -172,27 +238,27 @@ fn a_file_that_is_no_media_key_is_named_and_stays() {
 #[test]
 fn sectors_stay_as_long_as_they_were_when_the_disk_was_encrypted() {
     let mut world = World::new();
-    assert_eq!(world.keys().unit, DataUnit::B512);
+    assert_eq!(world.keys().unit(), DataUnit::B512);
     world.unit.block_size = BlockSize::from_bytes(4096).unwrap();
-    assert_eq!(world.keys().unit, DataUnit::B512);
+    assert_eq!(world.keys().unit(), DataUnit::B512);
     let mut world = World::new();
     world.unit.block_size = BlockSize::from_bytes(4096).unwrap();
-    assert_eq!(world.keys().unit, DataUnit::B4096);
+    assert_eq!(world.keys().unit(), DataUnit::B4096);
     world.unit.block_size = BlockSize::B512;
     assert_eq!(world.refusal(), "it was encrypted in sectors of 4096 bytes, which \"bs\" must be");
 }
 
 #[test]
 fn a_replaced_key_is_the_one_that_is_found_and_the_old_one_opens_nothing() {
-    let world = World::new();
+    let world = World::new().former();
     let keys = world.keys();
-    let old = keys.key.bytes().to_vec();
+    let old = bytes(&keys);
     let old_file = File::open(world.kept()).unwrap();
     let (sender, woken) = channel();
     let mut keeper = Keeper::new(keys, move || sender.send(()).unwrap());
     let Replaced::Fresh(new) = wait(&mut keeper, &woken) else { panic!("replaced") };
     assert_ne!(new.bytes(), old);
-    assert_eq!(world.keys().key.bytes(), new.bytes());
+    assert_eq!(world.key(), new.bytes());
     // The storage of the old file is overwritten.
     let mut left = Vec::new();
     (&old_file).read_to_end(&mut left).unwrap();
@@ -201,36 +267,35 @@ fn a_replaced_key_is_the_one_that_is_found_and_the_old_one_opens_nothing() {
 
 #[test]
 fn whenever_a_replacement_breaks_off_one_of_the_two_keys_is_found() {
-    let world = World::new();
-    let old = world.keys();
-    let kept = old.kept.clone().unwrap();
-    let new = fresh().unwrap();
+    let world = World::new().former();
+    let MediaKeys::Bare { key: old, kept: Some(kept), .. } = world.keys() else { panic!("former") };
+    let new = fresh_key().unwrap();
     let bytes = kept.wrap.seal(&new, DataUnit::B512).unwrap();
     // A crash while the new file is written, or before the rename: the temporary file has no effect.
     for written in [0, 1, HEADER_LEN, FILE_LEN - 1, FILE_LEN] {
         fs::write(temp_path(&kept.path), &bytes[..written]).unwrap();
-        assert_eq!(world.keys().key.bytes(), old.key.bytes(), "{written} bytes");
+        assert_eq!(world.key(), old.bytes(), "{written} bytes");
     }
     // A crash directly after the rename.
     fs::rename(temp_path(&kept.path), &kept.path).unwrap();
-    assert_eq!(world.keys().key.bytes(), new.bytes());
+    assert_eq!(world.key(), new.bytes());
     // A temporary file that a crash left does not prevent the next replacement.
     fs::write(temp_path(&kept.path), b"left behind").unwrap();
-    assert!(matches!(replace(&kept.path, &kept.wrap.seal(&old.key, DataUnit::B512).unwrap()), Step::Done));
-    assert_eq!(world.keys().key.bytes(), old.key.bytes());
+    assert!(matches!(replace(&kept.path, &kept.wrap.seal(&old, DataUnit::B512).unwrap()), Step::Done));
+    assert_eq!(world.key(), old.bytes());
 }
 
 #[test]
 fn a_replacement_that_finds_no_way_keeps_the_old_key() {
-    let world = World::new();
+    let world = World::new().former();
     let keys = world.keys();
-    let old = keys.key.bytes().to_vec();
+    let old = bytes(&keys);
     // The path of the temporary file is a directory, so writing it fails.
     fs::create_dir(temp_path(&world.kept())).unwrap();
     let (sender, woken) = channel();
     let mut keeper = Keeper::new(keys, move || sender.send(()).unwrap());
     assert!(matches!(wait(&mut keeper, &woken), Replaced::Kept));
-    assert_eq!(world.keys().key.bytes(), old);
+    assert_eq!(world.key(), old);
 }
 
 #[test]
@@ -238,7 +303,7 @@ fn memory_has_a_key_for_as_long_as_it_lives() {
     let mut world = World::new();
     world.unit.medium = Medium::Ram { size: ByteLen(1 << 20) };
     let (first, second) = (world.keys(), world.keys());
-    assert_ne!(first.key.bytes(), second.key.bytes());
+    assert_ne!(bytes(&first), bytes(&second));
     let (sender, woken) = channel();
     let mut keeper = Keeper::new(first, move || sender.send(()).unwrap());
     assert!(matches!(wait(&mut keeper, &woken), Replaced::Fresh(_)));
@@ -254,22 +319,28 @@ fn a_media_key_of_version_1_is_read() {
 }
 
 #[test]
-fn only_a_key_that_was_made_is_told_of_as_created() {
+fn a_key_file_that_cannot_be_accessed_counts_as_existing() {
     let world = World::new();
-    let created = || {
-        let mut told = Vec::new();
-        let _ = of(&world.unit, &world.state, &mut |path| told.push(path.to_owned()));
-        told
-    };
     let path = key_file_path(&world.unit, &world.state).unwrap();
-    assert_eq!(created(), vec![path.clone()]);
-    assert_eq!(created(), Vec::<PathBuf>::new());
-    // A file that cannot be accessed counts as existing.
-    fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&path, &path).unwrap();
-    assert_eq!(created(), Vec::<PathBuf>::new());
+    assert!(world.refusal().starts_with("cannot read /disk.img.media-key: "));
     let plain = Unit { encrypt: None, ..world.unit.clone() };
-    let told = of(&plain, &world.state, &mut |_| {}).unwrap_err();
+    let told = of(&plain, &world.state).unwrap_err();
     assert!(told.starts_with("cannot determine whether it is encrypted: /"), "{told}");
     assert!(path.symlink_metadata().is_ok());
+}
+
+#[test]
+fn the_replaced_key_of_an_image_is_the_one_that_is_found() {
+    let world = World::new();
+    let keys = world.keys();
+    let old = bytes(&keys);
+    let (sender, woken) = channel();
+    let mut keeper = Keeper::new(keys, move || sender.send(()).unwrap());
+    let Replaced::Fresh(new) = wait(&mut keeper, &woken) else { panic!("replaced") };
+    assert_ne!(new.bytes(), old);
+    assert_eq!(world.key(), new.bytes());
+    // If the header is gone, the key stays.
+    world.write(0, &[0; 32768]);
+    assert!(matches!(wait(&mut keeper, &woken), Replaced::Kept));
 }

@@ -477,7 +477,7 @@ fn turning_aptpl_off_saves_nothing_for_the_next_start() {
     let key = rig.start(A, &cdb(pr_out::REGISTER, 0, 24), 0, 24);
     let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &list, 0, 24);
-    assert_eq!(rig.save(true), []);
+    assert_eq!(rig.save(true), [0_u8; 0]);
     rig.finish(key, &[]).good();
 }
 
@@ -513,7 +513,7 @@ fn a_unit_without_its_state_waits_for_somebody_to_say_what_was_reserved() {
     let key = rig.start(A, &cdb(pr_out::REPLACE_LOST_RESERVATION, 1, 24), 0, 24);
     let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &BasicList { service_action_key: K1, ..BasicList::default() }.encode(), 0, 24);
-    assert_eq!(rig.save(true), [], "the unreadable state is replaced");
+    assert_eq!(rig.save(true), [0_u8; 0], "the unreadable state is replaced");
     rig.finish(key, &[]).good();
     assert_eq!(reservation(&mut rig), Some((K1, ReservationType::WriteExclusive)));
     read(&mut rig, B).good();

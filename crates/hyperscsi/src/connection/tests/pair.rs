@@ -12,13 +12,14 @@ use netem::frame::{FrameLink, FramePlan};
 use netem::probability::DurationRange;
 
 use crate::Role;
-use crate::aead::{Level, SessionKeys, put_crc};
+use crate::aead::{SessionKeys, put_crc};
 use crate::connection::{
     Connection, ConnectionConfig, ConnectionEvent, Delivery, Message, MessageId, PathAddress,
 };
 use crate::frame::{Cmd, Flags, Header};
 use crate::path::ranges::Ranges;
 use crate::pdu::parameters::{Parameters, Repair};
+use security::Level;
 
 #[derive(Clone, Debug)]
 pub(super) struct Config {

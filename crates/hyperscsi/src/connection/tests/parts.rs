@@ -9,12 +9,12 @@ use netem::frame::FramePlan;
 use netem::probability::Probability;
 
 use super::pair::{Config, Pair, TEN_GBIT, in_the_clear, mac, state, wire};
-use crate::aead::Level;
 use crate::connection::PathAddress;
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
 use crate::pdu::ack::Ack;
 use crate::pdu::parameters::Repair;
 use crate::pdu::parts::{PARTS_MAX, Parts};
+use security::Level;
 
 /// Returns the number of parts of each frame of a side that carries parts and is not encrypted.
 fn parts(pair: &mut Pair, side: usize) -> Vec<usize> {
@@ -208,7 +208,7 @@ fn a_frame_is_taken_with_all_its_parts_or_with_none_and_counts_as_received_eithe
         let mut pair = Pair::new(&Config::lan());
         let (_, whole) = deliver(&mut pair, 1, Flags::PARTS, &right);
         assert_eq!(whole.len(), 3);
-        assert!(whole.iter().all(|(header, _)| Level::of(header) == Level::None && header.pn == 1));
+        assert!(whole.iter().all(|(header, _)| header.level() == Level::None && header.pn == 1));
         // The same frame with bytes of the block changed, behind an acknowledgement of a packet number that
         // was never sent.
         let mut wrong = right.clone();

@@ -5,14 +5,16 @@ use transport::initiator::{InitiatorTransport as _, Request, Retry, TaskId};
 
 use super::*;
 use crate::Role;
-use crate::aead::{Level, SessionKeys};
+use crate::aead::SessionKeys;
 use crate::connection::{Connection, ConnectionConfig, Message, PathAddress};
 use crate::frame::{Cmd, Header};
 use crate::initiator::contract::{ProtocolError, SessionPlan};
-use crate::login::{HandshakeResult, Password};
+use crate::login::HandshakeResult;
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
+use security::Level;
+use security::opaque::Password;
 
 const PORT: EtherPort = EtherPort(0);
 const OURS: PortState = PortState { mac: Mac([2, 0, 0, 0, 0, 1]), mtu: 1500, receive_slots: 512 };

@@ -1,8 +1,8 @@
 //! Why a handshake ends without a session.
 
-use crate::aead::Level;
 use crate::pdu::negotiate::RefuseReason;
 use crate::pdu::parameters::Illegal;
+use security::Level;
 
 /// Why a login ended without a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,10 +4,10 @@ use base::ether::{EtherPort, Mac};
 use base::time::Duration;
 
 use super::HandshakeError;
-use crate::aead::Level;
-use crate::login::Password;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::{Levels, Parameters};
+use security::Level;
+use security::opaque::Password;
 
 /// The session that an initiator wants.
 #[derive(Clone, Debug)]

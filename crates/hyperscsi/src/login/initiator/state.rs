@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use base::ether::{EtherPort, Mac};
 
-use crate::login::opaque::Secret;
 use crate::pdu::negotiate::Cookie;
 use crate::pdu::parameters::Parameters;
+use security::opaque::SessionKey;
 
 /// The state of a handshake.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) struct Opening {
 /// An ANSWER that was decrypted.
 pub(super) struct Finishing {
     pub(super) opening: Opening,
-    pub(super) secret: Secret,
+    pub(super) secret: SessionKey,
     pub(super) finish: Vec<u8>,
 }
 

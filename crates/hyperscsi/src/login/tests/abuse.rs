@@ -10,11 +10,11 @@ use base::time::Duration;
 
 use super::fixture::{GROUP, OPEN_GROUP, PASSWORD, Rig, plan};
 use super::speak_to_each_other;
-use crate::aead::Level;
 use crate::frame::{CRC_LEN, HEADER_LEN, Header};
 use crate::login::initiator::{HandshakeError, LoginPlan};
 use crate::login::target::HandshakeServer;
 use crate::pdu::negotiate::{Negotiate, Negotiated};
+use security::Level;
 
 /// Corrects the CRC of a frame, as an attacker who changes a frame does.
 pub(crate) fn recrc(frame: &mut Vec<u8>) {

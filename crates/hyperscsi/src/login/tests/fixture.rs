@@ -9,15 +9,16 @@ use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
-use crate::aead::Level;
 use crate::frame::{BadFrame, Header};
+use crate::login::HandshakeResult;
 use crate::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory};
 use crate::login::initiator::{HandshakeError, Login, LoginEvent, LoginPlan};
 use crate::login::target::HandshakeServer;
-use crate::login::{HandshakeResult, Password, PasswordRecord};
 use crate::pdu::name::{GroupName, Name};
-use crate::pdu::negotiate::StretchCost;
 use crate::pdu::parameters::{Levels, Parameters};
+use security::Level;
+use security::opaque::StretchCost;
+use security::opaque::{Password, PasswordRecord};
 
 pub(crate) const GROUP: &str = "backup";
 pub(crate) const OPEN_GROUP: &str = "open";

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use device::contract::RelativePort;
-use hyperscsi::aead::{KeyLimits, Level};
+use hyperscsi::aead::KeyLimits;
 use hyperscsi::initiator::contract::{SessionLimits, SessionPlan};
 use hyperscsi::login::directory::GroupAccess;
-use hyperscsi::login::{Password, PasswordRecord};
 use hyperscsi::pdu::name::{GroupName, Name};
-use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::engine::EngineLimits;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::negotiate::KeyPolicy;
+use security::Level;
+use security::opaque::StretchCost;
+use security::opaque::{Password, PasswordRecord};
 use shard::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
 use transport::initiator::Retry as FrameRetry;
 

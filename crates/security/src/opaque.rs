@@ -1,11 +1,21 @@
 //! Passwords: the record that a target keeps of one, and the key exchange in which both ends prove that they
 //! know it (OPAQUE, RFC 9807).
 //!
-//! Neither recorded messages nor probing let an attacker try passwords faster than with one handshake each.
-//! An attacker who steals a target's record must run Argon2 once per guess. The target chooses the parameters
-//! of Argon2, since it made the record. It sends them in its ANSWER, and an initiator accepts them within
+//! ```text
+//! initiator                                     target
+//!    PendingClientLogin::start    KE1        ──▶
+//!                                 KE2, cost  ◀──   PasswordRecord::answer
+//!    StretchJob::run              KE3        ──▶   PendingServerLogin::finish
+//! ```
+//!
+//! Neither recorded messages nor probing let an attacker try passwords faster than with one login each. An
+//! attacker who steals a target's record must run Argon2 once per guess. The target chooses the parameters of
+//! Argon2, since it made the record. It sends them with its message, and an initiator accepts them within
 //! upper bounds only. They need no lower bound: an initiator sends nothing that depends on the password
 //! before the other end has proven that it knows the password.
+//!
+//! The transport decides what the context of the exchange is: a hash of everything that both ends said and
+//! that must not be changed on the way. It also decides whose password it is: that of a group, or of a user.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,8 +33,25 @@ use opaque_ke::{
 use sha2_opaque::Sha512;
 use zeroize::Zeroizing;
 
-use crate::pdu::negotiate::{KE1_LEN, KE2_LEN, KE3_LEN, StretchCost};
 use crate::random::HmacDrbg;
+
+/// The length of OPAQUE's first message, in bytes (RFC 9807 §6.1).
+pub const KE1_LEN: usize = 96;
+/// The length of OPAQUE's second message, in bytes.
+pub const KE2_LEN: usize = 320;
+/// The length of OPAQUE's third message, in bytes.
+pub const KE3_LEN: usize = 64;
+
+/// The parameters of Argon2id (RFC 9106 §3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StretchCost {
+    /// The memory, in KiB.
+    pub memory_kib: u32,
+    /// The passes over it.
+    pub passes: u32,
+    /// The lanes.
+    pub lanes: u8,
+}
 
 /// A password.
 #[derive(Clone, PartialEq, Eq)]
@@ -111,20 +138,21 @@ impl Ksf for Stretch {
     }
 }
 
-/// The secret that a successful handshake gives to both ends, and to no one else.
-pub(crate) type Secret = Zeroizing<[u8; 64]>;
+/// The secret that a successful exchange gives to both ends, and to no one else. Dropping it erases it.
+pub type SessionKey = Zeroizing<[u8; 64]>;
 
 /// The error of a failed key exchange: a message is malformed, or the other end does not know the password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the other end does not know the password, or a message was changed")]
+pub struct KeyExchangeError;
 
-impl<T> From<ProtocolError<T>> for Failed {
+impl<T> From<ProtocolError<T>> for KeyExchangeError {
     fn from(_: ProtocolError<T>) -> Self {
         Self
     }
 }
 
-/// The record that a target keeps of the password of a group.
+/// The record that a target keeps of the password of a user: of one initiator, or of a group of them.
 pub struct PasswordRecord {
     setup: ServerSetup<Suite>,
     file: ServerRegistration<Suite>,
@@ -137,35 +165,35 @@ pub struct PasswordRecord {
 pub struct BadCost;
 
 impl PasswordRecord {
-    /// Makes a record. This is slow on purpose, since it runs Argon2 once. `entropy` must come fresh from the
-    /// operating system's generator.
+    /// Makes a record of the password of `user`. This is slow on purpose, since it runs Argon2 once.
+    /// `entropy` must come fresh from the operating system's generator.
     ///
     /// # Errors
     /// [`BadCost`]
     pub fn make(
         password: &Password,
-        group: &str,
+        user: &str,
         cost: StretchCost,
         entropy: [u8; 32],
     ) -> Result<Self, BadCost> {
         if !is_bearable(&cost) {
             return Err(BadCost);
         }
-        Self::register(password, group.as_bytes(), cost, &mut HmacDrbg::new(entropy))
-            .map_err(|Failed| BadCost)
+        Self::register(password, user.as_bytes(), cost, &mut HmacDrbg::new(entropy))
+            .map_err(|KeyExchangeError| BadCost)
     }
 
     fn register(
         password: &Password,
-        group: &[u8],
+        user: &[u8],
         cost: StretchCost,
         random: &mut HmacDrbg,
-    ) -> Result<Self, Failed> {
+    ) -> Result<Self, KeyExchangeError> {
         let setup = ServerSetup::<Suite>::new(random);
         let start = ClientRegistration::<Suite>::start(random, &password.0)?;
-        let answer = ServerRegistration::<Suite>::start(&setup, start.message, group)?;
+        let answer = ServerRegistration::<Suite>::start(&setup, start.message, user)?;
         let stretch = Stretch(cost);
-        let parameters = ClientRegistrationFinishParameters::new(names(group), Some(&stretch));
+        let parameters = ClientRegistrationFinishParameters::new(names(user), Some(&stretch));
         let upload = start.state.finish(random, &password.0, answer.message, parameters)?;
         Ok(Self { setup, file: ServerRegistration::finish(upload.message), cost })
     }
@@ -177,19 +205,22 @@ impl PasswordRecord {
 
     /// Answers the initiator's first message. Returns the state that checks the third message, and the second
     /// message.
-    pub(crate) fn answer(
+    ///
+    /// # Errors
+    /// [`KeyExchangeError`]: the message is malformed.
+    pub fn answer(
         &self,
-        group: &str,
+        user: &str,
         ke1: &[u8; KE1_LEN],
         context: &[u8; 64],
         random: &mut HmacDrbg,
-    ) -> Result<(PendingServerLogin, [u8; KE2_LEN]), Failed> {
+    ) -> Result<(PendingServerLogin, [u8; KE2_LEN]), KeyExchangeError> {
         let request = CredentialRequest::<Suite>::deserialize(ke1)?;
         let parameters =
-            ServerLoginParameters { context: Some(context), identifiers: names(group.as_bytes()) };
+            ServerLoginParameters { context: Some(context), identifiers: names(user.as_bytes()) };
         let file = Some(self.file.clone());
-        let start = ServerLogin::start(random, &self.setup, file, request, group.as_bytes(), parameters)?;
-        let ke2 = start.message.serialize().as_slice().try_into().map_err(|_| Failed)?;
+        let start = ServerLogin::start(random, &self.setup, file, request, user.as_bytes(), parameters)?;
+        let ke2 = start.message.serialize().as_slice().try_into().map_err(|_| KeyExchangeError)?;
         Ok((PendingServerLogin { login: start.state, context: *context }, ke2))
     }
 }
@@ -202,20 +233,23 @@ impl fmt::Debug for PasswordRecord {
 
 /// Returns the identities of both ends as the record knows them. The target's name and everything else is in
 /// the context.
-fn names(group: &[u8]) -> Identifiers<'_> {
-    Identifiers { client: Some(group), server: None }
+fn names(user: &[u8]) -> Identifiers<'_> {
+    Identifiers { client: Some(user), server: None }
 }
 
 /// The target's key exchange, which waits for the initiator's last message.
 #[derive(Clone)]
-pub(crate) struct PendingServerLogin {
+pub struct PendingServerLogin {
     login: ServerLogin<Suite>,
     context: [u8; 64],
 }
 
 impl PendingServerLogin {
     /// Checks the initiator's last message.
-    pub(crate) fn finish(&self, ke3: &[u8; KE3_LEN]) -> Result<Secret, Failed> {
+    ///
+    /// # Errors
+    /// [`KeyExchangeError`]
+    pub fn finish(&self, ke3: &[u8; KE3_LEN]) -> Result<SessionKey, KeyExchangeError> {
         let message = CredentialFinalization::<Suite>::deserialize(ke3)?;
         let parameters =
             ServerLoginParameters { context: Some(&self.context), identifiers: Identifiers::default() };
@@ -231,22 +265,27 @@ impl fmt::Debug for PendingServerLogin {
 
 /// The initiator's key exchange, which waits for the target's message.
 #[derive(Clone)]
-pub(crate) struct PendingClientLogin(Box<ClientLogin<Suite>>);
+pub struct PendingClientLogin(Box<ClientLogin<Suite>>);
 
 impl PendingClientLogin {
     /// Begins a key exchange. Returns its state and the first message.
-    pub(crate) fn start(password: &Password, random: &mut HmacDrbg) -> Result<(Self, [u8; KE1_LEN]), Failed> {
+    ///
+    /// # Errors
+    /// [`KeyExchangeError`], for no password that [`Password::new`] accepts.
+    pub fn start(
+        password: &Password,
+        random: &mut HmacDrbg,
+    ) -> Result<(Self, [u8; KE1_LEN]), KeyExchangeError> {
         let start = ClientLogin::<Suite>::start(random, &password.0)?;
-        let ke1 = start.message.serialize().as_slice().try_into().map_err(|_| Failed)?;
+        let ke1 = start.message.serialize().as_slice().try_into().map_err(|_| KeyExchangeError)?;
         Ok((Self(Box::new(start.state)), ke1))
     }
 
-    /// Returns the secret values: the blind and the ephemeral private key, which stand around the first
-    /// message.
-    #[cfg(test)]
-    pub(crate) fn secrets(&self) -> ([u8; 32], [u8; 32]) {
+    /// Returns the blind and the ephemeral private key, which only test vectors may print.
+    pub fn secret_values(&self) -> ([u8; 32], [u8; 32]) {
+        // They stand around the first message.
         let state = self.0.serialize();
-        let at = |start| core::array::from_fn(|index| state[start + index]);
+        let at = |start| core::array::from_fn(|index| state.get(start + index).copied().unwrap_or_default());
         (at(0), at(32 + KE1_LEN))
     }
 }
@@ -261,27 +300,39 @@ impl fmt::Debug for PendingClientLogin {
 /// usual record that takes some tenths of a second and 64 MiB, so the owner of the state machine should run
 /// it on a thread that no I/O waits for.
 pub struct StretchJob {
-    pub(crate) attempt: PendingClientLogin,
-    pub(crate) password: Password,
-    pub(crate) group: Vec<u8>,
-    pub(crate) cost: StretchCost,
-    pub(crate) ke2: [u8; KE2_LEN],
-    pub(crate) context: [u8; 64],
-    pub(crate) entropy: Zeroizing<[u8; 32]>,
-    /// The digest of the ANSWER.
-    pub(crate) digest: [u8; 64],
+    /// The key exchange.
+    pub attempt: PendingClientLogin,
+    /// The password.
+    pub password: Password,
+    /// The user whose password it is.
+    pub user: Vec<u8>,
+    /// The cost that the target's record was made at. The caller has checked that it [`is_bearable`].
+    pub cost: StretchCost,
+    /// The target's message.
+    pub ke2: [u8; KE2_LEN],
+    /// The context that both ends bind the exchange to.
+    pub context: [u8; 64],
+    /// Random bytes, fresh from a generator for secrets.
+    pub entropy: Zeroizing<[u8; 32]>,
+    /// A digest of the message that brought `ke2`. The result repeats it, so that the owner can tell which
+    /// job it belongs to.
+    pub digest: [u8; 64],
 }
 
 /// The result of a [`StretchJob`].
 pub struct StretchResult {
-    pub(crate) digest: [u8; 64],
-    pub(crate) result: Result<Proof, Failed>,
+    /// The digest of the job.
+    pub digest: [u8; 64],
+    /// The last message, if the target knows the password.
+    pub result: Result<Proof, KeyExchangeError>,
 }
 
 /// The initiator's last message, and the shared secret.
-pub(crate) struct Proof {
-    pub(crate) ke3: [u8; KE3_LEN],
-    pub(crate) secret: Secret,
+pub struct Proof {
+    /// The last message of the exchange.
+    pub ke3: [u8; KE3_LEN],
+    /// The shared secret.
+    pub secret: SessionKey,
 }
 
 impl StretchJob {
@@ -290,14 +341,14 @@ impl StretchJob {
         StretchResult { digest: self.digest, result: self.open() }
     }
 
-    fn open(self) -> Result<Proof, Failed> {
+    fn open(self) -> Result<Proof, KeyExchangeError> {
         let mut random = HmacDrbg::new(*self.entropy);
         let answer = CredentialResponse::<Suite>::deserialize(&self.ke2)?;
         let stretch = Stretch(self.cost);
         let parameters =
-            ClientLoginFinishParameters::new(Some(&self.context), names(&self.group), Some(&stretch));
+            ClientLoginFinishParameters::new(Some(&self.context), names(&self.user), Some(&stretch));
         let end = self.attempt.0.finish(&mut random, &self.password.0, answer, parameters)?;
-        let ke3 = end.message.serialize().as_slice().try_into().map_err(|_| Failed)?;
+        let ke3 = end.message.serialize().as_slice().try_into().map_err(|_| KeyExchangeError)?;
         Ok(Proof { ke3, secret: secret(&end.session_key)? })
     }
 }
@@ -314,8 +365,8 @@ impl fmt::Debug for StretchResult {
     }
 }
 
-fn secret(key: &[u8]) -> Result<Secret, Failed> {
-    key.try_into().map(Zeroizing::new).map_err(|_| Failed)
+fn secret(key: &[u8]) -> Result<SessionKey, KeyExchangeError> {
+    key.try_into().map(Zeroizing::new).map_err(|_| KeyExchangeError)
 }
 
 #[cfg(test)]
@@ -328,7 +379,7 @@ mod tests {
         ours: &str,
         theirs: &str,
         context: u8,
-    ) -> (Result<[u8; 64], Failed>, Result<[u8; 64], Failed>) {
+    ) -> (Result<[u8; 64], KeyExchangeError>, Result<[u8; 64], KeyExchangeError>) {
         let password = |text: &str| Password::new(text.as_bytes()).unwrap();
         let record = PasswordRecord::make(&password(theirs), "backup", CHEAP, [7; 32]).unwrap();
         let mut random = HmacDrbg::new([9; 32]);
@@ -337,7 +388,7 @@ mod tests {
         let done = StretchJob {
             attempt,
             password: password(ours),
-            group: b"backup".to_vec(),
+            user: b"backup".to_vec(),
             cost: record.cost(),
             ke2,
             context: [context; 64],
@@ -346,7 +397,9 @@ mod tests {
         };
         match done.run().result {
             Ok(proof) => (Ok(*proof.secret), pending.finish(&proof.ke3).map(|secret| *secret)),
-            Err(Failed) => (Err(Failed), pending.finish(&[0; KE3_LEN]).map(|secret| *secret)),
+            Err(KeyExchangeError) => {
+                (Err(KeyExchangeError), pending.finish(&[0; KE3_LEN]).map(|secret| *secret))
+            }
         }
     }
 
@@ -355,8 +408,14 @@ mod tests {
         let (ours, theirs) = exchange("correct horse", "correct horse", 1);
         assert!(ours.is_ok());
         assert_eq!(ours, theirs);
-        assert_eq!(exchange("correct horse", "battery staple", 1), (Err(Failed), Err(Failed)));
-        assert_eq!(exchange("correct horse", "correct horse", 2), (Err(Failed), Err(Failed)));
+        assert_eq!(
+            exchange("correct horse", "battery staple", 1),
+            (Err(KeyExchangeError), Err(KeyExchangeError))
+        );
+        assert_eq!(
+            exchange("correct horse", "correct horse", 2),
+            (Err(KeyExchangeError), Err(KeyExchangeError))
+        );
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl RngCore for HmacDrbg {
 impl CryptoRng for HmacDrbg {}
 
 /// Returns the HMAC-SHA-512 of the concatenated `parts`.
-pub(crate) fn mac(key: &[u8; 64], parts: &[&[u8]]) -> [u8; 64] {
+pub fn mac(key: &[u8; 64], parts: &[&[u8]]) -> [u8; 64] {
     // A key shorter than a block of the hash is padded with zeros (RFC 2104 §2).
     let mut block = Zeroizing::new([0; 128]);
     for (to, from) in block.iter_mut().zip(key) {

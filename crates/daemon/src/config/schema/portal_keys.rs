@@ -1,0 +1,60 @@
+//! The keys of `[[portal]]`.
+
+use super::Absent::{Required, Told, Value};
+use super::Kind::{Count, Path, Text};
+use super::{LABEL_LEN_MAX, Section, key};
+
+pub(crate) static PORTAL: Section = Section {
+    noun: "portal",
+    doc: "An address to listen on.",
+    keys: &[
+        key(
+            "listen",
+            Text { len_max: 64 },
+            Required,
+            "Address and port: `127.0.0.1:3260`, `[::1]:3260`, `0.0.0.0:3260`. Without a port, 3260. An IPv6 \
+             address with a port needs brackets. `fd00::10:20` without brackets is rejected, since its end \
+             could be a port; write `[fd00::10:20]` or `[fd00::10]:20`.",
+        ),
+        key(
+            "announce",
+            Text { len_max: 300 },
+            Told("the address that the initiator connected to"),
+            "The address that SendTargets names instead, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`: for a daemon behind \
+             a forwarded port.",
+        ),
+        key(
+            "name",
+            Text { len_max: LABEL_LEN_MAX },
+            Told("no name"),
+            "A name for use in a target's `portals`.",
+        ),
+        key(
+            "tag",
+            Count { min: 1, max: 65_535 },
+            Value("1"),
+            "The portal group tag. All connections of a session must use portals with the same tag. With \
+             `[hyperscsi]`, at most 32767: larger tags are reserved for the target ports of HyperSCSI groups.",
+        ),
+        key(
+            "tls_certificate",
+            Path,
+            Told("no TLS"),
+            "The file of the portal's certificate and those of its issuers, in PEM form. With it, the portal \
+             accepts TLS 1.3 connections only.",
+        ),
+        key(
+            "tls_key",
+            Path,
+            Told("none"),
+            "The file of the certificate's private key, in PEM form. Only its owner may be able to read it. \
+             Required with `tls_certificate`.",
+        ),
+        key(
+            "tls_client_authority",
+            Path,
+            Told("initiators need no certificate"),
+            "The file of the authorities in PEM form one of which must have signed the certificate of an initiator.",
+        ),
+    ],
+};

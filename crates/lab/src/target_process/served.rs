@@ -1,0 +1,121 @@
+//! `targe serve` as a child process.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::{PrivateDirectory, TargetProcess};
+use crate::bed::{Namespace, TARGET_ADDRESS};
+use crate::experiment::LabError;
+
+/// The name of the target.
+const NAME: &str = "iqn.2026-01.com.example:lab";
+
+/// What the line of the banner begins with after which the target serves.
+const READY: &str = "State is kept";
+
+/// A running `targe serve`. Dropping it ends the process and removes its directory.
+#[derive(Debug)]
+pub struct ServedTarget {
+    process: TargetProcess,
+    address: SocketAddr,
+}
+
+impl ServedTarget {
+    /// Starts `program serve` with these LUNs, such as `ram:64M`, on a free port, and waits until it serves:
+    /// at [`TARGET_ADDRESS`] on a host of a bed, and at 127.0.0.1 on this host.
+    ///
+    /// # Errors
+    /// [`LabError::System`] if the process cannot be started, and [`LabError::Target`] with what the program
+    /// printed if it does not serve.
+    pub fn start(host: Option<&Namespace>, program: &Path, luns: &[String]) -> Result<Self, LabError> {
+        Self::start_with(host, program, luns, &[])
+    }
+
+    /// Starts the target as [`Self::start`] does on a host of a bed, and serves the LUNs to a group on the
+    /// Ethernet of the link too.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_group(
+        host: &Namespace,
+        program: &Path,
+        luns: &[String],
+        group: &str,
+    ) -> Result<Self, LabError> {
+        let group = format!("--group={group}");
+        Self::start_with(Some(host), program, luns, &["--iface=eth0", &group])
+    }
+
+    fn start_with(
+        host: Option<&Namespace>,
+        program: &Path,
+        luns: &[String],
+        options: &[&str],
+    ) -> Result<Self, LabError> {
+        let system = |why| LabError::System { what: "create a directory".to_owned(), why };
+        let directory = PrivateDirectory::create().map_err(system)?;
+        let listen: IpAddr = if host.is_some() { TARGET_ADDRESS } else { Ipv4Addr::LOCALHOST }.into();
+        let mut command = Command::new(program);
+        command.args(["serve", "--ephemeral", "--target", NAME]);
+        command.arg(format!("--listen={}", SocketAddr::new(listen, 0)));
+        command.args(luns.iter().map(|lun| format!("--lun={lun}")));
+        command.args(options);
+        command.arg("--state-dir").arg(directory.path());
+        command.arg("--socket").arg(directory.path().join("admin"));
+        let mut process = TargetProcess::start(host, command, directory)?;
+        let mut address = None;
+        process.read_until(|line| {
+            address = address.or_else(|| listening(line));
+            line.contains(READY).then_some(())
+        })?;
+        let address = address.ok_or_else(|| LabError::Target("the target listens nowhere".to_owned()))?;
+        Ok(Self { process, address })
+    }
+
+    /// Returns the URL of a LUN.
+    pub fn url(&self, lun: u16) -> String {
+        format!("iscsi://{}/{NAME}/{lun}", self.address)
+    }
+
+    /// Returns the process.
+    pub fn process(&self) -> u32 {
+        self.process.process()
+    }
+
+    /// Returns the processor time that the target has used.
+    ///
+    /// # Errors
+    /// As [`super::processor_time`].
+    pub fn processor_time(&self) -> io::Result<Duration> {
+        self.process.processor_time()
+    }
+
+    /// Returns why the target is not running any more, with its last messages; `None` while it is running.
+    pub fn end(&mut self) -> Option<String> {
+        self.process.end()
+    }
+}
+
+/// Reads the address from a line of the banner: `targe 0.1.0 listens on 127.0.0.1:3260 (uring)`. Interfaces
+/// follow the address after a comma.
+fn listening(line: &str) -> Option<SocketAddr> {
+    line.split_once("listens on ")?.1.split([' ', ',']).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_found_in_the_banner() {
+        let line = "targe 0.1.0 listens on 127.0.0.1:40123 (uring)\n";
+        assert_eq!(listening(line), Some("127.0.0.1:40123".parse().unwrap()));
+        let line = "targe 0.1.0 listens on 10.0.0.1:40123, eth0 (io_uring)\n";
+        assert_eq!(listening(line), Some("10.0.0.1:40123".parse().unwrap()));
+        assert_eq!(listening(""), None);
+        assert_eq!(listening("targe 0.1.0 listens on eth0 (uring)"), None);
+    }
+}

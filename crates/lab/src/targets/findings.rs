@@ -1,0 +1,150 @@
+//! The report: what the samples mean.
+
+mod plots;
+mod summary;
+mod tables;
+
+use super::comparison::{Comparison, comparisons};
+use super::plan::TargetsPlan;
+use super::samples::Measured;
+use crate::report::{Ended, Report, SCHEMA, Section};
+use crate::text::{counted, joined};
+
+/// The share of a processor from which on the client is the limit.
+const CLIENT_LIMIT: f64 = 0.95;
+
+/// A run that has ended.
+pub(super) struct Run<'a> {
+    pub(super) plan: &'a TargetsPlan,
+    pub(super) measured: &'a Measured,
+    pub(super) ended: &'a Ended,
+}
+
+/// Returns the report without what the caller knows: the times, the machine and the command.
+pub(super) fn report(run: &Run<'_>) -> Report {
+    let list = comparisons(run.measured);
+    Report {
+        schema: SCHEMA,
+        experiment: "targets".to_owned(),
+        title: "How do iSCSI targets compare on this machine?".to_owned(),
+        started: String::new(),
+        seconds: 0.0,
+        ended: run.ended.clone(),
+        summary: summary::summary(run.measured, &list),
+        caveats: Vec::new(),
+        machine: Vec::new(),
+        command: String::new(),
+        plan: run.plan.to_toml(),
+        sections: sections(run, &list),
+        metrics: run.measured.metrics(),
+    }
+}
+
+fn sections(run: &Run<'_>, list: &[Comparison]) -> Vec<Section> {
+    let measured = run.measured;
+    let section = |title: &str, text: &str| Section {
+        title: title.to_owned(),
+        text: vec![text.to_owned()],
+        ..Section::default()
+    };
+    vec![
+        Section { tables: tables::targets(measured), ..section("Targets", TARGETS) },
+        Section {
+            tables: tables::rates(measured, list),
+            plots: plots::rates(measured),
+            ..section("Throughput", THROUGHPUT)
+        },
+        Section { tables: tables::latency(measured), ..section("Latency", LATENCY) },
+        Section { tables: tables::processor_time(measured), ..section("Processor time", PROCESSOR_TIME) },
+        Section { tables: tables::calls(measured), ..section("System calls and context switches", CALLS) },
+        Section { tables: tables::memory(measured), ..section("Memory", MEMORY) },
+        Section { tables: tables::conformance(run.plan, measured), ..section("Conformance", CONFORMANCE) },
+        Section { tables: tables::client(measured), ..section("The client", CLIENT) },
+        Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) },
+    ]
+}
+
+const TARGETS: &str = "Every target serves a disk of its own of 256 MiB, written full before the start. All of them \
+     run at the same time; only the one that is measured has load.";
+const THROUGHPUT: &str = "One session with one connection and no digests. The changes are the mean ratios, over the \
+     rounds, of the rate of commands of targe to that of the other target: positive numbers mean that targe is faster. \
+     A change is called significant if it is so after Holm's correction for the number of comparisons, at 5 %.";
+const LATENCY: &str =
+    "The latency of a command, from its submission to the arrival of its status, at the initiator.";
+const PROCESSOR_TIME: &str = "User and system time of all threads and processes of the target for each command, login \
+     and warm-up included. A target in the kernel works in threads and interrupts that no process accounts for: its \
+     processor time is not attributable. A target that polls uses a processor whether it works or not; targe polls for \
+     up to 100 µs before it sleeps.";
+const CALLS: &str = "Counted in a round of its own, which is not part of the other figures: system calls by the \
+     kernel's tracepoint raw_syscalls:sys_enter, voluntary context switches by /proc/PID/task/TID/status.";
+const MEMORY: &str = "Resident memory of all processes of the target together, before the first load and at its \
+     largest under load. A disk in tmpfs does not count; a RAM disk of the target itself does.";
+const CONFORMANCE: &str = "Cases of targe conform target, which tests a target from outside by the rules of RFC 7143 \
+     and RFC 7144. Cases that do not apply to what a target offers are skipped. The suite and targe are by the same \
+     authors, so look at the failed cases before you judge: targe conform target ADDR.";
+const CLIENT: &str = "The bare echo is the limit of the network and two simple processes without iSCSI: a server that \
+     answers each request of 48 bytes with a block, and a client that keeps as many requests under way as the queue \
+     depth, measured in each round. It answers each request by itself, so that a target that answers several at once \
+     can be faster. The client of all targets is one thread; where it uses a whole processor, faster targets look alike.";
+const PUBLISHED: &str = "Bart Van Assche, Vladislav Bolkhovitin and James Bottomley, \"SCST and STGT\" (2008), \
+     sequential reads in MB/s between two hosts; STGT is tgt. Networks and processors have changed since, so that the \
+     ratios of the targets to each other compare, and not the figures.";
+
+/// Returns what a reader must know to trust the figures.
+pub(super) fn caveats(plan: &TargetsPlan, measured: &Measured, load: Option<f64>) -> Vec<String> {
+    let mut caveats = vec![SHARED.to_owned()];
+    if !measured.in_memory {
+        caveats.push(
+            "Neither the directory for temporary files nor /dev/shm is a tmpfs, so that the disks of the targets are \
+             files of a file system on a device."
+                .to_owned(),
+        );
+    }
+    let limited = limited_by_client(measured);
+    if !limited.is_empty() {
+        caveats.push(format!(
+            "The client used a whole processor with {}: there the fastest target may be faster than it looks.",
+            joined(&limited)
+        ));
+    }
+    let own: Vec<String> = measured
+        .measured()
+        .filter(|target| !target.rival.file.backing.contains("tmpfs"))
+        .map(|target| format!("{} ({})", target.title(), target.rival.file.backing))
+        .collect();
+    if !own.is_empty() {
+        caveats.push(format!("Not all disks are files in tmpfs: {}.", joined(&own)));
+    }
+    if let Some(load) = load.filter(|load| *load >= 0.5) {
+        caveats.push(format!(
+            "Other programs used this machine (load average {load} at the start), which makes intervals wide."
+        ));
+    }
+    let rounds = usize::try_from(plan.rounds).unwrap_or(usize::MAX);
+    if rounds < 6 {
+        caveats.push(format!(
+            "With {}, intervals of single values are the whole range of the samples.",
+            counted(rounds, "round")
+        ));
+    }
+    if cfg!(debug_assertions) {
+        caveats.push("This is a debug build: the figures say nothing about a release build.".to_owned());
+    }
+    caveats
+}
+
+const SHARED: &str = "The client and the targets ran on this machine and shared its processors and its memory. The \
+     network is a pair of virtual Ethernet interfaces (veth) without an adapter, a switch or interrupts: that favours \
+     whatever saves processor time, and hides what a slower network or disk would level.";
+
+/// Returns the workloads with which some target brought the client to its limit.
+fn limited_by_client(measured: &Measured) -> Vec<String> {
+    let is_limited = |at: usize| {
+        measured.measured().any(|target| {
+            let busy = crate::statistics::estimate(&target.values(at, |sample| Some(sample.client_busy)));
+            busy.value >= CLIENT_LIMIT
+        })
+    };
+    let workloads = measured.workloads.iter().enumerate();
+    workloads.filter(|(at, _)| is_limited(*at)).map(|(_, workload)| workload.name()).collect()
+}

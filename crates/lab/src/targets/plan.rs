@@ -1,0 +1,275 @@
+//! The plan of the experiment: the workloads, and how long each measurement takes.
+
+use serde::Deserialize;
+
+use crate::experiment::LabError;
+use crate::plan::{Mix, Word, block, number, size_text};
+
+/// The most measurements of one target.
+const MEASUREMENTS_MAX: u64 = 10_000;
+
+/// The most workloads of a plan.
+const WORKLOADS_MAX: usize = 64;
+
+/// What is measured, and how long each measurement takes.
+///
+/// A plan file is TOML and has the keys of this structure; a key that it leaves out has the value of
+/// [`Self::full`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetsPlan {
+    /// How often each workload is measured, 1 to 1000. One more round counts system calls and context
+    /// switches.
+    pub rounds: u32,
+    /// The duration of a measurement in seconds, 0.05 to 3600.
+    pub seconds: f64,
+    /// The duration of the load before each measurement in seconds, 0 to 600.
+    pub warmup: f64,
+    /// Which cases of `targe conform target` run: patterns of their names, none for no case.
+    pub conformance: Vec<String>,
+    /// The seed of addresses and data.
+    pub seed: u64,
+    /// The workloads.
+    pub workload: Vec<Workload>,
+}
+
+/// What a client asks of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Whether addresses are random; otherwise they are sequential.
+    pub random: bool,
+    /// Which commands: `read`, `write`, or the percentage of reads.
+    pub mix: Mix,
+    /// The bytes of a command: multiples of 512 up to 16M, such as `4K`.
+    pub block: u32,
+    /// The queue depth, 1 to 1024.
+    pub depth: u32,
+}
+
+impl Workload {
+    const fn new(random: bool, read_percent: u8, block: u32, depth: u32) -> Self {
+        Self { random, mix: Mix(read_percent), block, depth }
+    }
+
+    /// Returns the workload in reports: `4K random reads, depth 1`.
+    pub fn name(&self) -> String {
+        format!("{} {} {}, depth {}", size_text(self.block), self.access(), self.mix, self.depth)
+    }
+
+    const fn access(&self) -> &'static str {
+        if self.random { "random" } else { "sequential" }
+    }
+}
+
+impl TargetsPlan {
+    /// Returns the plan of a full run, about fifteen minutes with four targets.
+    pub fn full() -> Self {
+        Self {
+            rounds: 11,
+            seconds: 2.0,
+            warmup: 0.3,
+            conformance: vec!["*".to_owned()],
+            seed: 1,
+            workload: vec![
+                Workload::new(false, 100, 512, 32),
+                Workload::new(false, 100, 1 << 20, 4),
+                Workload::new(true, 100, 4 << 10, 1),
+                Workload::new(true, 100, 4 << 10, 32),
+                Workload::new(true, 0, 4 << 10, 1),
+                Workload::new(true, 0, 4 << 10, 32),
+            ],
+        }
+    }
+
+    /// Returns the plan of a quick run, about 90 seconds with three targets: fewer and shorter rounds, and a
+    /// few cases of the login.
+    pub fn quick() -> Self {
+        let cases = ["login-stage-*", "login-version", "login-range", "login-target"];
+        Self {
+            rounds: 3,
+            seconds: 0.5,
+            warmup: 0.1,
+            conformance: cases.map(str::to_owned).to_vec(),
+            ..Self::full()
+        }
+    }
+
+    /// Parses a plan file.
+    ///
+    /// # Errors
+    /// [`LabError::Plan`] names the key and what is possible.
+    pub fn parse(text: &str) -> Result<Self, LabError> {
+        let file: PlanFile =
+            toml::from_str(text).map_err(|why| LabError::Plan(why.to_string().trim_end().to_owned()))?;
+        let full = Self::full();
+        let workload = match file.workload {
+            None => full.workload,
+            Some(list) => list.into_iter().map(WorkloadFile::check).collect::<Result<_, _>>()?,
+        };
+        let plan = Self {
+            rounds: file.rounds.unwrap_or(full.rounds),
+            seconds: file.seconds.unwrap_or(full.seconds),
+            warmup: file.warmup.unwrap_or(full.warmup),
+            conformance: file.conformance.unwrap_or(full.conformance),
+            seed: file.seed.unwrap_or(full.seed),
+            workload,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<(), LabError> {
+        let within = |name: &str, value: f64, low: f64, high: f64| {
+            let fits = (low..=high).contains(&value);
+            fits.then_some(()).ok_or_else(|| LabError::Plan(format!("{name}: expected {low} to {high}")))
+        };
+        within("rounds", f64::from(self.rounds), 1.0, 1000.0)?;
+        within("seconds", self.seconds, 0.05, 3600.0)?;
+        within("warmup", self.warmup, 0.0, 600.0)?;
+        if self.workload.is_empty() || self.workload.len() > WORKLOADS_MAX {
+            return Err(LabError::Plan(format!("workload: expected 1 to {WORKLOADS_MAX} of them")));
+        }
+        let twice = self
+            .workload
+            .iter()
+            .enumerate()
+            .find(|(at, workload)| self.workload.iter().take(*at).any(|other| other == *workload));
+        if let Some((_, workload)) = twice {
+            return Err(LabError::Plan(format!("workload: \"{}\" is there twice", workload.name())));
+        }
+        if self.measurements() > MEASUREMENTS_MAX {
+            return Err(LabError::Plan(format!(
+                "rounds: {} measurements of each target; the most is {MEASUREMENTS_MAX}",
+                self.measurements()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of measurements of one target, the round that counts included.
+    pub fn measurements(&self) -> u64 {
+        let workloads = u64::try_from(self.workload.len()).unwrap_or(u64::MAX);
+        workloads.saturating_mul(u64::from(self.rounds) + 1)
+    }
+
+    /// Returns the plan as TOML, which [`Self::parse`] reads.
+    pub fn to_toml(&self) -> String {
+        let patterns: Vec<String> = self.conformance.iter().map(|pattern| format!("{pattern:?}")).collect();
+        let mut text = format!(
+            "rounds = {}\nseconds = {:?}\nwarmup = {:?}\nconformance = [{}]\nseed = {}\n",
+            self.rounds,
+            self.seconds,
+            self.warmup,
+            patterns.join(", "),
+            self.seed
+        );
+        for workload in &self.workload {
+            text += &format!(
+                "\n[[workload]]\naccess = \"{}\"\nmix = \"{}\"\nblock = \"{}\"\ndepth = {}\n",
+                workload.access(),
+                workload.mix.word(),
+                size_text(workload.block),
+                workload.depth
+            );
+        }
+        text
+    }
+}
+
+/// A plan as a file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanFile {
+    rounds: Option<u32>,
+    seconds: Option<f64>,
+    warmup: Option<f64>,
+    conformance: Option<Vec<String>>,
+    seed: Option<u64>,
+    workload: Option<Vec<WorkloadFile>>,
+}
+
+/// A workload as a file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkloadFile {
+    access: Access,
+    mix: Word,
+    block: Word,
+    depth: Word,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Access {
+    Sequential,
+    Random,
+}
+
+impl WorkloadFile {
+    fn check(self) -> Result<Workload, LabError> {
+        let wrong = |key: &str, word: &Word, why: String| {
+            LabError::Plan(format!("workload: {key}: \"{word}\": {why}"))
+        };
+        Ok(Workload {
+            random: matches!(self.access, Access::Random),
+            mix: Mix::parse(&self.mix.to_string()).map_err(|why| wrong("mix", &self.mix, why))?,
+            block: block(&self.block.to_string()).map_err(|why| wrong("block", &self.block, why))?,
+            depth: number(&self.depth.to_string(), 1, 1024)
+                .map_err(|why| wrong("depth", &self.depth, why))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_survives_its_own_text() {
+        for plan in [TargetsPlan::full(), TargetsPlan::quick()] {
+            assert_eq!(TargetsPlan::parse(&plan.to_toml()).unwrap(), plan);
+        }
+        assert_eq!(TargetsPlan::parse("").unwrap(), TargetsPlan::full());
+        let text = "conformance = []\n[[workload]]\naccess = \"random\"\nmix = 70\nblock = 512\ndepth = 8\n";
+        let plan = TargetsPlan::parse(text).unwrap();
+        assert_eq!(plan.workload, [Workload::new(true, 70, 512, 8)]);
+        assert_eq!(plan.workload[0].name(), "512 random 70 % reads, depth 8");
+        assert_eq!(TargetsPlan::parse(&plan.to_toml()).unwrap(), plan);
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_their_key() {
+        let workload = |access: &str, mix: &str, block: &str, depth: &str| {
+            format!("[[workload]]\naccess = {access}\nmix = {mix}\nblock = {block}\ndepth = {depth}\n")
+        };
+        let good = workload("\"random\"", "\"read\"", "\"4K\"", "1");
+        for (text, wanted) in [
+            ("round = 2".to_owned(), "unknown field `round`"),
+            ("rounds = 0".to_owned(), "rounds: expected 1 to 1000"),
+            ("seconds = 0.0".to_owned(), "seconds: expected 0.05 to 3600"),
+            ("warmup = -1".to_owned(), "warmup: expected 0 to 600"),
+            ("workload = []".to_owned(), "workload: expected 1 to 64"),
+            (workload("\"any\"", "\"read\"", "512", "1"), "access"),
+            (workload("\"random\"", "\"reads\"", "512", "1"), "mix: \"reads\""),
+            (workload("\"random\"", "\"read\"", "500", "1"), "block: \"500\""),
+            (workload("\"random\"", "\"read\"", "512", "0"), "depth: \"0\""),
+            (format!("{good}{good}"), "\"4K random reads, depth 1\" is there twice"),
+        ] {
+            let why = TargetsPlan::parse(&text).unwrap_err().to_string();
+            assert!(why.contains(wanted), "{text}: {why}");
+        }
+        let workload = (1..=20).map(|depth| Workload::new(true, 100, 512, depth)).collect();
+        let many = TargetsPlan { rounds: 1000, workload, ..TargetsPlan::full() };
+        assert!(many.check().unwrap_err().to_string().contains("the most is"));
+    }
+
+    #[test]
+    fn the_built_in_plans_take_the_time_that_they_promise() {
+        let seconds = |plan: TargetsPlan, targets: f64| {
+            let measurements = f64::from(u32::try_from(plan.measurements()).unwrap());
+            measurements * targets * (plan.seconds + plan.warmup + 0.1)
+        };
+        // A login of istgt takes one second, and the conformance cases take the rest.
+        assert!((40.0..80.0).contains(&(seconds(TargetsPlan::quick(), 3.0) + 24.0)));
+        assert!((600.0..900.0).contains(&seconds(TargetsPlan::full(), 4.0)));
+    }
+}

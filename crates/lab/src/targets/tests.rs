@@ -1,0 +1,213 @@
+//! Reports from synthetic samples.
+
+use base::rng::Rng;
+
+use super::comparison::comparisons;
+use super::samples::{Counts, Sample};
+use super::*;
+use crate::report::{Cell, Section, Table};
+
+fn plan() -> TargetsPlan {
+    TargetsPlan { rounds: 9, ..TargetsPlan::full() }
+}
+
+/// Returns samples of targets with these rates in commands per second, for each workload, with noise of 2 %
+/// that is common to a round and 0.3 % that is not.
+fn measured(plan: &TargetsPlan, rates: &[(&str, f64)], seed: u64) -> Measured {
+    let mut rng = Rng::from_seed(seed);
+    let mut noise = move |percent: f64| {
+        1.0 + (f64::from(u16::try_from(rng.below(2001)).unwrap()) / 1000.0 - 1.0) * percent / 100.0
+    };
+    let known = rivals(None).unwrap();
+    let mut targets: Vec<TargetSamples> = rates
+        .iter()
+        .map(|(name, _)| {
+            let rival = known.iter().find(|rival| rival.name == *name).unwrap().clone();
+            TargetSamples::new(rival, plan.workload.len())
+        })
+        .collect();
+    for (at, workload) in plan.workload.iter().enumerate() {
+        for _ in 0..plan.rounds {
+            let round = noise(2.0);
+            for (target, (_, rate)) in targets.iter_mut().zip(rates) {
+                let iops = rate * round * noise(0.3);
+                target.samples[at].push(Sample {
+                    throughput: iops * f64::from(workload.block) / 1e6,
+                    iops,
+                    p50: 1e6 / iops,
+                    p99: 2e6 / iops,
+                    p999: None,
+                    target_cpu: (!target.rival.is_in_kernel()).then_some(5e5 / iops),
+                    client_busy: 0.4,
+                });
+            }
+        }
+        for target in &mut targets {
+            let counts = Counts {
+                system_calls: Some(Ok(1.5)),
+                switches: Some(0.25),
+                resident: Some(f64::from(20 << 20)),
+            };
+            target.counts[at] = Some(if target.rival.is_in_kernel() { Counts::default() } else { counts });
+        }
+    }
+    for target in &mut targets {
+        target.conformance = Some(Ok(Score { passed: 9, failed: 1, skipped: 2 }));
+        target.idle_resident = (!target.rival.is_in_kernel()).then_some(f64::from(4 << 20));
+    }
+    let echoes = vec![vec![1e5; 3]; plan.workload.len()];
+    let workloads = plan.workload.clone();
+    Measured { targets, workloads, echoes, engine: "io_uring".to_owned(), in_memory: true }
+}
+
+fn report_of(plan: &TargetsPlan, measured: &Measured) -> Report {
+    findings::report(&Run { plan, measured, ended: &Ended::Complete })
+}
+
+fn section<'a>(report: &'a Report, title: &str) -> &'a Section {
+    report.sections.iter().find(|section| section.title == title).unwrap()
+}
+
+/// Returns the cells of a target in a table whose columns are targets.
+fn column<'a>(table: &'a Table, title: &str) -> Vec<&'a Cell> {
+    let at = table.columns.iter().position(|column| column.title == title).unwrap();
+    table.rows.iter().map(|row| &row[at]).collect()
+}
+
+/// Checks what every report must hold.
+fn check_form(report: &Report) {
+    assert!(!report.summary.is_empty() && report.summary.iter().all(|text| text.ends_with('.')));
+    for table in report.sections.iter().flat_map(|section| &section.tables) {
+        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
+        for cell in table.rows.iter().flatten() {
+            match cell {
+                Cell::Number(value) => assert!(value.is_finite(), "{}", table.caption),
+                Cell::Estimate(value) => assert!(value.low <= value.value && value.value <= value.high),
+                Cell::Text(text) | Cell::Absent(text) => assert!(!text.is_empty(), "{}", table.caption),
+            }
+        }
+    }
+    let names: Vec<_> =
+        report.metrics.iter().map(|metric| (&metric.circumstances, &metric.quantity)).collect();
+    for (at, name) in names.iter().enumerate() {
+        assert!(!names[..at].contains(name), "{name:?} is there twice");
+    }
+}
+
+#[test]
+fn differences_that_are_there_are_found_and_no_others() {
+    let seed = std::process::id().into();
+    println!("seed {seed}");
+    let plan = plan();
+    let mut measured = measured(&plan, &[("targe", 1e4), ("tgt", 5e3), ("istgt", 1e4)], seed);
+    // With the last workload, tgt is 10 % faster.
+    let last = plan.workload.len() - 1;
+    let ours = measured.targets[0].samples[last].clone();
+    measured.targets[1].samples[last] =
+        ours.iter().map(|sample| Sample { iops: sample.iops * 1.1, ..*sample }).collect();
+    let list = comparisons(&measured);
+    assert_eq!(list.len(), 2 * plan.workload.len());
+    for found in &list {
+        let wanted = match (found.other.as_str(), found.workload == last) {
+            ("tgt", false) => 100.0,
+            ("tgt", true) => 100.0 / 1.1 - 100.0,
+            _ => 0.0,
+        };
+        assert!((found.change.percent - wanted).abs() < 2.0, "{found:?}");
+        assert!(found.change.significant || wanted == 0.0, "{found:?}");
+    }
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    assert!(report.summary[0].starts_with("Of targe, tgt and istgt, "), "{:?}", report.summary);
+    assert!(report.summary[1].starts_with("tgt is 10"), "{:?}", report.summary);
+    assert!(
+        report.summary.iter().any(|text| text.contains("times as many commands per second as tgt")),
+        "{:?}",
+        report.summary
+    );
+    assert!(report.summary.iter().any(|text| text.contains("targe 9 of 10, tgt 9 of 10")));
+    let published = &section(&report, "Published figures").tables[0];
+    assert_eq!(published.rows.len(), 6 + 3);
+}
+
+#[test]
+fn an_absent_target_is_listed_with_its_reason_and_never_zero() {
+    let plan = plan();
+    let mut measured = measured(&plan, &[("targe", 1e4), ("tgt", 5e3), ("spdk", 1.0)], 3);
+    let absent = &mut measured.targets[2];
+    *absent = TargetSamples::new(absent.rival.clone(), plan.workload.len());
+    absent.fate = Fate::Absent("the program iscsi_tgt is not there".to_owned());
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    let told = "Not on this machine, and so not compared: SPDK (the program iscsi_tgt is not there).";
+    assert!(report.summary.iter().any(|text| text == told), "{:?}", report.summary);
+    let states = column(&section(&report, "Targets").tables[0], "state");
+    assert_eq!(*states[2], Cell::Absent("absent: the program iscsi_tgt is not there".to_owned()));
+    for table in &section(&report, "Throughput").tables {
+        assert!(table.columns.iter().all(|column| !column.title.contains("SPDK")));
+    }
+    let has_spdk = |metric: &crate::report::Metric| metric.circumstances[0].1 == "spdk";
+    assert!(!report.metrics.iter().any(has_spdk));
+}
+
+#[test]
+fn a_target_that_fails_keeps_what_was_measured_before() {
+    let plan = plan();
+    let mut measured = measured(&plan, &[("targe", 1e4), ("istgt", 5e3)], 4);
+    let failed = &mut measured.targets[1];
+    failed.fate = Fate::Failed("it failed in round 3 with something: signal: 6".to_owned());
+    for (at, samples) in failed.samples.iter_mut().enumerate() {
+        samples.truncate([2, 2, 2, 2, 0, 0][at]);
+    }
+    failed.counts.fill(None);
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    let told = "istgt is not compared to the end: it failed in round 3 with something: signal: 6.";
+    assert!(report.summary.iter().any(|text| text == told), "{:?}", report.summary);
+    let rates = column(&section(&report, "Throughput").tables[0], "istgt");
+    assert!(matches!(rates[0], Cell::Estimate(_)) && matches!(rates[5], Cell::Absent(_)));
+    assert_eq!(comparisons(&measured).len(), 4);
+}
+
+#[test]
+fn the_processor_time_of_a_kernel_target_is_not_attributable() {
+    let plan = plan();
+    let report = report_of(&plan, &measured(&plan, &[("targe", 1e4), ("lio", 2e4)], 5));
+    check_form(&report);
+    for title in ["Processor time", "System calls and context switches"] {
+        for table in &section(&report, title).tables {
+            for cell in column(table, "LIO") {
+                assert_eq!(*cell, Cell::Absent("in the kernel, not attributable".to_owned()));
+            }
+        }
+    }
+    assert!(report.summary[0].contains("another target is faster with 6"), "{:?}", report.summary);
+}
+
+#[test]
+fn without_a_rival_or_a_sample_there_is_a_report() {
+    let plan = plan();
+    let mut measured = measured(&plan, &[("targe", 1e4)], 6);
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    assert_eq!(report.summary[0], "Only targe could be measured: there is nothing to compare.");
+    measured.targets[0].samples.iter_mut().for_each(Vec::clear);
+    measured.targets[0].counts.fill(None);
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    assert_eq!(report.summary[0], "The run ended before anything could be compared.");
+}
+
+#[test]
+fn what_limits_the_figures_is_told() {
+    let plan = TargetsPlan { rounds: 3, ..plan() };
+    let mut measured = measured(&plan, &[("targe", 1e4), ("spdk", 1e4)], 7);
+    measured.targets[1].samples[3].iter_mut().for_each(|sample| sample.client_busy = 1.0);
+    measured.in_memory = false;
+    let caveats = findings::caveats(&plan, &measured, Some(3.0)).join(" ");
+    for part in
+        ["a whole processor with 4K random reads, depth 32", "load average 3", "3 rounds", "SPDK (", "tmpfs"]
+    {
+        assert!(caveats.contains(part), "{part}: {caveats}");
+    }
+}

@@ -1,0 +1,547 @@
+extern crate std;
+
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+
+use base::buffer::{Bytes, DataList, Pool};
+use base::rng::Rng;
+use serde_json::{Value, json};
+
+use super::convert::{Conversion, JOURNAL_LEN};
+use super::*;
+use crate::api::{Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Store};
+use crate::encrypt::{Encrypted, KeyStore, Replaced};
+use crate::powercut::Power;
+use crate::ram::Ram;
+
+const CHEAP: KdfCost = KdfCost { passes: 1, memory_kib: 64, lanes: 1 };
+const LEN: u64 = DATA_OFFSET + (1 << 20);
+const SECRET: &[u8] = b"thirty-two bytes or more of a secret";
+
+/// A store that answers at once, accessed in order. After `budget` writes and flushes, each fails.
+struct AtOnce<S> {
+    store: S,
+    budget: usize,
+}
+
+impl<S: Store> AtOnce<S> {
+    fn new(store: S) -> Self {
+        Self { store, budget: usize::MAX }
+    }
+
+    fn run(&mut self, action: OpAction) -> Result<OpOutput, Failure> {
+        self.store.submit(Op { id: OpId(1), action });
+        self.store.poll().expect("answers at once").result
+    }
+
+    fn spend(&mut self) -> Result<(), Failure> {
+        self.budget = self.budget.checked_sub(1).ok_or(Fault::Gone)?;
+        Ok(())
+    }
+}
+
+impl<S: Store> MediumIo for AtOnce<S> {
+    type Error = Failure;
+
+    fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Failure> {
+        match self.run(OpAction::Read { at, len: buf.len() })? {
+            OpOutput::Data(data) => {
+                data.copy_to(0, buf);
+                Ok(())
+            }
+            _ => Err(Fault::Bug.into()),
+        }
+    }
+
+    fn write(&mut self, at: u64, data: &[u8]) -> Result<(), Failure> {
+        // The sectors of a write that fails may have been written, as any of those without a flush.
+        let data: DataList = Bytes::copied_from(data).into();
+        self.run(OpAction::Write { at, data, durability: Durability::Cached })?;
+        self.spend()
+    }
+
+    fn zero(&mut self, at: u64, len: u64) -> Result<(), Failure> {
+        let durability = Durability::Cached;
+        self.run(OpAction::WriteZeroes { at, len, may_deallocate: true, durability })?;
+        self.spend()
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.spend()?;
+        self.run(OpAction::Flush).map(drop)
+    }
+}
+
+struct NoKeeper;
+
+impl KeyStore for NoKeeper {
+    fn replace(&mut self) {}
+
+    fn poll(&mut self) -> Option<Replaced> {
+        None
+    }
+}
+
+fn key(number: u8) -> MediaKey {
+    MediaKey::new([[number; 32], [!number; 32]])
+}
+
+fn new(key: &MediaKey) -> NewHeader<'_> {
+    NewHeader { key, sector_len: DataUnit::B512, passphrase: SECRET, cost: CHEAP }
+}
+
+fn random(seed: u64) -> impl FnMut(&mut [u8]) -> Result<(), Failure> {
+    let mut rng = Rng::from_seed(seed);
+    move |bytes| {
+        rng.fill(bytes);
+        Ok(())
+    }
+}
+
+/// Returns an image with a header, and the header.
+fn image() -> (AtOnce<Ram>, Header) {
+    let mut io = AtOnce::new(Ram::new(LEN));
+    let header = format(&mut io, LEN, &new(&key(1)), &mut random(1)).unwrap();
+    (io, header)
+}
+
+fn why(result: Result<Header, Error<Failure>>) -> LuksError {
+    match result {
+        Err(Error::Luks(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Changes the metadata of both copies.
+fn edit(io: &mut AtOnce<Ram>, change: impl FnOnce(&mut Value)) {
+    let header = Header::load(io, LEN).unwrap();
+    let mut root: Value = serde_json::from_slice(&header.copy.json).unwrap();
+    change(&mut root);
+    let copy = HeaderCopy { json: root.to_string().into_bytes(), ..header.copy };
+    for (which, at) in [(Which::Primary, 0), (Which::Secondary, 16384)] {
+        io.write(at, &copy.encode(which, &[0; 64]).unwrap()).unwrap();
+    }
+}
+
+fn flip(io: &mut AtOnce<Ram>, at: u64) {
+    let mut sector = [0; 512];
+    io.read(at, &mut sector).unwrap();
+    sector[17] ^= 1;
+    io.write(at, &sector).unwrap();
+}
+
+#[test]
+fn a_header_is_read_back_and_gives_its_key_only_for_its_secret() {
+    let (mut io, made) = image();
+    let header = Header::load(&mut io, LEN).unwrap();
+    assert_eq!(
+        (header.copies(), header.data_offset(), header.data_len()),
+        (Copies::Intact, DATA_OFFSET, None)
+    );
+    assert_eq!((&header.metadata, header.copy.seqid, header.keyslots()), (&made.metadata, 1, 1));
+    assert_eq!((header.uuid().len(), &header.uuid()[14..15]), (36, "4"));
+    let volume = header.unlock(&mut io, SECRET).unwrap();
+    assert_eq!((volume.key.bytes(), volume.sector_len), (key(1).bytes(), DataUnit::B512));
+    assert_eq!(header.unlock(&mut io, b"another").unwrap_err(), Error::Luks(LuksError::WrongSecret));
+}
+
+#[test]
+fn the_other_copy_is_used_when_one_is_damaged_and_repaired() {
+    for (at, copies) in
+        [(0, Copies::PrimaryDamaged), (4096, Copies::PrimaryDamaged), (16384, Copies::SecondaryDamaged)]
+    {
+        let (mut io, _) = image();
+        flip(&mut io, at);
+        let mut header = Header::load(&mut io, LEN).unwrap();
+        assert_eq!(header.copies(), copies, "{at}");
+        assert!(header.unlock(&mut io, SECRET).is_ok());
+        header.repair(&mut io, &mut random(2)).unwrap();
+        let again = Header::load(&mut io, LEN).unwrap();
+        assert_eq!((again.copies(), &again.metadata), (Copies::Intact, &header.metadata));
+    }
+    // A magic number that is gone altogether is a damaged copy too.
+    let (mut io, _) = image();
+    io.write(0, &[0; 4096]).unwrap();
+    assert_eq!(Header::load(&mut io, LEN).unwrap().copies(), Copies::PrimaryDamaged);
+    flip(&mut io, 16384);
+    assert_eq!(why(Header::load(&mut io, LEN)), LuksError::NotLuks);
+    let (mut io, _) = image();
+    flip(&mut io, 8192);
+    flip(&mut io, 16384);
+    assert_eq!(why(Header::load(&mut io, LEN)), LuksError::Damaged);
+}
+
+#[test]
+fn media_without_a_header_or_with_an_old_one_are_recognized() {
+    let mut io = AtOnce::new(Ram::new(LEN));
+    assert_eq!(why(Header::load(&mut io, LEN)), LuksError::NotLuks);
+    for len in [0, 512, 32767] {
+        assert_eq!(why(Header::load(&mut AtOnce::new(Ram::new(len)), len)), LuksError::NotLuks);
+    }
+    let mut first = [0; 512];
+    first[..8].copy_from_slice(b"LUKS\xba\xbe\x00\x01");
+    io.write(0, &first).unwrap();
+    assert_eq!(why(Header::load(&mut io, LEN)), LuksError::Version(1));
+    let small = DATA_OFFSET;
+    let refused = format(&mut AtOnce::new(Ram::new(small)), small, &new(&key(1)), &mut random(1));
+    assert_eq!(why(refused), LuksError::TooSmall { have: small, need: small + 512 });
+    // The medium was cut after the header was made.
+    let (mut io, _) = image();
+    assert_eq!(why(Header::load(&mut io, small)), LuksError::TooSmall { have: small, need: small + 512 });
+}
+
+#[test]
+fn what_this_release_does_not_know_is_refused_with_its_name() {
+    let set = |path: &'static str, value: Value| {
+        move |root: &mut Value| {
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            root.pointer_mut(parent).unwrap()[name] = value;
+        }
+    };
+    let cases = [
+        (
+            set("/config/requirements", json!({"mandatory": ["online-reencrypt-v2"]})),
+            "the LUKS2 image requires \"online-reencrypt-v2\", which this release does not support",
+        ),
+        (
+            set("/segments/0/integrity", json!({"type": "hmac(sha256)"})),
+            "the LUKS2 image has an integrity layer (dm-integrity), which this release does not support",
+        ),
+        (
+            set("/segments/0/type", json!("linear")),
+            "the LUKS2 image has a segment of type \"linear\"; only \"crypt\" is supported",
+        ),
+        (
+            set("/segments/1", json!({"type": "crypt"})),
+            "the LUKS2 image has 2 segments; exactly one is supported",
+        ),
+        (
+            set("/segments/0/encryption", json!("serpent-xts-plain64\n\x1b[31m")),
+            "the LUKS2 image is encrypted with \"serpent-xts-plain64[31m…\"; only aes-xts-plain64 is supported",
+        ),
+        (
+            set("/segments/0/sector_size", json!(1024)),
+            "the LUKS2 image has sectors that are neither of 512 nor of 4096 bytes",
+        ),
+        (
+            set("/segments/0/offset", json!("0")),
+            "the LUKS2 header is not usable: the data does not begin behind the keyslots",
+        ),
+        (
+            set("/segments/0/offset", json!("18446744073709551104")),
+            "the LUKS2 header is not usable: the data goes beyond the end of every medium",
+        ),
+        (
+            set("/segments/0/size", json!("2097152")),
+            "the LUKS2 image is too small: it has 17825792 bytes where at least 18874368 are needed",
+        ),
+        (
+            set("/digests/0/iterations", json!(4_000_000_000_u32)),
+            "a keyslot of the LUKS2 image requires more than 1024 MiB of memory for its KDF, or more than about a minute; give it a cheaper one (cryptsetup luksConvertKey)",
+        ),
+    ];
+    for (change, sentence) in cases {
+        let (mut io, _) = image();
+        edit(&mut io, change);
+        assert_eq!(why(Header::load(&mut io, LEN)).to_string(), sentence);
+    }
+}
+
+#[test]
+fn a_keyslot_that_cannot_be_used_does_not_hide_the_others() {
+    let (mut io, _) = image();
+    edit(&mut io, |root| root["keyslots"]["0"]["kdf"]["memory"] = json!(2_000_000));
+    let header = Header::load(&mut io, LEN).unwrap();
+    assert_eq!(header.unlock(&mut io, SECRET).unwrap_err(), Error::Luks(LuksError::TooCostly));
+    edit(&mut io, |root| {
+        root["keyslots"]["1"] = root["keyslots"]["0"].clone();
+        root["keyslots"]["1"]["kdf"]["memory"] = json!(64);
+        root["digests"]["0"]["keyslots"] = json!(["0", "1"]);
+    });
+    let header = Header::load(&mut io, LEN).unwrap();
+    assert!(header.unlock(&mut io, SECRET).is_ok());
+    for (name, value) in [("offset", json!("32256")), ("offset", json!("16777216")), ("size", json!("4096"))]
+    {
+        let (mut io, _) = image();
+        edit(&mut io, |root| root["keyslots"]["0"]["area"][name] = value);
+        let header = Header::load(&mut io, LEN).unwrap();
+        assert!(matches!(header.unlock(&mut io, SECRET), Err(Error::Luks(LuksError::Metadata(_)))));
+    }
+    let (mut io, _) = image();
+    edit(&mut io, |root| root["digests"]["0"]["keyslots"] = json!([]));
+    let header = Header::load(&mut io, LEN).unwrap();
+    assert_eq!(header.unlock(&mut io, SECRET).unwrap_err(), Error::Luks(LuksError::NoKeyslot));
+}
+
+#[test]
+fn damaged_headers_are_refused_and_never_panic() {
+    for seed in 0..300 {
+        let mut rng = Rng::from_seed(seed);
+        let (mut io, _) = image();
+        // The checksums are right, so that the metadata are read.
+        let header = Header::load(&mut io, LEN).unwrap();
+        let mut json = header.copy.json.clone();
+        for _ in 0..=rng.below(4) {
+            let at = to_usize(rng.below(to_u64(json.len())));
+            let mut byte = [0];
+            rng.fill(&mut byte);
+            json[at] = if rng.below(2) == 0 { b'0' + byte[0] % 10 } else { byte[0] };
+        }
+        let copy = HeaderCopy { json, ..header.copy };
+        for (which, at) in [(Which::Primary, 0), (Which::Secondary, 16384)] {
+            io.write(at, &copy.encode(which, &[0; 64]).unwrap()).unwrap();
+        }
+        if let Ok(header) = Header::load(&mut io, LEN) {
+            // Whatever is left leads to the right key or to none.
+            if let Ok(volume) = header.unlock(&mut io, SECRET) {
+                assert_eq!(volume.key.bytes(), key(1).bytes(), "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_replaced_key_is_there_or_not_whenever_the_power_goes() {
+    let mut seen = BTreeMap::new();
+    for budget in 0..24 {
+        for seed in 0..4 {
+            let power = Power::new(LEN);
+            let mut io = AtOnce::new(power.store());
+            let header = format(&mut io, LEN, &new(&key(1)), &mut random(seed)).unwrap();
+            io.budget = budget;
+            let second = key(2);
+            let replaced = header.replace_key(&mut io, &new(&second), &mut random(seed + 1));
+            power.cut(seed);
+            let mut io = AtOnce::new(power.store());
+            let mut found = Header::load(&mut io, LEN).unwrap();
+            let volume = found.unlock(&mut io, SECRET).unwrap();
+            let fresh = volume.key.bytes() == key(2).bytes();
+            assert!(fresh || volume.key.bytes() == key(1).bytes(), "budget {budget}, seed {seed}");
+            match replaced {
+                Ok(_) => assert!(fresh),
+                Err(Replacing::Kept(_)) => assert!(!fresh, "budget {budget}, seed {seed}"),
+                Err(Replacing::Unknown(_)) => {}
+            }
+            found.repair(&mut io, &mut random(3)).unwrap();
+            let again = Header::load(&mut io, LEN).unwrap();
+            assert_eq!(again.copies(), Copies::Intact);
+            assert_eq!(again.unlock(&mut io, SECRET).unwrap().key.bytes(), volume.key.bytes());
+            // Nothing of the former keyslot is left.
+            let areas = Metadata::areas(&again.copy.json);
+            assert_eq!(areas.len(), 1);
+            for at in (32768..32768 + 4 * 258_048_u64).step_by(4096) {
+                let mut page = [0; 4096];
+                io.read(at, &mut page).unwrap();
+                let inside = (areas[0].0..areas[0].0 + areas[0].1).contains(&at);
+                assert!(inside || !fresh || page == [0; 4096], "budget {budget}, seed {seed}, at {at}");
+            }
+            *seen.entry(fresh).or_insert(0) += 1;
+        }
+    }
+    assert!(seen[&true] > 10 && seen[&false] > 10, "{seen:?}");
+}
+
+#[test]
+fn a_key_can_be_replaced_again_and_again() {
+    let (mut io, mut header) = image();
+    for number in 2..20 {
+        let fresh = key(number);
+        header = header.replace_key(&mut io, &new(&fresh), &mut random(u64::from(number))).unwrap();
+        let header = Header::load(&mut io, LEN).unwrap();
+        assert_eq!(header.copies(), Copies::Intact);
+        assert_eq!(header.unlock(&mut io, SECRET).unwrap().key.bytes(), fresh.bytes());
+    }
+    assert_eq!(header.copy.seqid, 19);
+}
+
+#[test]
+fn a_volume_keeps_its_data_behind_the_header_and_numbers_sectors_as_dm_crypt_does() {
+    for sector_len in [DataUnit::B512, DataUnit::B4096] {
+        let secret_key = key(1);
+        let mut io = AtOnce::new(Ram::new(LEN));
+        format(&mut io, LEN, &NewHeader { sector_len, ..new(&secret_key) }, &mut random(1)).unwrap();
+        let header = Header::load(&mut io, LEN).unwrap();
+        let volume = header.unlock(&mut io, SECRET).unwrap();
+        let mut disk = AtOnce::new(Encrypted::of_volume(io.store, NoKeeper, &volume, Pool::new(4 << 20)));
+        assert_eq!(disk.store.capabilities().len, 1 << 20);
+        assert!(!disk.store.capabilities().deallocated_reads_zero);
+        disk.write(8192, &[7; 4096]).unwrap();
+        disk.zero(65536, 2 << 16).unwrap();
+        let mut back = vec![1; 4096];
+        disk.read(8192, &mut back).unwrap();
+        assert_eq!(back, [7; 4096]);
+        disk.read(65536, &mut back).unwrap();
+        assert_eq!(back, [0; 4096]);
+        // A range that was never written reads as zeros.
+        disk.read(4096, &mut back).unwrap();
+        assert_eq!(back, [0; 4096]);
+        for action in [
+            OpAction::Read { at: 1 << 20, len: 4096 },
+            OpAction::Deallocate { at: u64::MAX - 4095, len: 4096 },
+        ] {
+            assert_eq!(disk.run(action).unwrap_err().fault, Fault::OutOfRange);
+        }
+        let extents = disk.run(OpAction::MapStatus { at: 0, len: 1 << 20, count_max: 9 }).unwrap();
+        let OpOutput::MapStatus(extents) = extents else { panic!() };
+        assert_eq!(extents[0].at, 0);
+        // The numbers are those of sectors of 512 bytes: 16 for the byte 8192, and 128 for 65536.
+        let mut below = AtOnce::new(disk.store.into_inner());
+        let xts = crate::encrypt::xts::Xts::new(&secret_key);
+        for (at, number, byte) in [(8192, 16, 7), (65536, 128, 0)] {
+            let mut sector = vec![0; to_usize(sector_len.bytes())];
+            below.read(DATA_OFFSET + at, &mut sector).unwrap();
+            assert!(sector.iter().any(|found| *found != byte));
+            xts.decrypt(number, &mut sector);
+            assert!(sector.iter().all(|found| *found == byte));
+        }
+    }
+}
+
+/// An image of the former format, which holds `sectors` at their places.
+fn former(power: &Power, unit: DataUnit, sectors: &BTreeMap<u64, u8>) {
+    let mut disk = AtOnce::new(Encrypted::new(power.store(), NoKeeper, &key(1), unit, Pool::new(4 << 20)));
+    for (at, byte) in sectors {
+        disk.write(*at, &[*byte; 4096]).unwrap();
+    }
+    disk.flush().unwrap();
+}
+
+/// Goes on with a conversion, as the command line does. Returns whether it was completed.
+fn go_on(
+    power: &Power,
+    journal: &Power,
+    unit: DataUnit,
+    len: u64,
+    budgets: (usize, usize),
+    seed: u64,
+) -> bool {
+    let mut io = AtOnce { store: power.store(), budget: budgets.0 };
+    let mut notes = AtOnce { store: journal.store(), budget: budgets.1 };
+    let work = |io: &mut AtOnce<_>, notes: &mut AtOnce<_>| -> Result<(), Error<Failure>> {
+        let mut conversion = match Conversion::load(notes).map_err(Error::Io)? {
+            Some(conversion) => conversion,
+            None => {
+                let mut conversion = Conversion::new(len, unit);
+                conversion.store(notes).map_err(Error::Io)?;
+                conversion
+            }
+        };
+        assert_eq!((conversion.len(), conversion.unit()), (len, unit));
+        while conversion.left() > 0 {
+            conversion.move_piece(io, notes, &key(1)).map_err(Error::Io)?;
+        }
+        let secret_key = key(1);
+        let header = NewHeader { sector_len: unit, ..new(&secret_key) };
+        conversion.write_header(io, notes, &header, &mut random(seed))
+    };
+    work(&mut io, &mut notes).is_ok()
+}
+
+#[test]
+fn a_conversion_goes_on_after_a_loss_of_power_at_any_write() {
+    // Three pieces: two whole ones and a part of one.
+    let len = 2 * DATA_OFFSET + (1 << 20) + 4096;
+    for unit in [DataUnit::B512, DataUnit::B4096] {
+        for seed in 0..3 {
+            let mut rng = Rng::from_seed(seed);
+            let (power, journal) = (Power::new(len + DATA_OFFSET), Power::new(JOURNAL_LEN));
+            let mut sectors: BTreeMap<u64, u8> = [(0, 1), (len - 4096, 2), (DATA_OFFSET, 3)].into();
+            for byte in 4..40 {
+                sectors.insert(rng.below(len / 4096) * 4096, byte);
+            }
+            former(&power, unit, &sectors);
+            let mut cuts = 0;
+            loop {
+                // The later a cut, the more is done between two of them, so that there is an end.
+                let budgets = match rng.below(2) {
+                    0 => (to_usize(rng.below(20 + 60 * cuts)), usize::MAX),
+                    _ => (usize::MAX, to_usize(rng.below(3))),
+                };
+                if go_on(&power, &journal, unit, len, budgets, seed) {
+                    break;
+                }
+                power.cut(rng.next_u64());
+                journal.cut(rng.next_u64());
+                cuts += 1;
+                assert!(cuts < 200, "unit {unit:?}, seed {seed}: no end");
+            }
+            assert!(cuts > 0 || seed > 0);
+            let mut io = AtOnce::new(power.store());
+            let header = Header::load(&mut io, len + DATA_OFFSET).unwrap();
+            let volume = header.unlock(&mut io, SECRET).unwrap();
+            let store = Encrypted::of_volume(io.store, NoKeeper, &volume, Pool::new(4 << 20));
+            let mut disk = AtOnce::new(store);
+            assert_eq!(disk.store.capabilities().len, len);
+            for at in (0..len).step_by(4096) {
+                let mut page = [0; 4096];
+                disk.read(at, &mut page).unwrap();
+                let byte = sectors.get(&at).copied().unwrap_or(0);
+                assert_eq!(page, [byte; 4096], "unit {unit:?}, seed {seed}, {cuts} cuts, at {at}");
+            }
+        }
+    }
+}
+
+/// A store that answers at once, shared.
+struct Locked(std::sync::Mutex<AtOnce<Ram>>);
+
+impl crate::shared::SharedStore for Locked {
+    fn capabilities(&self) -> crate::api::Capabilities {
+        self.0.lock().unwrap().store.capabilities()
+    }
+
+    fn submit(&self, action: OpAction, done: crate::shared::OnComplete) {
+        let result = self.0.lock().unwrap().run(action);
+        done(result);
+    }
+}
+
+#[test]
+fn a_shared_volume_holds_what_a_volume_holds() {
+    use crate::encrypt::shared_volume::SharedVolume;
+    use crate::shared::SharedStore;
+
+    let (io, header) = image();
+    let mut io = io;
+    let volume = header.unlock(&mut io, SECRET).unwrap();
+    let inner = alloc::sync::Arc::new(Locked(std::sync::Mutex::new(io)));
+    let shared = SharedVolume::new(inner.clone(), &volume);
+    let run = |action| {
+        let (end, ended) = std::sync::mpsc::channel();
+        shared.submit(action, alloc::boxed::Box::new(move |result| end.send(result).unwrap()));
+        ended.recv().unwrap()
+    };
+    let durability = Durability::Cached;
+    let data: DataList = Bytes::copied_from(&[9; 8192]).into();
+    let Ok(OpOutput::Done(given)) = run(OpAction::Write { at: 4096, data, durability }) else { panic!() };
+    assert_eq!((given.len(), given.parts()[0][0]), (8192, 9));
+    run(OpAction::WriteZeroes { at: 8192, len: 4096, may_deallocate: true, durability }).unwrap();
+    assert!(run(OpAction::Flush).is_ok());
+    for (action, fault) in [
+        (OpAction::Read { at: 1 << 20, len: 512 }, Fault::OutOfRange),
+        (OpAction::Read { at: 100, len: 512 }, Fault::Bug),
+        (OpAction::WriteZeroes { at: 0, len: 100, may_deallocate: true, durability }, Fault::Bug),
+        (OpAction::CryptoErase, Fault::Unsupported),
+    ] {
+        assert_eq!(run(action).unwrap_err().fault, fault);
+    }
+    let Ok(OpOutput::MapStatus(extents)) = run(OpAction::MapStatus { at: 0, len: 65536, count_max: 4 })
+    else {
+        panic!()
+    };
+    assert_eq!(extents[0].at, 0);
+    let Ok(OpOutput::Data(data)) = run(OpAction::Read { at: 4096, len: 8192 }) else { panic!() };
+    let mut back = vec![1; 8192];
+    data.copy_to(0, &mut back);
+    assert!(back[..4096] == [9; 4096] && back[4096..] == [0; 4096]);
+    // The other filter reads the same, and the zeros are encrypted.
+    drop(shared);
+    let mut io = alloc::sync::Arc::into_inner(inner).unwrap().0.into_inner().unwrap();
+    let mut hidden = [0; 512];
+    io.read(DATA_OFFSET + 8192, &mut hidden).unwrap();
+    assert_ne!(hidden, [0; 512]);
+    let mut disk = AtOnce::new(Encrypted::of_volume(io.store, NoKeeper, &volume, Pool::new(1 << 20)));
+    let mut again = vec![1; 8192];
+    disk.read(4096, &mut again).unwrap();
+    assert_eq!(again, back);
+}

@@ -1,0 +1,48 @@
+//! Connections that this end makes.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
+
+use crate::relay::Relay;
+use crate::{ClientSettings, TlsError};
+
+/// Connects to `peer`, whose certificate must be for `name`, and starts the thread that relays. `patience`
+/// limits the TCP connection. Returns the local socket, and the address of this end of the TCP connection.
+/// This waits for the network: it is not for a thread of a reactor.
+///
+/// # Errors
+/// [`TlsError`]
+pub fn connect(
+    peer: SocketAddr,
+    name: &str,
+    settings: &ClientSettings,
+    patience: Duration,
+) -> Result<(UnixStream, SocketAddr), TlsError> {
+    let (relay, address) = connect_relay(peer, name, settings, patience)?;
+    let (ours, theirs) = UnixStream::pair()?;
+    // The result is of no interest: the reactor sees its end of the pair close.
+    std::thread::Builder::new().name("tls".to_owned()).spawn(move || drop(relay.run(theirs.into())))?;
+    Ok((ours, address))
+}
+
+/// Connects, and completes the handshake.
+pub(crate) fn connect_relay(
+    peer: SocketAddr,
+    name: &str,
+    settings: &ClientSettings,
+    patience: Duration,
+) -> Result<(Relay, SocketAddr), TlsError> {
+    let host = name.trim_start_matches('[').trim_end_matches(']');
+    let server = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
+    let tls = ClientConnection::new(Arc::clone(&settings.0), server).map_err(TlsError::Handshake)?;
+    let network = TcpStream::connect_timeout(&peer, patience)?;
+    let address = network.local_addr()?;
+    let mut relay = Relay::new(tls.into(), network)?;
+    relay.shake_hands()?;
+    Ok((relay, address))
+}

@@ -1,0 +1,40 @@
+//! TLS 1.3 around the connections of targets and initiators.
+//!
+//! A thread per connection relays between the TCP connection, on which it speaks TLS, and one end of a pair
+//! of local sockets. The other end is given to a reactor, which treats it like a TCP connection in the clear.
+//! The reactors, the protocols and the path of connections without TLS know nothing of it.
+//!
+//! * [`ServerSettings`] and [`ClientSettings`] read certificates and keys from files.
+//! * [`Portal`] accepts connections, and delivers each once its handshake is complete.
+//! * [`connect`] makes a connection, and returns once its handshake is complete.
+//! * [`Proxy`] accepts connections in the clear on this host, and carries each over TLS to a portal.
+//!
+//! Only TLS 1.3 is spoken (RFC 8446), with the ciphers of AWS-LC. Sessions are not resumed, and no early data
+//! is accepted: a connection of a SAN lives for days, and its requests must not be replayed. Bounds: a
+//! handshake has [`HANDSHAKE_TIMEOUT`], a portal or a proxy has at most [`CONNECTIONS_MAX`] connections, and
+//! a connection buffers less than 1 MiB.
+#![forbid(unsafe_code)]
+
+mod acceptor;
+mod client;
+mod error;
+mod portal;
+mod proxy;
+mod relay;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use client::connect;
+pub use error::TlsError;
+pub use portal::{Accepted, Deliver, Portal, Refused};
+pub use proxy::{Proxy, Upstream};
+pub use settings::{ClientSettings, ServerSettings};
+
+/// How long a handshake may take.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The most connections of a portal or a proxy at a time, with those whose handshake is not complete.
+pub const CONNECTIONS_MAX: usize = 1024;

@@ -1,0 +1,280 @@
+//! Portals and initiators on 127.0.0.1. The certificates in `testdata` are valid until 2126; that of
+//! `expired.crt` expired in 2026.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use crate::{Accepted, ClientSettings, Portal, Refused, ServerSettings, TlsError, connect};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The directory of the certificates, and a directory for keys, which no other user may read.
+struct Files(PathBuf);
+
+impl Files {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("targe-tls-{}-{number}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/testdata");
+        for entry in fs::read_dir(source).unwrap() {
+            let entry = entry.unwrap();
+            let copy = directory.join(entry.file_name());
+            fs::copy(entry.path(), &copy).unwrap();
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        Self(directory)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn server(&self, name: &str, client_authority: Option<&str>) -> Result<ServerSettings, TlsError> {
+        let (certificate, key) = (self.path(&format!("{name}.crt")), self.path(&format!("{name}.key")));
+        let authority = client_authority.map(|name| self.path(&format!("{name}.crt")));
+        ServerSettings::read(&certificate, &key, authority.as_deref())
+    }
+
+    fn client(&self, authority: &str, identity: Option<&str>) -> ClientSettings {
+        let identity =
+            identity.map(|name| (self.path(&format!("{name}.crt")), self.path(&format!("{name}.key"))));
+        let identity = identity.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        ClientSettings::read(Some(&self.path(&format!("{authority}.crt"))), identity).unwrap()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A portal, its address, and what it delivers.
+fn portal(settings: ServerSettings) -> (Portal, SocketAddr, Receiver<Result<Accepted, Refused>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, delivered) = channel();
+    let deliver = Arc::new(move |arrived| sender.send(arrived).unwrap());
+    (Portal::start(listener, settings, deliver).unwrap(), address, delivered)
+}
+
+fn dial(address: SocketAddr, name: &str, settings: &ClientSettings) -> Result<UnixStream, TlsError> {
+    let (socket, local) = connect(address, name, settings, PATIENCE)?;
+    assert!(local.ip().is_loopback());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    Ok(socket)
+}
+
+fn both_ends(files: &Files) -> (Portal, UnixStream, UnixStream) {
+    let (portal, address, delivered) = portal(files.server("target", None).unwrap());
+    let ours = dial(address, "127.0.0.1", &files.client("authority", None)).unwrap();
+    let accepted = delivered.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert_eq!(accepted.local, address);
+    accepted.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    (portal, ours, accepted.socket)
+}
+
+#[test]
+fn bytes_cross_in_both_directions_at_the_same_time() {
+    let files = Files::new();
+    let (_portal, ours, theirs) = both_ends(&files);
+    // More than all buffers on the way together, so that both ends wait for each other at times.
+    let len: usize = 8 << 20;
+    let pattern = |seed: usize| (0..len).map(move |at| (at.wrapping_mul(seed) >> 7).to_le_bytes()[0]);
+    std::thread::scope(|scope| {
+        for (end, sends, receives) in [(&ours, 3, 5), (&theirs, 5, 3)] {
+            scope.spawn(move || {
+                let mut end = end;
+                end.write_all(&pattern(sends).collect::<Vec<u8>>()).unwrap();
+            });
+            scope.spawn(move || {
+                let (mut end, mut got) = (end, vec![0; len]);
+                end.read_exact(&mut got).unwrap();
+                assert!(got.into_iter().eq(pattern(receives)), "{receives}");
+            });
+        }
+    });
+}
+
+#[test]
+fn the_end_of_each_direction_is_passed_on() {
+    let files = Files::new();
+    let (_portal, mut ours, mut theirs) = both_ends(&files);
+    ours.write_all(b"the last request").unwrap();
+    drop(ours);
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"the last request");
+
+    let (_portal, mut ours, mut theirs) = both_ends(&files);
+    theirs.write_all(b"the last response").unwrap();
+    drop(theirs);
+    got.clear();
+    ours.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"the last response");
+}
+
+#[test]
+fn a_certificate_that_is_not_good_is_refused_with_its_reason() {
+    let files = Files::new();
+    for (server, name, authority, wanted) in [
+        (
+            "target",
+            "localhost",
+            "stranger",
+            "the certificate of the other end is not signed by a trusted authority",
+        ),
+        (
+            "target",
+            "san.example",
+            "authority",
+            "the certificate of the other end is for another name than that of the host",
+        ),
+        (
+            "target",
+            "127.0.0.2",
+            "authority",
+            "the certificate of the other end is for another name than that of the host",
+        ),
+        ("expired", "localhost", "authority", "the certificate of the other end has expired"),
+        (
+            "target",
+            "no host",
+            "authority",
+            "\"no host\" is neither a host name nor an IP address that a certificate could name",
+        ),
+    ] {
+        let (_portal, address, delivered) = portal(files.server(server, None).unwrap());
+        let refused = dial(address, name, &files.client(authority, None)).unwrap_err();
+        assert_eq!(refused.to_string(), wanted);
+        if !matches!(refused, TlsError::Name(_)) {
+            let refused = delivered.recv_timeout(PATIENCE).unwrap().unwrap_err().why.to_string();
+            assert!(refused.starts_with("the other end refused the TLS handshake: "), "{refused}");
+        }
+    }
+    for name in ["localhost", "[::1]", "127.0.0.1"] {
+        let (_portal, address, delivered) = portal(files.server("target", None).unwrap());
+        dial(address, name, &files.client("authority", None)).unwrap();
+        assert!(delivered.recv_timeout(PATIENCE).unwrap().is_ok());
+    }
+}
+
+#[test]
+fn an_initiator_needs_a_certificate_where_the_portal_asks_for_one() {
+    let files = Files::new();
+    let (_portal, address, delivered) = portal(files.server("target", Some("authority")).unwrap());
+    let known = dial(address, "localhost", &files.client("authority", Some("initiator"))).unwrap();
+    assert!(delivered.recv_timeout(PATIENCE).unwrap().is_ok());
+    drop(known);
+    // In TLS 1.3 a client learns only by its first read that its certificate was refused.
+    let mut nameless = dial(address, "localhost", &files.client("authority", None)).unwrap();
+    let why = delivered.recv_timeout(PATIENCE).unwrap().unwrap_err().why;
+    assert_eq!(why.to_string(), "the other end presented no certificate");
+    assert_eq!(nameless.read(&mut [0]).unwrap_or(0), 0);
+}
+
+#[test]
+fn a_peer_without_tls_is_refused_and_delays_nobody() {
+    let files = Files::new();
+    let (_portal, address, delivered) = portal(files.server("target", None).unwrap());
+    let _silent = TcpStream::connect(address).unwrap();
+    let mut plain = TcpStream::connect(address).unwrap();
+    plain.write_all(&[0x43; 48]).unwrap();
+    let why = delivered.recv_timeout(PATIENCE).unwrap().unwrap_err().why;
+    assert_eq!(why.to_string(), "the other end does not speak TLS");
+    drop(TcpStream::connect(address).unwrap());
+    let why = delivered.recv_timeout(PATIENCE).unwrap().unwrap_err().why;
+    assert_eq!(why.to_string(), "the other end closed the connection during the TLS handshake");
+    let plain_target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let plain_address = plain_target.local_addr().unwrap();
+    let answers = std::thread::spawn(move || plain_target.accept().unwrap().0.write_all(&[0x23; 48]));
+    let refused = dial(plain_address, "localhost", &files.client("authority", None)).unwrap_err();
+    assert_eq!(refused.to_string(), "the other end does not speak TLS");
+    answers.join().unwrap().unwrap();
+}
+
+#[test]
+fn damaged_records_end_the_connection_and_deliver_nothing() {
+    let files = Files::new();
+    let (_portal, address, delivered) = portal(files.server("target", None).unwrap());
+    let relay = TcpListener::bind("127.0.0.1:0").unwrap();
+    let relay_address = relay.local_addr().unwrap();
+    // It flips one bit of the first record after the handshake, whose messages are below 1000 bytes.
+    std::thread::spawn(move || {
+        let (client, server) = (relay.accept().unwrap().0, TcpStream::connect(address).unwrap());
+        let (mut back_from, mut back_to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+        let (mut client, mut server, mut buf) = (client, server, [0; 4096]);
+        while let Ok(len) = client
+            .read(&mut buf)
+            .and_then(|len| if len == 0 { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(len) })
+        {
+            if len > 1000 {
+                buf[700] ^= 1;
+            }
+            if server.write_all(&buf[..len]).is_err() {
+                return;
+            }
+        }
+    });
+    let mut ours = dial(relay_address, "127.0.0.1", &files.client("authority", None)).unwrap();
+    let mut theirs = delivered.recv_timeout(PATIENCE).unwrap().unwrap().socket;
+    theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.write_all(&[7; 2000]).unwrap();
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    assert!(got.is_empty(), "{} bytes of a damaged record", got.len());
+    assert_eq!(ours.read(&mut [0]).unwrap_or(0), 0);
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_with_their_reason() {
+    let files = Files::new();
+    let refused = |certificate: &str, key: &str| {
+        let read = ServerSettings::read(&files.path(certificate), &files.path(key), None);
+        read.unwrap_err().to_string().replace(&format!("{}/", files.0.display()), "")
+    };
+    assert_eq!(
+        refused("none.crt", "target.key"),
+        "cannot read none.crt: No such file or directory (os error 2)"
+    );
+    assert_eq!(refused("target.key", "target.key"), "target.key contains no certificate in PEM form");
+    assert_eq!(refused("target.crt", "target.crt"), "target.crt contains no private key in PEM form");
+    assert!(
+        refused("target.crt", "initiator.key")
+            .starts_with("the certificate in target.crt cannot be used with its key: ")
+    );
+    fs::set_permissions(files.path("target.key"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(
+        refused("target.crt", "target.key"),
+        "others than its owner may read target.key, which contains a private key; chmod 600 it"
+    );
+}
+
+#[test]
+fn other_settings_are_used_for_the_connections_that_follow() {
+    let files = Files::new();
+    let (portal, address, delivered) = portal(files.server("expired", None).unwrap());
+    let client = files.client("authority", None);
+    assert!(dial(address, "localhost", &client).is_err());
+    assert!(delivered.recv_timeout(PATIENCE).unwrap().is_err());
+    let settings = files.server("target", None).unwrap();
+    assert_eq!(settings, files.server("target", None).unwrap());
+    assert_ne!(settings, files.server("expired", None).unwrap());
+    assert_ne!(settings, files.server("target", Some("authority")).unwrap());
+    portal.change(settings);
+    assert!(dial(address, "localhost", &client).is_ok());
+    drop(portal);
+    assert!(TcpStream::connect(address).is_err());
+}

@@ -1,0 +1,189 @@
+"""`targe lab targets` as a user runs it: targets that others wrote, one that is absent, one that dies, and bad rival files."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from lab_runs import PATIENCE_S, Lab, wait_for
+
+WORKLOADS = """
+[[workload]]
+access = "sequential"
+mix = "read"
+block = 512
+depth = 32
+[[workload]]
+access = "random"
+mix = "write"
+block = "4K"
+depth = 1
+"""
+PLAN = 'rounds = 2\nseconds = 0.1\nwarmup = 0.02\nconformance = ["login-version"]\n' + WORKLOADS
+# Long enough for a target to die in the middle.
+LONG = "rounds = 12\nseconds = 0.2\nwarmup = 0.02\nconformance = []\n" + WORKLOADS
+ENDLESS = LONG.replace("rounds = 12", "rounds = 1000")
+DIES_AFTER_S = 4
+ABSENT = """
+title = "Absent"
+about = "a target that nobody has"
+version = "echo none"
+backing = "nothing"
+programs = ["no-such-target"]
+serve = "exec no-such-target"
+"""
+MORTAL = f"""
+title = "Mortal"
+about = "a target that dies"
+version = "echo 1"
+backing = "a file in tmpfs"
+serve = '''
+"$TARGE" serve --listen "$ADDRESS:$PORT" --target "$IQN" --lun "file:$FILE" --state-dir "$DIR/state" --socket "$DIR/admin.sock" &
+child=$!
+sleep {DIES_AFTER_S}
+echo the disk is on fire >&2
+kill -KILL $child
+exit 3
+'''
+"""
+# One that starts and serves nothing.
+MUTE = """
+title = "Mute"
+about = "a program that listens nowhere"
+version = "echo 1"
+backing = "nothing"
+serve = "echo this is no target >&2; exit 1"
+"""
+DISKS = "/dev/shm"
+
+
+@pytest.fixture
+def lab(tmp_path):
+    before = disks()
+    yield Lab("targets", PLAN, tmp_path)
+    assert disks() == before
+
+
+@pytest.fixture
+def rivals(tmp_path):
+    """Adds rival files; what it returns is the option that names them."""
+    folder = tmp_path / "rivals"
+    folder.mkdir()
+
+    def add(**files):
+        for name, text in files.items():
+            (folder / f"{name}.toml").write_text(text)
+        return f"--rivals={folder}"
+    return add
+
+
+def disks():
+    return sorted(name for name in os.listdir(DISKS) if name.startswith("targe-lab-"))
+
+
+def rates(result):
+    """The samples of the rate of commands, by target."""
+    found = {}
+    for metric in result["metrics"]:
+        if metric["quantity"] == "commands":
+            found.setdefault(dict(metric["circumstances"])["target"], []).append(metric["samples"])
+    return found
+
+
+def states(result):
+    """What the table of the targets says of each."""
+    section = next(section for section in result["sections"] if section["title"] == "Targets")
+    return {row[0]["text"]: row[-1] for row in section["tables"][0]["rows"]}
+
+
+def children_of(process):
+    """The processes that an experiment has started for its targets: each has the name of a target in its environment."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environment:
+                if f"example:tgt-{process.pid}".encode() in environment.read():
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+def test_compares_targets_of_others_and_lists_what_is_absent(lab, rivals, root):
+    option = rivals(absent=ABSENT, mute=MUTE)
+    out, _ = lab.run(option, "--rival=tgt", "--rival=istgt", "--rival=absent", "--rival=mute")
+    result = lab.report()
+    assert result["ended"] == "complete" and result["experiment"] == "targets"
+    assert out.startswith(result["summary"][0]) and "targe, tgt and istgt" in result["summary"][0]
+    found = rates(result)
+    assert set(found) == {"targe", "tgt", "istgt", "bare echo"}
+    for target in ("targe", "tgt", "istgt"):
+        assert [len(samples) for samples in found[target]] == [2, 2] and min(map(min, found[target])) > 0
+    told = states(result)
+    assert told["Absent"] == {"absent": "absent: the program no-such-target is not there"}
+    assert "this is no target" in told["Mute"]["absent"]
+    assert any("Absent (the program no-such-target is not there)" in text for text in result["summary"])
+    quantities = {metric["quantity"] for metric in result["metrics"]}
+    assert {"latency, 99th percentile", "processor time of the target for each command", "resident memory of the target",
+            "voluntary context switches of the target for each command"} <= quantities
+    calls = next(section for section in result["sections"] if section["title"].startswith("System calls"))["tables"][0]
+    for cell in (cell for row in calls["rows"] for cell in row[1:]):
+        # In a namespace of users the kernel refuses to count, and the report says so.
+        assert cell.get("number", 1) > 0 and ("number" in cell or cell["absent"].startswith("not measured: "))
+    verdicts = next(section for section in result["sections"] if section["title"] == "Conformance")["tables"][0]["rows"]
+    assert [row[1]["number"] + row[2]["number"] for row in verdicts] == [1, 1, 1]
+    assert (lab.out / "plan.toml").read_text() == result["plan"]
+    lab.expect_nothing_left()
+
+
+def test_a_target_that_dies_is_reported_and_the_others_go_on(lab, rivals, root):
+    lab.run(rivals(mortal=MORTAL), "--rival=mortal", plan=LONG)
+    result = lab.report()
+    assert result["ended"] == "complete"
+    told = next(text for text in result["summary"] if text.startswith("Mortal is not compared to the end: "))
+    assert "it failed in round" in told and "exit status: 3" in told and "the disk is on fire" in told
+    assert states(result)["targe"] == {"text": "measured"}
+    found = rates(result)
+    assert [len(samples) for samples in found["targe"]] == [12, 12]
+    assert all(0 < len(samples) < 12 for samples in found["mortal"])
+    lab.expect_nothing_left()
+
+
+def test_a_signal_leaves_a_partial_report(lab, root):
+    process = lab.start("--rival=tgt", plan=ENDLESS)
+    wait_for("a target", lambda: children_of(process))
+    time.sleep(DIES_AFTER_S)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1 and "ended early" in errors
+    result = lab.report()
+    assert "stopped in round" in result["ended"]["early"] and rates(result)["tgt"]
+    assert not children_of(process)
+    lab.expect_nothing_left()
+
+
+def test_nothing_is_left_when_the_experiment_is_killed(lab, root):
+    before = disks()
+    process = lab.start("--rival=tgt", plan=ENDLESS)
+    wait_for("a target", lambda: children_of(process))
+    time.sleep(2)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    wait_for("the end of the targets", lambda: not children_of(process))
+    wait_for("the end of their disks", lambda: disks() == before)
+    lab.expect_nothing_left()
+
+
+def test_bad_rival_files_are_refused_before_anything_starts(lab, rivals):
+    for text, told in [("title = 1\n", "title"), (ABSENT + "speed = 1\n", "speed"), (ABSENT.replace("serve", "# serve"), "serve: expected"),
+                       ("not toml", "bad.toml")]:
+        _, errors = lab.run(rivals(bad=text), code=2)
+        assert "bad.toml" in errors and told in errors
+    rivals(bad=ABSENT)
+    _, errors = lab.run("--rival=nobody", code=2)
+    assert "nobody" in errors and "istgt" in errors
+    _, errors = lab.run(plan="rounds = 0\n", code=2)
+    assert "plan.toml" in errors and "rounds" in errors
+    assert not lab.out.exists()
+    lab.expect_nothing_left()

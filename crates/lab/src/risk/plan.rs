@@ -127,7 +127,7 @@ impl RiskPlan {
     }
 
     /// Returns how long a command may take. Where damaged headers are discarded and the missing PDUs are
-    /// requested again, a command gets [`REPAIR_WITHIN`] more.
+    /// requested again, a command gets `REPAIR_WITHIN` more.
     pub const fn timeout(&self, digests: Digests, erl: u8) -> Duration {
         let timeout = Duration::from_millis(self.timeout_ms);
         if digests.header() && erl > 0 { timeout.saturating_add(REPAIR_WITHIN) } else { timeout }

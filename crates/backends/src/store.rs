@@ -77,6 +77,7 @@ impl FileStore {
             thin,
             // A discard guarantees nothing; a hole in a file reads as zeros.
             deallocated_reads_zero: thin && kind == Kind::File,
+            deallocated_is_gone: thin && kind == Kind::File,
             rotational: layout.rotational,
             crypto_erase: false,
         };

@@ -294,6 +294,8 @@ pub struct Capabilities {
     pub thin: bool,
     /// Whether deallocated ranges read as zeros.
     pub deallocated_reads_zero: bool,
+    /// Whether what a deallocated range held can never be read again, whatever it reads as.
+    pub deallocated_is_gone: bool,
     /// Whether the medium is a rotating disk.
     pub rotational: bool,
     /// Whether the medium is encrypted under a key that it can replace ([`OpAction::CryptoErase`]).

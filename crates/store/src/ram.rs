@@ -228,6 +228,7 @@ impl Store for Ram {
             volatile_cache: false,
             thin: true,
             deallocated_reads_zero: true,
+            deallocated_is_gone: true,
             rotational: false,
             crypto_erase: false,
         }

@@ -117,7 +117,7 @@ pub(crate) const fn unmapped_zeros(facts: &UnitInfo) -> bool {
 /// Returns whether blocks can be erased by deallocating them: only where their data cannot be read
 /// afterwards.
 pub(crate) fn supports_block_erase(facts: &UnitInfo) -> bool {
-    facts.is_thin() && facts.capabilities.deallocated_reads_zero
+    facts.is_thin() && facts.capabilities.deallocated_is_gone
 }
 
 /// Returns whether the medium has a key that it can replace.

@@ -197,6 +197,7 @@ impl Geometry {
             volatile_cache: self.write_cache,
             thin: self.thin && (self.unmap_max != 0 || self.write_same_unmaps),
             deallocated_reads_zero: self.reads_zero,
+            deallocated_is_gone: self.reads_zero,
             rotational: self.rotational,
             crypto_erase: false,
         }

@@ -164,6 +164,7 @@ impl SharedStore for Medium {
             volatile_cache: true,
             thin: true,
             deallocated_reads_zero: true,
+            deallocated_is_gone: true,
             rotational: false,
             crypto_erase: false,
         }

@@ -57,9 +57,9 @@ impl Default for RiskPlan {
 }
 
 impl RiskPlan {
-    /// Returns the plan of about one minute.
+    /// Returns the plan of about two minutes.
     pub fn quick() -> Self {
-        Self { trials: 400, controls: 50, range: 16 << 20, timeout_ms: 700, ..Self::default() }
+        Self { trials: 208, controls: 50, range: 16 << 20, timeout_ms: 700, ..Self::default() }
     }
 
     /// Reads a plan from TOML. Keys that are not given have the values of [`RiskPlan::default`].

@@ -21,7 +21,7 @@ use crate::pdu::{BHS_LEN, Bhs};
 pub struct AeadDigest {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// What the digest does.
+    /// Whether the digest encrypts, or only authenticates.
     pub mode: AeadMode,
 }
 

@@ -36,9 +36,9 @@ pub(crate) fn job(url: &Url, geometry: &Geometry, depth: usize) -> Result<Job, L
 }
 
 /// Returns a load of random reads without a duration.
-pub(crate) fn load(job: Job, block_bytes: u32, depth: usize) -> BenchPlan {
+pub(crate) fn load(jobs: Vec<Job>, block_bytes: u32, depth: usize) -> BenchPlan {
     BenchPlan {
-        jobs: vec![job],
+        jobs,
         read_percent: 100,
         random: true,
         block_bytes,

@@ -198,3 +198,29 @@ pub(crate) fn size_text(bytes: u32) -> String {
         bytes => bytes.to_string(),
     }
 }
+
+/// Reads the keys of a plan file.
+pub(crate) fn read_keys<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, LabError> {
+    toml::from_str(text).map_err(|why| LabError::Plan(why.to_string().trim_end().to_owned()))
+}
+
+/// Checks a number against its limits.
+pub(crate) fn within(key: &str, value: f64, low: f64, high: f64) -> Result<(), LabError> {
+    let fits = (low..=high).contains(&value);
+    fits.then_some(()).ok_or_else(|| LabError::Plan(format!("{key}: expected {low} to {high}")))
+}
+
+/// Checks the keys that say how often and how long each combination is measured.
+pub(crate) fn check_rounds(rounds: u32, seconds: f64, warmup: f64) -> Result<(), LabError> {
+    within("rounds", f64::from(rounds), 1.0, 1000.0)?;
+    within("seconds", seconds, 0.05, 3600.0)?;
+    within("warmup", warmup, 0.0, 600.0)
+}
+
+/// Checks that a typing error does not start a run of days.
+pub(crate) fn check_measurements(all: u64, most: u64) -> Result<(), LabError> {
+    if all <= most {
+        return Ok(());
+    }
+    Err(LabError::Plan(format!("rounds: {all} measurements altogether; the most is {most}")))
+}

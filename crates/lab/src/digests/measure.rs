@@ -119,7 +119,7 @@ impl TestPath {
     fn fill(&self, stop: &AtomicBool) -> Result<(), LabError> {
         let count = DISK_LEN / u64::from(FILL_BLOCK);
         let job = self.job(Digests::None, FILL_DEPTH)?;
-        let mut plan = load(job, FILL_BLOCK, FILL_DEPTH);
+        let mut plan = load(vec![job], FILL_BLOCK, FILL_DEPTH);
         (plan.random, plan.read_percent, plan.count) = (false, 0, Some(count));
         let report = run_on(self.bed.as_ref(), || crate::bench::run(&plan, stop))?;
         report.map(drop).map_err(|why| LabError::Target(format!("cannot fill the disk: {why}")))
@@ -162,7 +162,7 @@ impl TestPath {
         stop: &AtomicBool,
     ) -> Result<Option<(Sample, BenchReport)>, LabError> {
         let depth = usize::try_from(cell.depth).unwrap_or(1);
-        let mut load = load(self.job(digests, depth)?, cell.block, depth);
+        let mut load = load(vec![self.job(digests, depth)?], cell.block, depth);
         load.read_percent = cell.mix.0;
         (load.time, load.warmup) = (seconds(plan.seconds), seconds(plan.warmup));
         load.seed = seed;

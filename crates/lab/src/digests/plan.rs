@@ -4,7 +4,9 @@ use serde::Deserialize;
 
 use crate::bed::{MTU_MAX, MTU_MIN};
 use crate::experiment::LabError;
-use crate::plan::{Digests, Link, Mix, Word, block, list, number, size_text};
+use crate::plan::{
+    Digests, Link, Mix, Word, block, check_measurements, check_rounds, list, number, read_keys, size_text,
+};
 
 /// The most measurements of one run.
 const MEASUREMENTS_MAX: u64 = 100_000;
@@ -78,8 +80,7 @@ impl DigestsPlan {
     /// # Errors
     /// [`LabError::Plan`] names the key and what is possible.
     pub fn parse(text: &str) -> Result<Self, LabError> {
-        let file: PlanFile =
-            toml::from_str(text).map_err(|why| LabError::Plan(why.to_string().trim_end().to_owned()))?;
+        let file: PlanFile = read_keys(text)?;
         let full = Self::full();
         let plan = Self {
             rounds: file.rounds.unwrap_or(full.rounds),
@@ -98,20 +99,8 @@ impl DigestsPlan {
     }
 
     fn check(&self) -> Result<(), LabError> {
-        let within = |name: &str, value: f64, low: f64, high: f64| {
-            let fits = (low..=high).contains(&value);
-            fits.then_some(()).ok_or_else(|| LabError::Plan(format!("{name}: expected {low} to {high}")))
-        };
-        within("rounds", f64::from(self.rounds), 1.0, 1000.0)?;
-        within("seconds", self.seconds, 0.05, 3600.0)?;
-        within("warmup", self.warmup, 0.0, 600.0)?;
-        if self.measurements() > MEASUREMENTS_MAX {
-            return Err(LabError::Plan(format!(
-                "rounds: {} measurements altogether; the most is {MEASUREMENTS_MAX}",
-                self.measurements()
-            )));
-        }
-        Ok(())
+        check_rounds(self.rounds, self.seconds, self.warmup)?;
+        check_measurements(self.measurements(), MEASUREMENTS_MAX)
     }
 
     /// Returns the number of measurements.

@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use drivers::config::{Config, SpinMode};
-use initiator::driver::plan as session_plan;
-use initiator::{Client, EnvSecrets, Geometry, Lun, OpenOptions, Url, block_on};
+use initiator::{Geometry, Url};
 use iscsi::negotiate::DigestPolicy;
 use netem::probability::Probability;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -15,6 +13,7 @@ use super::plan::{HyperScsiPlan, STRIPE_LUNS, Workload};
 use super::samples::{Bounds, Cell, Disturbance, Protocol, Sample};
 use crate::bed::{Bed, OtherTraffic, Relay, frame_rate, is_not_permitted, packets_sent, to_f64};
 use crate::bench::{BenchPlan, BenchReport, Job};
+use crate::client_load::{self, seconds};
 use crate::experiment::LabError;
 use crate::target_process::{ServedTarget, voluntary_switches};
 
@@ -32,9 +31,6 @@ const FILL_DEPTH: usize = 8;
 /// The durations of a calibration by TCP in seconds, and by bare frames.
 const CALIBRATION_S: f64 = 0.7;
 const FRAMES: Duration = Duration::from_millis(500);
-
-/// How long a session waits for a target that is gone.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where frames are lost, a measurement takes so many times longer: single timeouts make it uneven.
 const LONGER_WITH_LOSS: f64 = 3.0;
@@ -128,7 +124,7 @@ impl TestPath {
         let luns: Vec<String> = std::iter::once(disk).chain(stripe).collect();
         let target = ServedTarget::start_group(bed.target(), program, &luns, GROUP)?;
         let name = target.url(0).split('/').nth(3).unwrap_or_default().to_owned();
-        let geometry = |lun| bed.initiator().run(|| geometry_of(&target.url(lun)))?;
+        let geometry = |lun| bed.initiator().run(|| client_load::geometry_of(&url_of(&target.url(lun))?))?;
         let (disk, stripe) = (geometry(0)?, geometry(1)?);
         let path = Self { target, bed, name, disk, stripe };
         let all = plan.workload.iter().chain(&plan.disturbed_workload);
@@ -143,7 +139,8 @@ impl TestPath {
     fn fill(&self, luns: std::ops::Range<u32>, len: u64, stop: &AtomicBool) -> Result<(), LabError> {
         let jobs = luns.map(|lun| self.job(lun, Protocol::Iscsi, FILL_DEPTH));
         let jobs = jobs.collect::<Result<Vec<Job>, LabError>>()?;
-        let mut plan = load(jobs, FILL_BLOCK, FILL_DEPTH);
+        let mut plan = client_load::load(jobs, FILL_BLOCK, FILL_DEPTH);
+        plan.random = false;
         (plan.random, plan.read_percent, plan.count) = (false, 0, Some(len / u64::from(FILL_BLOCK)));
         let report = self.bed.initiator().run(|| crate::bench::run(&plan, stop))?;
         report.map(drop).map_err(|why| LabError::Target(format!("cannot fill the disks: {why}")))
@@ -158,7 +155,7 @@ impl TestPath {
         let depth = usize::try_from(workload.depth).unwrap_or(1);
         let luns = if workload.access.striped { 1..STRIPE_LUNS + 1 } else { 0..1 };
         let jobs = luns.map(|lun| self.job(lun, protocol, depth)).collect::<Result<Vec<Job>, LabError>>()?;
-        let mut load = load(jobs, workload.bytes_per_command(), depth);
+        let mut load = client_load::load(jobs, workload.bytes_per_command(), depth);
         load.random = workload.access.random;
         load.read_percent = if workload.access.read { 100 } else { 0 };
         Ok(load)
@@ -170,8 +167,8 @@ impl TestPath {
             Protocol::HyperScsi => format!("hyperscsi://{GROUP}@eth0/{}/{lun}", self.name),
             Protocol::Iscsi | Protocol::IscsiDigests => self.target.url(number),
         };
-        let mut url = Url::parse(&text).map_err(|why| LabError::Target(why.to_string()))?;
-        url.endpoint.options.patience.get_or_insert(PATIENCE);
+        let mut url = url_of(&text)?;
+        url.endpoint.options.patience.get_or_insert(client_load::PATIENCE);
         let digest = match protocol {
             Protocol::IscsiDigests => DigestPolicy::RequireCrc32c,
             Protocol::Iscsi | Protocol::HyperScsi => DigestPolicy::RequireNone,
@@ -180,16 +177,7 @@ impl TestPath {
             url.endpoint.options.keys.header_digest = digest;
             url.endpoint.options.keys.data_digest = digest;
         }
-        let mut session = session_plan(&url, &EnvSecrets).map_err(|why| LabError::Plan(why.to_string()))?;
-        session.renew_isid();
-        session.want_tasks(depth);
-        Ok(Job {
-            session,
-            lun: Lun::from_number(number).unwrap_or(Lun(0)),
-            geometry: if lun == 0 { self.disk.clone() } else { self.stripe.clone() },
-            name: url.to_string(),
-            command_timeout: None,
-        })
+        client_load::job(&url, if lun == 0 { &self.disk } else { &self.stripe }, depth)
     }
 
     fn measure(
@@ -294,31 +282,8 @@ fn sample(report: &BenchReport, spent: &Counts, workload: Workload, traffic: Opt
     })
 }
 
-/// Returns a load of sequential reads without a duration.
-fn load(jobs: Vec<Job>, block_bytes: u32, depth: usize) -> BenchPlan {
-    BenchPlan {
-        jobs,
-        read_percent: 100,
-        random: false,
-        block_bytes,
-        depth,
-        range: (0, u64::MAX),
-        time: Duration::ZERO,
-        warmup: Duration::ZERO,
-        count: None,
-        seed: 0,
-        threads: 1,
-        // Processor time spent on polling would hide what the protocols take.
-        reactor: Config { spin_mode: SpinMode::Never, ..Config::default() },
-    }
-}
-
 fn stripe_luns() -> usize {
     usize::try_from(STRIPE_LUNS).unwrap_or(0)
-}
-
-fn seconds(count: f64) -> Duration {
-    Duration::try_from_secs_f64(count).unwrap_or_default()
 }
 
 /// Converts percent, which the plan limits to 50.
@@ -328,18 +293,8 @@ fn probability(percent: f64) -> Probability {
     Probability(per_million)
 }
 
-/// Logs in, reads the geometry of the unit and logs out.
-fn geometry_of(url: &str) -> Result<Geometry, LabError> {
-    let url = Url::parse(url).map_err(|why| LabError::Target(why.to_string()))?;
-    let failed = |why: &initiator::Error| LabError::Target(why.report().to_string());
-    let client = Client::new().map_err(|why| failed(&why))?;
-    let geometry = block_on(async {
-        let disk = OpenOptions::new().open(&client, &url).await?;
-        let geometry = disk.geometry();
-        let _ = disk.session().log_out().await;
-        Ok(geometry)
-    });
-    geometry.map_err(|why| failed(&why))
+fn url_of(text: &str) -> Result<Url, LabError> {
+    Url::parse(text).map_err(|why| LabError::Target(why.to_string()))
 }
 
 fn explain_rights(why: LabError) -> LabError {

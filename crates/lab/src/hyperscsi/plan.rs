@@ -6,13 +6,15 @@ use serde::Deserialize;
 
 use crate::bed::{MTU_MAX, MTU_MIN};
 use crate::experiment::LabError;
-use crate::plan::{Link, Word, block, list, number, size_text};
-
-/// The LUNs of a stripe.
-pub(super) const STRIPE_LUNS: u32 = 8;
+use crate::plan::{
+    Link, Word, block, check_measurements, check_rounds, list, number, read_keys, size_text, within,
+};
 
 /// The most measurements of one run.
 const MEASUREMENTS_MAX: u64 = 100_000;
+
+/// The LUNs of a stripe.
+pub(super) const STRIPE_LUNS: u32 = 8;
 
 /// What varies, and how long each measurement takes.
 ///
@@ -163,8 +165,7 @@ impl HyperScsiPlan {
     /// # Errors
     /// [`LabError::Plan`] names the key and what is possible.
     pub fn parse(text: &str) -> Result<Self, LabError> {
-        let file: PlanFile =
-            toml::from_str(text).map_err(|why| LabError::Plan(why.to_string().trim_end().to_owned()))?;
+        let file: PlanFile = read_keys(text)?;
         let full = Self::full();
         let disturbed = match file.disturbed_link {
             Some(word) => list("disturbed_link", Some(vec![word]), Vec::new(), Link::parse)?.first().copied(),
@@ -194,13 +195,7 @@ impl HyperScsiPlan {
 
     fn check(&self) -> Result<(), LabError> {
         let refused = |text: String| Err(LabError::Plan(text));
-        let within = |name: &str, value: f64, low: f64, high: f64| {
-            let fits = (low..=high).contains(&value);
-            fits.then_some(()).ok_or_else(|| LabError::Plan(format!("{name}: expected {low} to {high}")))
-        };
-        within("rounds", f64::from(self.rounds), 1.0, 1000.0)?;
-        within("seconds", self.seconds, 0.05, 3600.0)?;
-        within("warmup", self.warmup, 0.0, 600.0)?;
+        check_rounds(self.rounds, self.seconds, self.warmup)?;
         for loss in &self.loss {
             within("loss", *loss, 0.0, 50.0)?;
         }
@@ -210,11 +205,7 @@ impl HyperScsiPlan {
         if !matches!(self.disturbed_link, Link::Shaped(_)) {
             return refused("disturbed_link: expected bits per second, such as 100M".to_owned());
         }
-        let all = self.measurements();
-        if all > MEASUREMENTS_MAX {
-            return refused(format!("rounds: {all} measurements altogether; the most is {MEASUREMENTS_MAX}"));
-        }
-        Ok(())
+        check_measurements(self.measurements(), MEASUREMENTS_MAX)
     }
 
     /// Returns the number of measurements.

@@ -172,7 +172,7 @@ impl Contestant {
 
     fn plan(&self, plan: &TargetsPlan, workload: &Workload, seed: u64) -> Result<BenchPlan, LabError> {
         let depth = usize::try_from(workload.depth).unwrap_or(1);
-        let mut load = load(job(&self.url, &self.geometry, depth)?, workload.block, depth);
+        let mut load = load(vec![job(&self.url, &self.geometry, depth)?], workload.block, depth);
         (load.read_percent, load.random, load.seed) = (workload.mix.0, workload.random, seed);
         (load.time, load.warmup) = (seconds(plan.seconds), seconds(plan.warmup));
         Ok(load)

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::experiment::LabError;
-use crate::plan::{Mix, Word, block, number, size_text};
+use crate::plan::{Mix, Word, block, check_measurements, check_rounds, number, read_keys, size_text};
 
 /// The most measurements of one target.
 const MEASUREMENTS_MAX: u64 = 10_000;
@@ -98,8 +98,7 @@ impl TargetsPlan {
     /// # Errors
     /// [`LabError::Plan`] names the key and what is possible.
     pub fn parse(text: &str) -> Result<Self, LabError> {
-        let file: PlanFile =
-            toml::from_str(text).map_err(|why| LabError::Plan(why.to_string().trim_end().to_owned()))?;
+        let file: PlanFile = read_keys(text)?;
         let full = Self::full();
         let workload = match file.workload {
             None => full.workload,
@@ -118,13 +117,7 @@ impl TargetsPlan {
     }
 
     fn check(&self) -> Result<(), LabError> {
-        let within = |name: &str, value: f64, low: f64, high: f64| {
-            let fits = (low..=high).contains(&value);
-            fits.then_some(()).ok_or_else(|| LabError::Plan(format!("{name}: expected {low} to {high}")))
-        };
-        within("rounds", f64::from(self.rounds), 1.0, 1000.0)?;
-        within("seconds", self.seconds, 0.05, 3600.0)?;
-        within("warmup", self.warmup, 0.0, 600.0)?;
+        check_rounds(self.rounds, self.seconds, self.warmup)?;
         if self.workload.is_empty() || self.workload.len() > WORKLOADS_MAX {
             return Err(LabError::Plan(format!("workload: expected 1 to {WORKLOADS_MAX} of them")));
         }
@@ -136,13 +129,7 @@ impl TargetsPlan {
         if let Some((_, workload)) = twice {
             return Err(LabError::Plan(format!("workload: \"{}\" is there twice", workload.name())));
         }
-        if self.measurements() > MEASUREMENTS_MAX {
-            return Err(LabError::Plan(format!(
-                "rounds: {} measurements of each target; the most is {MEASUREMENTS_MAX}",
-                self.measurements()
-            )));
-        }
-        Ok(())
+        check_measurements(self.measurements(), MEASUREMENTS_MAX)
     }
 
     /// Returns the number of measurements of one target, the round that counts included.

@@ -43,7 +43,7 @@ pub struct Rival {
 pub(super) struct RivalFile {
     /// The name in reports.
     pub(super) title: String,
-    /// What the target is, in a few words.
+    /// The product and who makes it, in a few words.
     pub(super) about: String,
     /// The command whose first line of output is the version.
     pub(super) version: String,

@@ -252,6 +252,13 @@ fn locked(path: &Path) -> Result<FileIo, String> {
     }
 }
 
+/// Returns whether the file or device begins like a LUKS2 image. One that cannot be read does not.
+pub(crate) fn is_image(path: &Path) -> bool {
+    let mut begin = [0; 6];
+    let read = File::open(path).and_then(|mut file| io::Read::read_exact(&mut file, &mut begin));
+    read.is_ok() && begin == *b"LUKS\xba\xbe"
+}
+
 /// Returns whether the file or device holds only zeros.
 pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
     let FileIo(mut file) = FileIo::open(path, false)?;

@@ -162,6 +162,7 @@ def test_an_initiator_decrypts_what_the_target_never_sees(tmp_path, secret):
             run(["qemu-img", "compare", "-f", "raw", "-F", "raw", tmp_path / "text", uri])
             attached.terminate()
         assert attached.returncode == 0
+    assert "is a LUKS2 image and is served as it is" in (tmp_path / "state" / "log").read_text()
     raw = disk.read_bytes()
     assert text[:64] not in raw and bytes(64).replace(b"\0", b".") not in raw
     key = volume_key(disk, secret)

@@ -25,7 +25,7 @@ use super::state::StateDir;
 use crate::config::{Medium, Unit, secret};
 use crate::luks::convert::journal_path;
 use crate::luks::former::{FILE_LEN, Wrap, beside, read_key_file};
-use crate::luks::{ImageFile, fresh_key, is_blank};
+use crate::luks::{ImageFile, fresh_key, is_blank, is_image};
 use crate::os_error;
 
 /// The key of a unit, and what stores it.
@@ -89,6 +89,13 @@ impl MediaKeys {
 pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, String> {
     let former = key_file_path(unit, state);
     let Some(secret) = &unit.encrypt else {
+        if let Some(path) = unit.medium.path().filter(|path| is_image(path)) {
+            crate::warning!(
+                "{}: {} is a LUKS2 image and is served as it is, header included, because it has no \"encrypt\"",
+                unit.label,
+                path.display()
+            );
+        }
         let Some(path) = former else { return Ok(None) };
         let name = path.display();
         return match path.try_exists() {

@@ -74,10 +74,10 @@ fn lines(cells: &[&CellSamples]) -> Option<Plot> {
     })
 }
 
-/// Groups the workloads that are alike, in the order of the plan.
+/// Groups the workloads at a load of 100 % that are alike, in the order of the plan.
 fn groups(measured: &Measured, alike: impl Fn(&Cell, &Cell) -> bool) -> Vec<Vec<&CellSamples>> {
     let mut groups: Vec<Vec<&CellSamples>> = Vec::new();
-    for samples in &measured.cells {
+    for samples in measured.full_load() {
         let known = groups
             .iter_mut()
             .find(|group| group.first().is_some_and(|first| alike(&first.cell, &samples.cell)));

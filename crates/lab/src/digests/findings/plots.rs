@@ -23,7 +23,7 @@ fn bars(cells: &[&CellSamples]) -> Option<Plot> {
     (!series.is_empty()).then(|| Plot {
         caption: format!("Throughput by digests: {}, depth {}, {}", first.path(), first.depth, first.mix),
         kind: PlotKind::Bars,
-        x: Axis { label: "block length".to_owned(), names, ..Axis::default() },
+        x: Axis { label: "block length".to_owned(), unit: "bytes".to_owned(), names, ..Axis::default() },
         y: Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() },
         series,
     })
@@ -68,7 +68,12 @@ fn lines(cells: &[&CellSamples]) -> Option<Plot> {
     has_lines.then(|| Plot {
         caption: format!("Change of throughput by both digests: {path}"),
         kind: PlotKind::Lines,
-        x: Axis { label: "queue depth".to_owned(), logarithmic: true, ..Axis::default() },
+        x: Axis {
+            label: "queue depth".to_owned(),
+            unit: "commands".to_owned(),
+            logarithmic: true,
+            ..Axis::default()
+        },
         y: Axis { label: "change of throughput".to_owned(), unit: "%".to_owned(), ..Axis::default() },
         series,
     })

@@ -1,7 +1,7 @@
 //! Damages `PDUS` PDUs (default 1 000 000) between an initiator and a target in memory whose session has both
 //! digests, a third of them at each ErrorRecoveryLevel, and a tenth as many for each of the other settings of
-//! the digests. `SEED` (default 1) decides all random choices. Fails if both digests missed one, if the counts
-//! are not exact, or if nothing is silent without digests.
+//! the digests. `SEED` (default 1) decides all random choices. Fails if both digests missed one, if the
+//! counts are not exact, or if nothing is silent without digests.
 
 use std::process::ExitCode;
 use std::time::Instant;

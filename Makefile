@@ -13,7 +13,7 @@ SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package tar
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
 PYTEST := /usr/bin/python3 -m pytest
-.PHONY: help demo test sanitize package sim sim-planted test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-hostile test-reload test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build tidy packages
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-hostile test-reload test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ sim-planted:  ## bugs planted on purpose: the simulator must find each within SE
 	$(SIM) --features planted
 	cargo test --locked -p targe-device --features planted planted_bugs
 	cargo test --locked -p targe-shard --features planted planted_bugs
+
+risk-simulation:  ## PDUS=1000000 damaged PDUs between both ends in memory, from SEED=1: both digests must detect every one of them
+	$(SIM) --bin targe-risk-simulation
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	$(PYTEST) tests/foreign/libiscsi --server $(SERVER) $(ARGS)

@@ -51,7 +51,7 @@ fn answer(measured: &Measured, list: &[Comparison]) -> String {
     }
     let open = match open {
         0 => String::new(),
-        open => format!(" With {open}, the difference to the fastest other target is not significant."),
+        open => format!(" With {open}, the difference to the fastest other target may be chance."),
     };
     format!(
         "Of {names}, targe is the fastest with {fastest} of {all}, and another target is faster with {slower}.{open}"
@@ -70,7 +70,7 @@ fn others_faster(measured: &Measured, list: &[Comparison]) -> Vec<String> {
         // From ours to the other one.
         let other = |change: f64| 100.0 * (1.0 / (1.0 + change / 100.0) - 1.0);
         Some(format!(
-            "{} is {} % faster than targe with {} (95 % CI {} to {} %).",
+            "{} is {} % faster than targe with {} (95 % confidence interval: {} to {} %).",
             comparison.other,
             percent(other(comparison.change.percent)),
             workload.name(),
@@ -116,7 +116,7 @@ fn processor_time(measured: &Measured) -> Option<String> {
     let costs: Vec<String> = measured.measured().filter_map(cost).collect();
     (!costs.is_empty()).then(|| {
         format!(
-            "A command of {} takes this processor time of the target: {}.",
+            "Processor time that the target needs for each command, {}: {}.",
             workload.name(),
             joined(&costs)
         )
@@ -131,7 +131,7 @@ fn conformance(measured: &Measured) -> Option<String> {
     };
     let scores: Vec<String> = measured.targets.iter().filter_map(score).collect();
     (!scores.is_empty())
-        .then(|| format!("Conformance cases passed, of those that apply: {}.", joined(&scores)))
+        .then(|| format!("Tests of the iSCSI standards passed, of those that apply: {}.", joined(&scores)))
 }
 
 fn failure(target: &TargetSamples) -> Option<String> {

@@ -92,6 +92,18 @@ impl Default for GenerationLimits {
     }
 }
 
+/// What protects the PDUs of both directions of a connection, from the first PDU of full feature phase on. A
+/// login yields it if it negotiated an AEAD digest.
+#[derive(Debug)]
+pub struct RecordKeys {
+    /// The digest of both segments.
+    pub digest: AeadDigest,
+    /// Seals the PDUs that this side sends.
+    pub encryptor: Encryptor,
+    /// Opens the PDUs that this side receives.
+    pub decryptor: Decryptor,
+}
+
 /// Seals the PDUs of one direction of a connection.
 #[derive(Debug)]
 pub struct Encryptor(Direction);

@@ -222,7 +222,7 @@ fn auth(url: &str, drawer: &Drawer) -> Result<AuthPlan, SecretError> {
 fn secrets(plan: AuthPlan) -> (Secret, Option<Secret>) {
     match plan {
         AuthPlan::Chap { own, peer, .. } => (own.secret, peer.map(|peer| peer.secret)),
-        AuthPlan::None => panic!("no CHAP"),
+        AuthPlan::None | AuthPlan::Opaque { .. } => panic!("no CHAP"),
     }
 }
 

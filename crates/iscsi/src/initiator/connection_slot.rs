@@ -11,6 +11,7 @@ use base::time::{Duration, Instant};
 use super::contract::Slot;
 use super::protocol_error::ProtocolError;
 use super::text_exchange::TextExchange;
+use crate::aead::RecordKeys;
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::TargetAddress;
@@ -297,6 +298,15 @@ impl Connection {
             to_reassign: VecDeque::new(),
             open_reassigns: 0,
         }
+    }
+
+    /// Takes over what protects its PDUs from the next one on in each direction, if the login negotiated an
+    /// AEAD digest.
+    ///
+    /// # Errors
+    /// `Bug`: this session does not protect PDUs yet, and the connection must not go on in the clear.
+    pub(super) fn protect(&mut self, keys: Option<RecordKeys>) -> Result<(), ProtocolError> {
+        if keys.is_some() { Err(ProtocolError::Bug) } else { Ok(()) }
     }
 
     pub(super) fn digests(&self) -> Digests {

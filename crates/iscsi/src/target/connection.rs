@@ -9,12 +9,14 @@ use base::time::Instant;
 
 use super::arena::Key;
 use super::contract::ConnectionView;
+use super::guess_limit::PasswordGuess;
 use super::incoming::Incoming;
 use super::output::Output;
 use super::protocol_error::ProtocolError;
 use super::states::{self, ConnectionEvent};
 use super::status_log::StatusLog;
 use super::timer::Deadlines;
+use crate::aead::RecordKeys;
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::ConnectionPath;
@@ -39,6 +41,8 @@ pub(crate) struct Connection {
     pub(crate) reserved: usize,
     /// Its login, while that is under way.
     pub(crate) login: Option<Box<TargetLogin>>,
+    /// The try of a password in its login, until that has succeeded or failed.
+    pub(crate) guess: Option<Box<PasswordGuess>>,
     /// The next command number while there is no session.
     pub(crate) login_cmd_sn: CmdSn,
     pub(crate) session: Option<Key>,
@@ -116,6 +120,7 @@ impl Connection {
             incoming: None,
             reserved: 0,
             login: Some(Box::new(TargetLogin::new(now, arrival))),
+            guess: None,
             login_cmd_sn: CmdSn(0),
             session: None,
             joins: None,
@@ -160,6 +165,15 @@ impl Connection {
     pub(crate) fn on(&mut self, event: ConnectionEvent) -> Result<(), ProtocolError> {
         self.state = self.state.on(event).ok_or_else(ProtocolError::impossible)?;
         Ok(())
+    }
+
+    /// Takes over what protects its PDUs from the next one on in each direction, if the login negotiated an
+    /// AEAD digest.
+    ///
+    /// # Errors
+    /// `Bug`: this engine does not protect PDUs yet, and the connection must not go on in the clear.
+    pub(crate) fn protect(&mut self, keys: Option<RecordKeys>) -> Result<(), ProtocolError> {
+        if keys.is_some() { Err(ProtocolError::Bug) } else { Ok(()) }
     }
 
     /// Moves to the state that the loss of its transport, or its removal from its session, leads to. A

@@ -9,13 +9,12 @@ use super::connection_slot::{Connection, ConnectionState, ControlPdu, Timer};
 use super::contract::{ConnectionDown, Event, Purpose, SessionEnd, SessionOrigin, SessionUp, Slot};
 use super::protocol_error::ProtocolError;
 use super::session::{FIRST_CMD_SN, Phase, Session};
-use crate::framing::{DataSink, Framing, ReceivedPdu};
+use crate::framing::{DataSink, ReceivedPdu};
 use crate::login::initiator::{
     self as login, InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginPlan, OwnedLoginRequest,
 };
 use crate::login::{LoginResponse, Stage as LoginStage, Status, VERSION};
 use crate::name::Cid;
-use crate::negotiate::Digest;
 use crate::pdu::PduHeader;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response;
@@ -217,6 +216,7 @@ impl Session {
         self.note_window(sn);
         let level = self.level();
         let silence = self.plan.limits.ping_after;
+        let pool = self.pool.clone();
         let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
         connection_slot.state = ConnectionState::Up;
         connection_slot.up_since = now;
@@ -226,16 +226,7 @@ impl Session {
             connection_slot.deadlines.set(Timer::Silence, now.after(silence));
         }
         let Some(connection) = connection_slot.connection.as_deref_mut() else { return };
-        connection.login = None;
-        connection.parameters = parameters;
-        connection.statuses_asked = connection.exp_stat_sn;
-        connection.record_ack(connection.exp_stat_sn);
-        connection.framing = Framing {
-            header_digest: parameters.header_digest == Digest::Crc32c,
-            data_digest: parameters.data_digest == Digest::Crc32c,
-            data_len_max: parameters.initiator_max_recv,
-            resync: level.skips_damaged_headers(),
-        };
+        connection.enter_full_feature(parameters, level, None, &pool);
         if self.phase != Phase::Up {
             self.come_up(done.peer_authenticated, joins);
         }

@@ -12,5 +12,6 @@ mod reassignment;
 mod recovery;
 mod resegmentation;
 mod scripted_target;
+mod sealed;
 mod text;
 mod together;

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, ConnId};
 use base::time::Instant;
 
@@ -15,13 +16,15 @@ use super::protocol_error::ProtocolError;
 use super::states::{self, ConnectionEvent};
 use super::status_log::StatusLog;
 use super::timer::Deadlines;
+use crate::aead::{Decryptor, RecordKeys};
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::ConnectionPath;
 use crate::login::target::TargetLogin;
-use crate::negotiate::ConnectionParameters;
 use crate::negotiate::full_feature::TargetText;
+use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu::Ttt;
+use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
 use crate::serial::{CmdSn, StatSn};
 
@@ -33,6 +36,9 @@ pub(crate) struct Connection {
     /// Its PDU receiver. It is taken out while received bytes are processed.
     pub(crate) receiver: Option<Box<Receiver>>,
     pub(crate) framing: Framing,
+    /// What opens the PDUs after the last one of the login, until the receiver takes it.
+    pub(crate) decryptor: Option<Decryptor>,
+    pub(crate) writer: PduWriter,
     /// The PDU whose header is complete and whose data segment is being received, except in the login.
     pub(crate) incoming: Option<Incoming>,
     /// Bytes of the memory quota that are reserved for this data segment.
@@ -113,6 +119,8 @@ impl Connection {
             state: states::Connection::TransportUp,
             receiver: Some(Box::new(Receiver::new(framing))),
             framing,
+            decryptor: None,
+            writer: PduWriter::default(),
             incoming: None,
             reserved: 0,
             login: Some(Box::new(TargetLogin::new(now, arrival))),
@@ -148,6 +156,28 @@ impl Connection {
             ping_overdue: false,
             text: TargetText::new(),
         }
+    }
+
+    /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest. The last
+    /// Login Response is still to be sent.
+    pub(crate) fn enter_full_feature(
+        &mut self,
+        parameters: ConnectionParameters,
+        level: RecoveryLevel,
+        record_keys: Option<RecordKeys>,
+        pool: &Pool,
+    ) {
+        let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
+        self.framing = Framing {
+            header_digest: parameters.header_digest == Digest::Crc32c,
+            data_digest: parameters.data_digest == Digest::Crc32c,
+            data_len_max: parameters.target_max_recv,
+            resync: level.skips_damaged_headers() && decryptor.is_none(),
+        };
+        self.writer = PduWriter::new(&parameters, encryptor, pool);
+        (self.parameters, self.level, self.decryptor) = (parameters, level, decryptor);
+        self.exp_stat_sn = self.stat_sn;
+        self.status_log = StatusLog::new(self.stat_sn);
     }
 
     /// Returns whether received bytes are read.
@@ -188,6 +218,29 @@ impl Connection {
         let sn = self.stat_sn;
         self.stat_sn = sn.next();
         sn
+    }
+}
+
+#[cfg(test)]
+impl super::engine::Engine {
+    /// Gives a connection the keys of an AEAD digest, as if its login had ended with them. Returns whether its
+    /// login has ended.
+    pub(crate) fn set_record_keys(&mut self, conn: ConnId, keys: impl FnOnce() -> RecordKeys) -> bool {
+        let pool = self.pool.clone();
+        let Some(connection) = self.conn_mut(conn).filter(|connection| connection.session.is_some()) else {
+            return false;
+        };
+        let plain = ConnectionParameters {
+            header_digest: Digest::None,
+            data_digest: Digest::None,
+            ..connection.parameters
+        };
+        connection.enter_full_feature(plain, connection.level, Some(keys()), &pool);
+        if let (Some(receiver), Some(decryptor)) = (&mut connection.receiver, connection.decryptor.take()) {
+            receiver.set_framing(connection.framing);
+            receiver.set_decryptor(decryptor);
+        }
+        true
     }
 }
 

@@ -134,9 +134,9 @@ impl Encryptor {
         direction.seal(number, 0, data)
     }
 
-    /// Encrypts the data segment of the PDU whose header was sealed last from one place to another: `front` into
-    /// `out`, which is as long, and then `rest` into `rest_and_tag`, which is as long as `rest` and a tag. The
-    /// segment, with its padding, is `front` and `rest`.
+    /// Encrypts the data segment of the PDU whose header was sealed last from one place to another: `front`
+    /// into `out`, which is as long, and then `rest` into `rest_and_tag`, which is as long as `rest` and a
+    /// tag. The segment, with its padding, is `front` and `rest`.
     ///
     /// Returns `None`, and seals nothing, as [`Self::seal_data`] does; also if a length is wrong, or if the
     /// digest does not encrypt.
@@ -195,8 +195,8 @@ impl Decryptor {
         direction.open(number, 0, data, tag)
     }
 
-    /// As [`Self::open_data`], but from `segment` to `out`, which is as long: one pass over the data where the
-    /// bytes must be moved anyway.
+    /// As [`Self::open_data`], but from `segment` to `out`, which is as long: one pass over the data where
+    /// the bytes must be moved anyway.
     ///
     /// Returns `None` as [`Self::open_data`] does. The contents of `out` must not be used then.
     pub fn open_data_into(&mut self, segment: &[u8], tag: &[u8], out: &mut [u8]) -> Option<()> {

@@ -1,9 +1,9 @@
 //! From a header and its data to the bytes on the wire: additional segments, digests, padding (RFC 7143
 //! §11.1). The counterpart of [`crate::framing`].
 //!
-//! Data is sent by reference: nobody copies it. Only an AEAD digest that encrypts must write it somewhere else,
-//! because others may hold the same bytes. It reads them once, and writes the ciphertext into a buffer of the
-//! pool.
+//! Data is sent by reference: nobody copies it. Only an AEAD digest that encrypts must write it somewhere
+//! else, because others may hold the same bytes. It reads them once, and writes the ciphertext into a buffer
+//! of the pool.
 
 mod sealer;
 
@@ -18,8 +18,8 @@ use crate::digest::{Crc32c, DIGEST_LEN};
 use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu::{BHS_LEN, Bhs};
 
-/// Writes the PDUs of a connection, in the order in which they are sent: an AEAD digest numbers them. Each PDU
-/// is a header and, if the header announces one, a data segment.
+/// Writes the PDUs of a connection, in the order in which they are sent: an AEAD digest numbers them. Each
+/// PDU is a header and, if the header announces one, a data segment.
 #[derive(Debug, Default)]
 pub(crate) struct PduWriter {
     digests: Digests,
@@ -55,7 +55,8 @@ impl PduWriter {
         }
     }
 
-    /// Appends a data segment by reference, or its ciphertext. `len` is the length of all its parts, in bytes.
+    /// Appends a data segment by reference, or its ciphertext. `len` is the length of all its parts, in
+    /// bytes.
     pub(crate) fn shared(&mut self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
         match &mut self.sealer {
             None => self.digests.shared(len, parts, out),

@@ -23,7 +23,8 @@ pub struct Iscsi {
 const BHS_LEN: usize = 48;
 /// The length of a CRC32C.
 const CRC_LEN: usize = 4;
-/// The length of the tag of an AEAD digest (`docs/iscsi-aead.md`), and what the names of those digests begin with.
+/// The length of the tag of an AEAD digest (`docs/iscsi-aead.md`), and what the names of those digests begin
+/// with.
 const TAG_LEN: usize = 16;
 const AEAD_PREFIX: &[u8] = b"Y-org.targe.";
 const LOGIN_REQUEST: u8 = 0x03;

@@ -58,9 +58,9 @@ impl Cipher {
         tag.as_ref().try_into().ok()
     }
 
-    /// Encrypts `content` into `out`, which is as long, and then `rest` into `rest_and_tag`, which is as long as
-    /// `rest` and a tag. One tag, at the end, covers both and `authenticated`. `number` must be new under this
-    /// key.
+    /// Encrypts `content` into `out`, which is as long, and then `rest` into `rest_and_tag`, which is as long
+    /// as `rest` and a tag. One tag, at the end, covers both and `authenticated`. `number` must be new under
+    /// this key.
     ///
     /// Returns `None`, and encrypts nothing, if a length is wrong.
     pub fn seal_into(
@@ -83,8 +83,8 @@ impl Cipher {
             .map(|_| ())
     }
 
-    /// Checks `tag`, and decrypts `content` into `out`, which is as long. Returns `None`, and leaves nothing of
-    /// use in `out`, if the tag does not match.
+    /// Checks `tag`, and decrypts `content` into `out`, which is as long. Returns `None`, and leaves nothing
+    /// of use in `out`, if the tag does not match.
     pub fn open_into(
         &self,
         number: u64,

@@ -1,9 +1,9 @@
 //! Opens the PDUs of a connection with an AEAD digest (`docs/iscsi-aead.md` §6, §7).
 //!
-//! A data segment that has arrived whole with its tag is opened on its way to its sink, in one pass. Any other
-//! one is received into its sink, which may be the driver's receive buffer, and opened there when its tag
-//! arrives. The padding is a part of the record: it stands behind the data meanwhile, and what stood there
-//! comes back.
+//! A data segment that has arrived whole with its tag is opened on its way to its sink, in one pass. Any
+//! other one is received into its sink, which may be the driver's receive buffer, and opened there when its
+//! tag arrives. The padding is a part of the record: it stands behind the data meanwhile, and what stood
+//! there comes back.
 
 use alloc::vec::Vec;
 
@@ -97,8 +97,8 @@ impl Receiver {
         self.accept_header(Bhs::from_bytes(*bhs), ahs)
     }
 
-    /// Opens a data segment that is in `bytes`, whole and with its tag, on its way to its sink. Returns `None`
-    /// if it is not there, or if its sink has no room for the padding.
+    /// Opens a data segment that is in `bytes`, whole and with its tag, on its way to its sink. Returns
+    /// `None` if it is not there, or if its sink has no room for the padding.
     pub(super) fn open_on_the_way(&mut self, bytes: &mut &[u8]) -> Option<Result<FramingEvent, StreamError>> {
         let len = self.data_len();
         if len == 0 || self.missing < len {

@@ -158,8 +158,8 @@ impl Connection {
         }
     }
 
-    /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest. The last
-    /// Login Response is still to be sent.
+    /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest. The
+    /// last Login Response is still to be sent.
     pub(crate) fn enter_full_feature(
         &mut self,
         parameters: ConnectionParameters,
@@ -218,29 +218,6 @@ impl Connection {
         let sn = self.stat_sn;
         self.stat_sn = sn.next();
         sn
-    }
-}
-
-#[cfg(test)]
-impl super::engine::Engine {
-    /// Gives a connection the keys of an AEAD digest, as if its login had ended with them. Returns whether its
-    /// login has ended.
-    pub(crate) fn set_record_keys(&mut self, conn: ConnId, keys: impl FnOnce() -> RecordKeys) -> bool {
-        let pool = self.pool.clone();
-        let Some(connection) = self.conn_mut(conn).filter(|connection| connection.session.is_some()) else {
-            return false;
-        };
-        let plain = ConnectionParameters {
-            header_digest: Digest::None,
-            data_digest: Digest::None,
-            ..connection.parameters
-        };
-        connection.enter_full_feature(plain, connection.level, Some(keys()), &pool);
-        if let (Some(receiver), Some(decryptor)) = (&mut connection.receiver, connection.decryptor.take()) {
-            receiver.set_framing(connection.framing);
-            receiver.set_decryptor(decryptor);
-        }
-        true
     }
 }
 

@@ -179,8 +179,8 @@ struct Outcome {
     error: Option<StreamError>,
 }
 
-/// Feeds a stream to a receiver as a driver does, in pieces of random size. `expected` returns the data of each
-/// PDU, by which the sinks are checked.
+/// Feeds a stream to a receiver as a driver does, in pieces of random size. `expected` returns the data of
+/// each PDU, by which the sinks are checked.
 fn receive(rng: &mut Rng, receiver: &mut Receiver, stream: &[u8], expected: &[&Plain]) -> Outcome {
     let mut outcome = Outcome::default();
     let mut place = None;

@@ -1,4 +1,5 @@
-//! Session and engine with an AEAD digest: what both sides move arrives whole, and nobody on the way changes it.
+//! Session and engine with an AEAD digest: what both sides move arrives whole, and nobody on the way changes
+//! it.
 
 use alloc::vec::Vec;
 

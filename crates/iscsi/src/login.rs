@@ -10,6 +10,7 @@ pub mod directory;
 mod error;
 pub mod initiator;
 pub mod target;
+mod transcript;
 
 #[cfg(test)]
 mod test_site;

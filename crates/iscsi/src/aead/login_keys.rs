@@ -21,7 +21,6 @@ use sha2::{Digest as _, Sha512};
 
 use super::{AeadDigest, Decryptor, Direction, Encryptor, GenerationLimits};
 use crate::keys::Role;
-use crate::login::{LoginRequest, LoginResponse};
 use crate::name::Tsih;
 
 /// The key whose value confirms the transcript. It is the last pair of the text of the last Login Request and
@@ -42,16 +41,10 @@ impl LoginTranscript {
         Self(Sha512::new_with_prefix(TRANSCRIPT))
     }
 
-    /// Adds a Login Request.
-    pub fn add_request(&mut self, request: &LoginRequest<'_>) {
-        self.0.update(request_header(request));
-        self.0.update(request.data);
-    }
-
-    /// Adds a Login Response.
-    pub fn add_response(&mut self, response: &LoginResponse) {
-        self.0.update(response_header(response));
-        self.0.update(&response.data);
+    /// Adds a Login PDU: those bytes of its header that count, and its text.
+    pub(crate) fn add(&mut self, header: &[u8], text: &[u8]) {
+        self.0.update(header);
+        self.0.update(text);
     }
 
     /// Returns the hash of the PDUs so far. After the request that completes the text with OPAQUE's first
@@ -60,18 +53,9 @@ impl LoginTranscript {
         self.0.clone().finalize().into()
     }
 
-    /// Returns the hash that `request` confirms: that of the PDUs so far and of `request` without the pair of
-    /// the confirmation, with which its text ends. Returns `None` if the text is too short for it.
-    pub fn confirmed_by_request(&self, request: &LoginRequest<'_>) -> Option<[u8; 64]> {
-        self.without_confirmation(&request_header(request), request.data)
-    }
-
-    /// Returns the hash that `response` confirms, like [`Self::confirmed_by_request`].
-    pub fn confirmed_by_response(&self, response: &LoginResponse) -> Option<[u8; 64]> {
-        self.without_confirmation(&response_header(response), &response.data)
-    }
-
-    fn without_confirmation(&self, header: &[u8; HEADER_LEN], text: &[u8]) -> Option<[u8; 64]> {
+    /// Returns the hash of the PDUs so far and of one whose text ends with the pair of a confirmation,
+    /// without that pair. Returns `None` if the text is too short for it.
+    pub(crate) fn without_confirmation(&self, header: &[u8], text: &[u8]) -> Option<[u8; 64]> {
         let text = text.get(..text.len().checked_sub(CONFIRMATION_PAIR_LEN)?)?;
         Some(self.0.clone().chain_update(header).chain_update(text).finalize().into())
     }
@@ -144,52 +128,6 @@ impl ConnectionKeys {
             Role::Target => "target to initiator",
         })
     }
-}
-
-/// How many bytes of a Login PDU's header are part of the transcript: all that both sides have the same view
-/// of before the session exists. Sequence numbers and status follow.
-const HEADER_LEN: usize = 24;
-
-fn request_header(request: &LoginRequest<'_>) -> [u8; HEADER_LEN] {
-    let flags = flags(request.transit, request.cont, request.csg.0, request.nsg.0);
-    let [c0, c1] = request.cid.to_be_bytes();
-    header(
-        [0x43, flags, request.version_max, request.version_min],
-        request.data.len(),
-        (request.isid, request.tsih, request.itt),
-        [c0, c1, 0, 0],
-    )
-}
-
-fn response_header(response: &LoginResponse) -> [u8; HEADER_LEN] {
-    let flags = flags(response.transit, response.cont, response.csg.0, response.nsg.0);
-    // The TSIH of a new session is not known when the last response is confirmed; `finish` adds it.
-    header(
-        [0x23, flags, response.version_max, response.version_active],
-        response.data.len(),
-        (response.isid, 0, response.itt),
-        [0; 4],
-    )
-}
-
-const fn flags(transit: bool, cont: bool, csg: u8, nsg: u8) -> u8 {
-    ((transit as u8) << 7) | ((cont as u8) << 6) | ((csg & 3) << 2) | (nsg & 3)
-}
-
-fn header(
-    first: [u8; 4],
-    data_len: usize,
-    (isid, tsih, itt): ([u8; 6], u16, u32),
-    last: [u8; 4],
-) -> [u8; HEADER_LEN] {
-    let mut out = [0; HEADER_LEN];
-    // The length of additional header segments, 0, and that of the data segment share four bytes.
-    let lengths = u32::try_from(data_len).unwrap_or(u32::MAX).to_be_bytes();
-    let parts = [&first[..], &lengths, &isid, &tsih.to_be_bytes(), &itt.to_be_bytes(), &last];
-    for (to, from) in out.iter_mut().zip(parts.into_iter().flatten()) {
-        *to = *from;
-    }
-    out
 }
 
 /// The beginning of every label.

@@ -12,13 +12,12 @@ use super::contract::{
 };
 use super::protocol_error::ProtocolError;
 use super::session::{FIRST_CMD_SN, Phase, Session};
-use crate::framing::{DataSink, Framing, ReceivedPdu};
+use crate::framing::{DataSink, ReceivedPdu};
 use crate::login::initiator::{
     self as login, InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginPlan, OwnedLoginRequest,
 };
 use crate::login::{LoginResponse, Stage as LoginStage, Status, VERSION};
 use crate::name::Cid;
-use crate::negotiate::Digest;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response;
 use crate::pdu::{PduHeader, TargetSn};
@@ -218,7 +217,7 @@ impl Session {
             InitiatorLoginStep::Send(call) => self.send_login_request(slot, call),
             InitiatorLoginStep::Stretch => {}
             InitiatorLoginStep::Complete(done) => {
-                return self.logged_in(now, slot, *done, sn.ok_or(ProtocolError::Bug)?);
+                self.logged_in(now, slot, *done, sn.ok_or(ProtocolError::Bug)?);
             }
             //= rfc7143#section-11.13.5
             //# A redirection SHOULD be accepted by an initiator, even without having the target complete a
@@ -242,13 +241,7 @@ impl Session {
         Ok(())
     }
 
-    fn logged_in(
-        &mut self,
-        now: Instant,
-        slot: Slot,
-        done: LoggedIn,
-        sn: TargetSn,
-    ) -> Result<(), ProtocolError> {
+    fn logged_in(&mut self, now: Instant, slot: Slot, done: LoggedIn, sn: TargetSn) {
         let joins = self.tsih.is_some();
         let parameters = done.negotiated.connection;
         self.stats.logins += 1;
@@ -262,7 +255,8 @@ impl Session {
         self.note_window(sn);
         let level = self.level();
         let silence = self.plan.limits.ping_after;
-        let Some(connection_slot) = self.connection_slot_mut(slot) else { return Ok(()) };
+        let pool = self.pool.clone();
+        let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
         connection_slot.state = ConnectionState::Up;
         connection_slot.up_since = now;
         connection_slot.redirects = 0;
@@ -270,18 +264,8 @@ impl Session {
         if !silence.is_zero() {
             connection_slot.deadlines.set(Timer::Silence, now.after(silence));
         }
-        let Some(connection) = connection_slot.connection.as_deref_mut() else { return Ok(()) };
-        connection.login = None;
-        connection.parameters = parameters;
-        connection.protect(done.record_keys)?;
-        connection.statuses_asked = connection.exp_stat_sn;
-        connection.record_ack(connection.exp_stat_sn);
-        connection.framing = Framing {
-            header_digest: parameters.header_digest == Digest::Crc32c,
-            data_digest: parameters.data_digest == Digest::Crc32c,
-            data_len_max: parameters.initiator_max_recv,
-            resync: level.skips_damaged_headers(),
-        };
+        let Some(connection) = connection_slot.connection.as_deref_mut() else { return };
+        connection.enter_full_feature(parameters, level, done.record_keys, &pool);
         if self.phase != Phase::Up {
             self.come_up(done.peer_authenticated, joins);
         }
@@ -290,7 +274,6 @@ impl Session {
         self.log_out_lost_connections(now);
         self.want_connections(now);
         self.watch_request(now, slot);
-        Ok(())
     }
 
     /// Records that the session has a connection again.

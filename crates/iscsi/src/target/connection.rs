@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, ConnId};
 use base::time::Instant;
 
@@ -16,14 +17,15 @@ use super::protocol_error::ProtocolError;
 use super::states::{self, ConnectionEvent};
 use super::status_log::StatusLog;
 use super::timer::Deadlines;
-use crate::aead::RecordKeys;
+use crate::aead::{Decryptor, RecordKeys};
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::ConnectionPath;
 use crate::login::target::TargetLogin;
-use crate::negotiate::ConnectionParameters;
 use crate::negotiate::full_feature::TargetText;
+use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu::Ttt;
+use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
 use crate::serial::{CmdSn, StatSn};
 
@@ -35,6 +37,9 @@ pub(crate) struct Connection {
     /// Its PDU receiver. It is taken out while received bytes are processed.
     pub(crate) receiver: Option<Box<Receiver>>,
     pub(crate) framing: Framing,
+    /// What opens the PDUs after the last one of the login, until the receiver takes it.
+    pub(crate) decryptor: Option<Decryptor>,
+    pub(crate) writer: PduWriter,
     /// The PDU whose header is complete and whose data segment is being received, except in the login.
     pub(crate) incoming: Option<Incoming>,
     /// Bytes of the memory quota that are reserved for this data segment.
@@ -117,6 +122,8 @@ impl Connection {
             state: states::Connection::TransportUp,
             receiver: Some(Box::new(Receiver::new(framing))),
             framing,
+            decryptor: None,
+            writer: PduWriter::default(),
             incoming: None,
             reserved: 0,
             login: Some(Box::new(TargetLogin::new(now, arrival))),
@@ -155,6 +162,28 @@ impl Connection {
         }
     }
 
+    /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest. The
+    /// last Login Response is still to be sent.
+    pub(crate) fn enter_full_feature(
+        &mut self,
+        parameters: ConnectionParameters,
+        level: RecoveryLevel,
+        record_keys: Option<RecordKeys>,
+        pool: &Pool,
+    ) {
+        let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
+        self.framing = Framing {
+            header_digest: parameters.header_digest == Digest::Crc32c,
+            data_digest: parameters.data_digest == Digest::Crc32c,
+            data_len_max: parameters.target_max_recv,
+            resync: level.skips_damaged_headers() && decryptor.is_none(),
+        };
+        self.writer = PduWriter::new(&parameters, encryptor, pool);
+        (self.parameters, self.level, self.decryptor) = (parameters, level, decryptor);
+        self.exp_stat_sn = self.stat_sn;
+        self.status_log = StatusLog::new(self.stat_sn);
+    }
+
     /// Returns whether received bytes are read.
     pub(crate) const fn is_reading(&self) -> bool {
         !self.closing && !self.logging_out
@@ -165,15 +194,6 @@ impl Connection {
     pub(crate) fn on(&mut self, event: ConnectionEvent) -> Result<(), ProtocolError> {
         self.state = self.state.on(event).ok_or_else(ProtocolError::impossible)?;
         Ok(())
-    }
-
-    /// Takes over what protects its PDUs from the next one on in each direction, if the login negotiated an
-    /// AEAD digest.
-    ///
-    /// # Errors
-    /// `Bug`: this engine does not protect PDUs yet, and the connection must not go on in the clear.
-    pub(crate) fn protect(&mut self, keys: Option<RecordKeys>) -> Result<(), ProtocolError> {
-        if keys.is_some() { Err(ProtocolError::Bug) } else { Ok(()) }
     }
 
     /// Moves to the state that the loss of its transport, or its removal from its session, leads to. A

@@ -18,11 +18,10 @@ use super::output::{Body, Control};
 use super::protocol_error::ProtocolError;
 use super::session::Session;
 use super::states::{self, ConnectionEvent, SessionEvent};
-use super::status_log::StatusLog;
 use super::timer::Timer;
 use super::window::Window;
 use super::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
-use crate::framing::{DataSink, Framing, ReceivedPdu};
+use crate::framing::{DataSink, ReceivedPdu};
 use crate::keys::Role;
 use crate::login::directory::{
     ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo, SessionQuery,
@@ -31,7 +30,7 @@ use crate::login::directory::{
 use crate::login::target::{ClaimedIdentity, TargetLogin};
 use crate::login::{self, LoginEffect, LoginOutcome, LoginStep, SessionKind, Stage, Status};
 use crate::name::{IscsiName, PortalGroupTag, Tsih};
-use crate::negotiate::{Digest, KeyPolicy};
+use crate::negotiate::KeyPolicy;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
 use crate::pdu::{Itt, Opcode, PduHeader, TargetSn};
@@ -248,20 +247,12 @@ impl Engine {
         state.is_announced |= announced.is_some();
         let level = state.parameters.error_recovery_level;
         let parameters = outcome.negotiated.connection;
+        let pool = self.pool.clone();
         let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         connection.on(ConnectionEvent::LoginDone)?;
         connection.session = Some(session);
         connection.cid = outcome.cid.0;
-        connection.parameters = parameters;
-        connection.framing = Framing {
-            header_digest: parameters.header_digest == Digest::Crc32c,
-            data_digest: parameters.data_digest == Digest::Crc32c,
-            data_len_max: parameters.target_max_recv,
-            resync: level.skips_damaged_headers(),
-        };
-        connection.level = level;
-        connection.exp_stat_sn = connection.stat_sn;
-        connection.status_log = StatusLog::new(connection.stat_sn);
+        connection.enter_full_feature(parameters, level, record_keys, &pool);
         connection.deadlines.clear(Timer::Login);
         self.release_login_slot(conn);
         self.stats.logins += 1;
@@ -269,9 +260,7 @@ impl Engine {
         if let Some(up) = announced {
             self.events.push_back(Event::SessionUp(up));
         }
-        self.login_response(conn, response)?;
-        let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
-        connection.protect(record_keys)
+        self.login_response(conn, response)
     }
 
     fn new_session(&mut self, context: PduContext<'_>, outcome: &LoginOutcome) -> Result<Key, Status> {

@@ -36,6 +36,8 @@ pub mod engine;
 mod fenced_send;
 mod incoming;
 pub mod initiator_notes;
+#[cfg(any(test, feature = "injected-keys"))]
+mod injected_keys;
 mod limits;
 mod login;
 mod logout;

@@ -7,6 +7,7 @@ use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::BlockSize;
 use hyperscsi::pdu::parameters::Repair;
+use iscsi::aead::AeadDigest;
 use iscsi::initiator::contract::Limits as SessionLimits;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::Limits;
@@ -65,6 +66,9 @@ pub struct IscsiPlan {
     pub declares_within: Duration,
     /// How many bytes the buffers of a socket hold.
     pub socket_bytes: usize,
+    /// The AEAD digest of all connections, and after how many PDUs its keys change. The login does not
+    /// negotiate it: the world gives both ends the keys.
+    pub aead: Option<(AeadDigest, u64)>,
 }
 
 /// The parameters of both ends of HyperSCSI, and of the Ethernets between them.
@@ -249,6 +253,11 @@ impl Scenario {
         if let (TransportPlan::Iscsi(plan), true) = (&mut transport, strain.chance(1, 10)) {
             plan.strain_data(&mut strain);
         }
+        // A stream of its own, so that the other parameters of a seed stay what they were.
+        let mut aead = Rng::from_seed(seed ^ 0x6165_6164);
+        if let (TransportPlan::Iscsi(plan), true) = (&mut transport, aead.chance(1, 4)) {
+            plan.aead = Some((*pick(&mut aead, &AeadDigest::ALL), *pick(&mut aead, &[1, 20, 1000])));
+        }
         Self {
             seed,
             transport,
@@ -373,6 +382,7 @@ impl IscsiPlan {
             socket_bytes: *pick(rng, &[2 << 10, 64 << 10, 1 << 20]),
             declares: *pick(rng, &[0, 0, 3, 30]),
             declares_within: Duration::from_secs(10),
+            aead: None,
         }
     }
 

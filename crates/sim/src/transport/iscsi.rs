@@ -243,10 +243,10 @@ impl Iscsi {
         let seed = self.rng.next_u64();
         let mut wire = Connection::new(
             &self.plan,
-            host,
+            (host, slot),
             client,
             server,
-            TracedFraming::new(self.trace.clone(), number),
+            TracedFraming::new(self.trace.clone(), number, self.plan.aead.is_some()),
             seed,
         );
         if self.healed {
@@ -351,6 +351,7 @@ impl Iscsi {
                 self.happenings.push_back(TransportEvent::TmfDone { initiator: host, ticket, answer });
             }
             Event::ConnectionUp { slot, .. } => {
+                self.seal_client(host, slot);
                 self.trace.say(|| format!("initiator {host} slot {} is up", slot.0));
             }
             Event::ConnectionDown { slot, why } => {

@@ -149,10 +149,18 @@ fn against(change: &Change, base: &str) -> String {
         " (one round, so no confidence interval)".to_owned()
     };
     if !change.significant && change.low.is_finite() {
-        return format!("as much as {base}, within the error of measurement{interval}");
+        // A wide interval does not show that both are alike.
+        return if change.high - change.low > ALIKE_MAX {
+            format!("an amount that this run cannot tell from that of {base}{interval}")
+        } else {
+            format!("as much as {base}, within the error of measurement{interval}")
+        };
     }
     format!("{:.1} % {word} than {base}{interval}", change.percent.abs())
 }
+
+/// The widest interval, in percent, of an insignificant change that shows that two values are alike.
+const ALIKE_MAX: f64 = 10.0;
 
 /// Counts the workloads that each protocol wins.
 fn score(comparisons: &[Comparison]) -> Option<String> {

@@ -45,7 +45,7 @@ fn answer(measured: &Measured, list: &[Comparison]) -> String {
     let open = workloads.len() - fastest - slower;
     if open == workloads.len() {
         return format!(
-            "Of {names}, none is significantly faster or slower than targe with any of {all}: measure more rounds, on a \
+            "This run is too uncertain to tell which of {names} is faster, with any of {all}: measure more rounds, on a \
              machine that does nothing else."
         );
     }

@@ -20,7 +20,7 @@ mod traffic;
 
 use std::net::Ipv4Addr;
 
-pub use calibration::{Calibration, Echo, echo_rate};
+pub use calibration::{Calibration, Echo, echo_rate, write_echo_rate};
 pub use namespace::Namespace;
 pub use relay::Relay;
 pub use traffic::{BareFrames, OtherTraffic, frame_rate, packets_sent};

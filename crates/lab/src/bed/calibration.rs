@@ -125,10 +125,30 @@ fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<u64> {
 /// # Errors
 /// [`LabError::System`]
 pub fn echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Result<Echo, LabError> {
+    echo_of(bed, Exchange { request: REQUEST_LEN, answer: block }, depth, span)
+}
+
+/// Measures a bare echo as [`echo_rate`] does, but each request brings a block and is answered with 48 bytes,
+/// as a write is.
+///
+/// # Errors
+/// [`LabError::System`]
+pub fn write_echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Result<Echo, LabError> {
+    echo_of(bed, Exchange { request: REQUEST_LEN + block, answer: REQUEST_LEN }, depth, span)
+}
+
+/// The lengths of a request and of its answer, in bytes.
+#[derive(Clone, Copy)]
+struct Exchange {
+    request: usize,
+    answer: usize,
+}
+
+fn echo_of(bed: &Bed, exchange: Exchange, depth: usize, span: Duration) -> Result<Echo, LabError> {
     let (initiator, target) = connected(bed)?;
     let rate = std::thread::scope(|scope| {
-        let serving = scope.spawn(move || answer_requests(target, block));
-        let rate = request_blocks(initiator, block, depth, span);
+        let serving = scope.spawn(move || answer_requests(target, exchange));
+        let rate = request_answers(initiator, exchange, depth, span);
         let _ = serving.join();
         rate
     });
@@ -137,30 +157,45 @@ pub fn echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Resul
     Ok(Echo { per_second, latency_us: in_flight / per_second.max(f64::MIN_POSITIVE) * 1e6 })
 }
 
-fn answer_requests(mut stream: TcpStream, block: usize) -> io::Result<Infallible> {
-    let answer = vec![0x5a; block];
+fn answer_requests(mut stream: TcpStream, exchange: Exchange) -> io::Result<Infallible> {
+    let answer = vec![0x5a; exchange.answer];
     let (mut requests, mut partial) = (vec![0; CHUNK], 0);
     loop {
         // The client closes the connection at the end.
         partial += usize::try_from(read_some(&mut stream, &mut requests)?).unwrap_or(0);
-        for _ in 0..partial / REQUEST_LEN {
+        for _ in 0..partial / exchange.request {
             stream.write_all(&answer)?;
         }
-        partial %= REQUEST_LEN;
+        partial %= exchange.request;
     }
 }
 
 /// Returns the answers per second. The client owns the stream: it closes when the measurement ends.
-fn request_blocks(mut stream: TcpStream, block: usize, depth: usize, span: Duration) -> io::Result<f64> {
-    let requests = vec![0; REQUEST_LEN * depth];
-    stream.write_all(&requests)?;
-    let mut buffer = vec![0; block.max(CHUNK)];
+fn request_answers(
+    mut stream: TcpStream,
+    Exchange { request, answer }: Exchange,
+    depth: usize,
+    span: Duration,
+) -> io::Result<f64> {
+    // Short requests are sent many at a time.
+    let at_once = (CHUNK / request).clamp(1, depth);
+    let requests = vec![0; request * at_once];
+    let send = |stream: &mut TcpStream, mut count: usize| {
+        while count > 0 {
+            let now = count.min(at_once);
+            stream.write_all(requests.get(..request * now).unwrap_or(&requests))?;
+            count -= now;
+        }
+        io::Result::Ok(())
+    };
+    send(&mut stream, depth)?;
+    let mut buffer = vec![0; answer.max(CHUNK)];
     let (mut pending, mut answers, mut start) = (0, 0, None);
     let warm = Instant::now() + WARMUP.min(span);
     loop {
         pending += usize::try_from(read_some(&mut stream, &mut buffer)?).unwrap_or(0);
-        let whole = pending / block;
-        pending %= block;
+        let whole = pending / answer;
+        pending %= answer;
         let now = Instant::now();
         match start {
             None => start = (now >= warm).then_some(now),
@@ -172,6 +207,6 @@ fn request_blocks(mut stream: TcpStream, block: usize, depth: usize, span: Durat
                 }
             }
         }
-        stream.write_all(requests.get(..REQUEST_LEN * whole).unwrap_or(&requests))?;
+        send(&mut stream, whole)?;
     }
 }

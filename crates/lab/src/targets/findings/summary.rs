@@ -1,9 +1,10 @@
 //! The answer in sentences.
 
+use super::{digests, idle_sessions};
 use crate::plan::Mix;
 use crate::report::number::Short;
 use crate::statistics::estimate;
-use crate::targets::comparison::{Comparison, ratios};
+use crate::targets::comparison::{Comparison, DigestCost, ratios};
 use crate::targets::samples::{Fate, Measured, TargetSamples};
 use crate::text::{counted, joined, percent};
 
@@ -12,11 +13,13 @@ const COST_BLOCK: u32 = 4 << 10;
 const COST_DEPTH: u32 = 32;
 
 /// Answers the question, in sentences.
-pub(super) fn summary(measured: &Measured, list: &[Comparison]) -> Vec<String> {
+pub(super) fn summary(measured: &Measured, list: &[Comparison], costs: &[DigestCost]) -> Vec<String> {
     let mut sentences = vec![answer(measured, list)];
     sentences.extend(others_faster(measured, list));
     sentences.extend(overall(measured, list));
     sentences.extend(processor_time(measured));
+    sentences.extend(digests::sentence(measured, costs));
+    sentences.extend(idle_sessions::sentence(measured));
     sentences.extend(conformance(measured));
     sentences.extend(measured.targets.iter().filter_map(failure));
     sentences.extend(absent(measured));

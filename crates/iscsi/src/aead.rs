@@ -43,6 +43,9 @@ impl AeadDigest {
         Self { algorithm: Algorithm::ChaCha20Poly1305, mode: AeadMode::Integrity },
     ];
 
+    /// Every AEAD digest, those that only authenticate first.
+    pub const INTEGRITY_FIRST: [Self; 4] = [Self::ALL[2], Self::ALL[3], Self::ALL[0], Self::ALL[1]];
+
     /// Returns the name of the digest in the lists of `HeaderDigest` and `DataDigest`.
     pub const fn name(self) -> &'static str {
         match (self.algorithm, self.mode) {

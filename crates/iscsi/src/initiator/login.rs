@@ -4,9 +4,12 @@ use alloc::boxed::Box;
 
 use base::state_machine::{Action, ConnId};
 use base::time::{Duration, Instant};
+use security::opaque::{StretchJob, StretchResult};
 
 use super::connection_slot::{Connection, ConnectionState, ControlPdu, Timer};
-use super::contract::{ConnectionDown, Event, Purpose, SessionEnd, SessionOrigin, SessionUp, Slot};
+use super::contract::{
+    ConnectionDown, Event, MAX_CONNECTIONS, Purpose, SessionEnd, SessionOrigin, SessionUp, Slot,
+};
 use super::protocol_error::ProtocolError;
 use super::session::{FIRST_CMD_SN, Phase, Session};
 use crate::framing::{DataSink, ReceivedPdu};
@@ -15,9 +18,9 @@ use crate::login::initiator::{
 };
 use crate::login::{LoginResponse, Stage as LoginStage, Status, VERSION};
 use crate::name::Cid;
-use crate::pdu::PduHeader;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response;
+use crate::pdu::{PduHeader, TargetSn};
 use crate::serial::{CmdSn, StatSn};
 
 /// The most redirections of a login before it counts as failed.
@@ -174,12 +177,48 @@ impl Session {
         let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
         connection.exp_stat_sn = pdu.sn.stat_sn.next();
         let Some(login) = connection.login.as_mut() else { return Err(ProtocolError::Bug) };
-        match login.handle(&response) {
+        let step = login.handle(&response);
+        self.follow_login(now, slot, step, Some(pdu.sn))
+    }
+
+    /// Returns the slow step of a password login when one is due. The owner runs it where it delays no other
+    /// work, and passes the result to [`Self::job_done`].
+    pub fn poll_job(&mut self) -> Option<StretchJob> {
+        self.slots.iter_mut().find_map(|slot| slot.connection.as_mut()?.login.as_mut()?.poll_job())
+    }
+
+    /// Handles the result of the slow step. The result for a connection that was lost is discarded.
+    pub fn job_done(&mut self, now: Instant, result: StretchResult) {
+        for slot in (0..MAX_CONNECTIONS).map(Slot) {
+            let login = self.connection_mut(slot).and_then(|connection| connection.login.as_mut());
+            let Some(login) = login.filter(|login| login.awaits(&result)) else { continue };
+            let step = login.job_done(result);
+            if self.follow_login(now, slot, step, None).is_err() {
+                self.stats.bugs += 1;
+                self.connection_lost(now, slot, ConnectionDown::ProtocolError(ProtocolError::Bug));
+            }
+            break;
+        }
+        self.process_pending(now);
+    }
+
+    /// Takes the next step of a login. `sn` are the numbers of the response that led to it.
+    fn follow_login(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        step: InitiatorLoginStep,
+        sn: Option<TargetSn>,
+    ) -> Result<(), ProtocolError> {
+        match step {
             //= rfc7143#section-6.3
             //# There MUST NOT be more than one outstanding Login Request or Login Response on an
             //# iSCSI connection.
             InitiatorLoginStep::Send(call) => self.send_login_request(slot, call),
-            InitiatorLoginStep::Complete(done) => self.logged_in(now, slot, *done, pdu.sn),
+            InitiatorLoginStep::Stretch => {}
+            InitiatorLoginStep::Complete(done) => {
+                self.logged_in(now, slot, *done, sn.ok_or(ProtocolError::Bug)?);
+            }
             //= rfc7143#section-11.13.5
             //# A redirection SHOULD be accepted by an initiator, even without having the target complete a
             //# security negotiation if any security negotiation is required, and MUST be accepted by the
@@ -202,7 +241,7 @@ impl Session {
         Ok(())
     }
 
-    fn logged_in(&mut self, now: Instant, slot: Slot, done: LoggedIn, sn: crate::pdu::TargetSn) {
+    fn logged_in(&mut self, now: Instant, slot: Slot, done: LoggedIn, sn: TargetSn) {
         let joins = self.tsih.is_some();
         let parameters = done.negotiated.connection;
         self.stats.logins += 1;
@@ -226,7 +265,7 @@ impl Session {
             connection_slot.deadlines.set(Timer::Silence, now.after(silence));
         }
         let Some(connection) = connection_slot.connection.as_deref_mut() else { return };
-        connection.enter_full_feature(parameters, level, None, &pool);
+        connection.enter_full_feature(parameters, level, done.record_keys, &pool);
         if self.phase != Phase::Up {
             self.come_up(done.peer_authenticated, joins);
         }
@@ -284,7 +323,7 @@ impl Session {
     /// Changes the number of connections of the session; the target's MaxConnections is a limit. Surplus
     /// connections are drained and logged out.
     pub fn set_connections(&mut self, now: Instant, count: u16) {
-        self.connections_wanted = count.clamp(1, super::contract::MAX_CONNECTIONS);
+        self.connections_wanted = count.clamp(1, MAX_CONNECTIONS);
         if self.plan.purpose == Purpose::Discovery {
             self.connections_wanted = 1;
         }

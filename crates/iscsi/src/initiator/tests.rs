@@ -7,6 +7,7 @@ mod identity_check;
 mod leave;
 mod lost;
 mod pair;
+mod passwords;
 mod progress;
 mod reassignment;
 mod recovery;

@@ -1,17 +1,48 @@
-//! What of a Login PDU is part of the transcript of a login (`docs/iscsi-aead.md` §4.1).
+//! The transcript of a login: what both sides hash of its Login PDUs, confirm to each other and derive the
+//! keys of the connection from (docs/iscsi-aead.md §4).
+
+use core::fmt;
+
+use sha2::{Digest as _, Sha512};
 
 use super::{LoginRequest, LoginResponse};
-use crate::aead::login_keys::LoginTranscript;
+use crate::aead::login_keys::{CONFIRMATION_LEN, LoginKeys};
+use crate::aead::{AeadDigest, GenerationLimits, RecordKeys};
+use crate::keys::Role;
+use crate::name::Tsih;
+
+/// The key whose value confirms the transcript. It is the last pair of the text of the last Login Request and
+/// of the last Login Response.
+pub const CONFIRMATION_KEY: &str = "X-org.targe.confirm";
+/// The length of a confirmation's pair in the text, in bytes: key, `=0x`, hexadecimal digits, zero byte.
+pub const CONFIRMATION_PAIR_LEN: usize = CONFIRMATION_KEY.len() + 3 + 2 * CONFIRMATION_LEN + 1;
+
+/// A hash over the Login PDUs of a connection, from the first one on, in the order in which they are sent.
+#[derive(Clone)]
+pub struct LoginTranscript(Sha512);
 
 impl LoginTranscript {
+    /// Returns the transcript of no PDUs.
+    pub fn new() -> Self {
+        Self(Sha512::new_with_prefix(TRANSCRIPT))
+    }
+
     /// Adds a Login Request.
     pub fn add_request(&mut self, request: &LoginRequest<'_>) {
-        self.add(&request_header(request), request.data);
+        self.0.update(request_header(request));
+        self.0.update(request.data);
     }
 
     /// Adds a Login Response.
     pub fn add_response(&mut self, response: &LoginResponse) {
-        self.add(&response_header(response), &response.data);
+        self.0.update(response_header(response));
+        self.0.update(&response.data);
+    }
+
+    /// Returns the hash of the PDUs so far. After the request that completes the text with OPAQUE's first
+    /// message, it is the context of the key exchange.
+    pub fn digest(&self) -> [u8; 64] {
+        self.0.clone().finalize().into()
     }
 
     /// Returns the hash that `request` confirms: that of the PDUs so far and of `request` without the pair of
@@ -23,6 +54,51 @@ impl LoginTranscript {
     /// Returns the hash that `response` confirms, like [`Self::confirmed_by_request`].
     pub fn confirmed_by_response(&self, response: &LoginResponse) -> Option<[u8; 64]> {
         self.without_confirmation(&response_header(response), &response.data)
+    }
+
+    fn without_confirmation(&self, header: &[u8; HEADER_LEN], text: &[u8]) -> Option<[u8; 64]> {
+        let text = text.get(..text.len().checked_sub(CONFIRMATION_PAIR_LEN)?)?;
+        Some(self.0.clone().chain_update(header).chain_update(text).finalize().into())
+    }
+
+    /// Returns the hash of the whole login, which led to the session with this TSIH.
+    pub fn finish(self, tsih: Tsih) -> [u8; 64] {
+        self.0.chain_update(tsih.0.to_be_bytes()).finalize().into()
+    }
+}
+
+impl Default for LoginTranscript {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for LoginTranscript {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LoginTranscript")
+    }
+}
+
+/// What the keys of a connection follow from when its login is complete but for the TSIH of its session. It
+/// cannot be copied, so that no two connections get the same keys. Dropping it erases the secrets.
+#[derive(Debug)]
+pub struct RecordKeySeed {
+    keys: LoginKeys,
+    transcript: LoginTranscript,
+    digest: AeadDigest,
+}
+
+impl RecordKeySeed {
+    /// Takes the keys and the transcript of a whole login, which negotiated `digest`.
+    pub const fn new(keys: LoginKeys, transcript: LoginTranscript, digest: AeadDigest) -> Self {
+        Self { keys, transcript, digest }
+    }
+
+    /// Returns what protects the PDUs of the connection at `role`. `tsih` is the TSIH in the last Login
+    /// Response.
+    pub fn derive(self, role: Role, tsih: Tsih) -> RecordKeys {
+        let keys = self.keys.connection_keys(&self.transcript.finish(tsih));
+        keys.record_keys(role, self.digest, GenerationLimits::default())
     }
 }
 
@@ -71,3 +147,6 @@ fn header(
     }
     out
 }
+
+/// The beginning of every transcript.
+const TRANSCRIPT: &[u8] = b"iscsi aead 1 login";

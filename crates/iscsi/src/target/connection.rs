@@ -10,6 +10,7 @@ use base::time::Instant;
 
 use super::arena::Key;
 use super::contract::ConnectionView;
+use super::guess_limit::PasswordGuess;
 use super::incoming::Incoming;
 use super::output::Output;
 use super::protocol_error::ProtocolError;
@@ -45,6 +46,8 @@ pub(crate) struct Connection {
     pub(crate) reserved: usize,
     /// Its login, while that is under way.
     pub(crate) login: Option<Box<TargetLogin>>,
+    /// The try of a password in its login, until that has succeeded or failed.
+    pub(crate) guess: Option<Box<PasswordGuess>>,
     /// The next command number while there is no session.
     pub(crate) login_cmd_sn: CmdSn,
     pub(crate) session: Option<Key>,
@@ -124,6 +127,7 @@ impl Connection {
             incoming: None,
             reserved: 0,
             login: Some(Box::new(TargetLogin::new(now, arrival))),
+            guess: None,
             login_cmd_sn: CmdSn(0),
             session: None,
             joins: None,

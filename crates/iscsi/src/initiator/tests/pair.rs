@@ -2,6 +2,7 @@
 //! can occur.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use transport::target::TargetTransport;
@@ -11,6 +12,7 @@ use base::rng::Rng;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
+use security::opaque::PasswordRecord;
 use transport::command::Cdb;
 use transport::initiator::{InitiatorTransport as _, Outcome, Request, TaskId};
 use transport::target as services;
@@ -46,6 +48,8 @@ pub(super) struct Names {
     /// The result of `find_target` in place of the target.
     pub(super) moved: Option<(SocketAddr, TargetAddress)>,
     pub(super) user: Option<(&'static str, &'static [u8])>,
+    /// The users with the records of their passwords.
+    pub(super) records: Vec<(&'static str, Arc<PasswordRecord>)>,
 }
 
 pub(super) fn target_name(at: u32) -> IscsiName {
@@ -77,6 +81,10 @@ impl Directory for Names {
 
     fn chap_secret(&self, _: Realm, _: &IscsiName, user: &str) -> Option<Secret> {
         self.user.filter(|(name, _)| *name == user).map(|(_, secret)| Secret::new(secret).unwrap())
+    }
+
+    fn password_record(&self, _: Realm, _: &IscsiName, user: &str) -> Option<Arc<PasswordRecord>> {
+        self.records.iter().find(|(name, _)| *name == user).map(|(_, record)| record.clone())
     }
 
     fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionInfo> {
@@ -209,6 +217,7 @@ impl Pair {
                 auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
                 moved: None,
                 user: None,
+                records: Vec::new(),
             },
             now,
             rng: Rng::from_seed(setup.seed),
@@ -295,6 +304,10 @@ impl Pair {
             while let Some(event) = self.session.poll_event() {
                 idle = false;
                 self.event(event);
+            }
+            while let Some(job) = self.session.poll_job() {
+                idle = false;
+                self.session.job_done(self.now, job.run());
             }
             while let Some(action) = self.session.poll_action() {
                 idle = false;

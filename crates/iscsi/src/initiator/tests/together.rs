@@ -399,6 +399,7 @@ fn ten_thousand_targets_are_discovered() {
 fn chap_proves_both_sides_or_ends_the_session_for_good() {
     let policy = |own: Option<&[u8]>| crate::login::directory::AuthPolicy {
         allows_none: false,
+        opaque: false,
         chap: crate::chap::Algorithms::ALL,
         own: own.map(|own| crate::chap::Credentials {
             name: "target".into(),

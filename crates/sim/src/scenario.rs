@@ -19,6 +19,7 @@ use transport::initiator::{Retry, Retry as FrameRetry};
 
 use crate::media::MediumPlan;
 
+mod aead;
 mod special;
 
 pub use special::{CorruptionPlan, ReloadPlan, SPECIAL};
@@ -254,16 +255,8 @@ impl Scenario {
         if let (TransportPlan::Iscsi(plan), true) = (&mut transport, is_strained) {
             plan.strain_data(&mut strain);
         }
-        // A stream of its own, so that the other parameters of a seed stay what they were.
-        let mut aead = Rng::from_seed(seed ^ 0x6165_6164);
-        if let (TransportPlan::Iscsi(plan), true) = (&mut transport, aead.chance(1, 4)) {
-            plan.aead = Some((*pick(&mut aead, &AeadDigest::ALL), *pick(&mut aead, &[1, 20, 1000])));
-            if is_strained && aead.chance(1, 2) {
-                // So much that it looks like the work of somebody on the way.
-                for way in [&mut plan.forward, &mut plan.backward] {
-                    way.corrupt_data = Probability(300_000);
-                }
-            }
+        if let TransportPlan::Iscsi(plan) = &mut transport {
+            plan.draw_aead(seed, is_strained);
         }
         Self {
             seed,

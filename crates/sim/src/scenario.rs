@@ -19,6 +19,7 @@ use transport::initiator::{Retry, Retry as FrameRetry};
 
 use crate::media::MediumPlan;
 
+mod aead;
 mod special;
 
 pub use special::{CorruptionPlan, ReloadPlan, SPECIAL};
@@ -250,13 +251,12 @@ impl Scenario {
             TransportPlan::Iscsi(Box::new(IscsiPlan::of(&mut rng)))
         };
         let mut strain = Rng::from_seed(seed ^ 0x7374_7261_696e);
-        if let (TransportPlan::Iscsi(plan), true) = (&mut transport, strain.chance(1, 10)) {
+        let is_strained = strain.chance(1, 10);
+        if let (TransportPlan::Iscsi(plan), true) = (&mut transport, is_strained) {
             plan.strain_data(&mut strain);
         }
-        // A stream of its own, so that the other parameters of a seed stay what they were.
-        let mut aead = Rng::from_seed(seed ^ 0x6165_6164);
-        if let (TransportPlan::Iscsi(plan), true) = (&mut transport, aead.chance(1, 4)) {
-            plan.aead = Some((*pick(&mut aead, &AeadDigest::ALL), *pick(&mut aead, &[1, 20, 1000])));
+        if let TransportPlan::Iscsi(plan) = &mut transport {
+            plan.draw_aead(seed, is_strained);
         }
         Self {
             seed,

@@ -308,13 +308,20 @@ impl Connection {
     }
 
     /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest.
+    ///
+    /// # Errors
+    /// `Bug`: an AEAD digest was negotiated and there are no keys. The connection must not go on in the
+    /// clear.
     pub(super) fn enter_full_feature(
         &mut self,
         parameters: ConnectionParameters,
         level: RecoveryLevel,
         record_keys: Option<RecordKeys>,
         pool: &Pool,
-    ) {
+    ) -> Result<(), ProtocolError> {
+        if parameters.header_digest.aead().is_some() && record_keys.is_none() {
+            return Err(ProtocolError::Bug);
+        }
         let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
         self.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
@@ -326,6 +333,7 @@ impl Connection {
         (self.login, self.parameters, self.decryptor) = (None, parameters, decryptor);
         self.statuses_asked = self.exp_stat_sn;
         self.record_ack(self.exp_stat_sn);
+        Ok(())
     }
 
     /// Returns the longest data segment that may be sent, in bytes.

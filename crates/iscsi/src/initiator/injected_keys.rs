@@ -14,7 +14,12 @@ impl Session {
         let negotiated = connection.parameters;
         let plain =
             ConnectionParameters { header_digest: Digest::None, data_digest: Digest::None, ..negotiated };
-        connection.enter_full_feature(plain, level, Some(keys), &pool);
+        // The session may have declared a longer limit already.
+        let data_len_max = connection.framing.data_len_max;
+        if connection.enter_full_feature(plain, level, Some(keys), &pool).is_err() {
+            return;
+        }
+        connection.framing.data_len_max = data_len_max;
         if let (Some(receiver), Some(decryptor)) = (&mut connection.receiver, connection.decryptor.take()) {
             receiver.set_framing(connection.framing);
             receiver.set_decryptor(decryptor);

@@ -164,13 +164,20 @@ impl Connection {
 
     /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest. The
     /// last Login Response is still to be sent.
+    ///
+    /// # Errors
+    /// `Bug`: an AEAD digest was negotiated and there are no keys. The connection must not go on in the
+    /// clear.
     pub(crate) fn enter_full_feature(
         &mut self,
         parameters: ConnectionParameters,
         level: RecoveryLevel,
         record_keys: Option<RecordKeys>,
         pool: &Pool,
-    ) {
+    ) -> Result<(), ProtocolError> {
+        if parameters.header_digest.aead().is_some() && record_keys.is_none() {
+            return Err(ProtocolError::impossible());
+        }
         let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
         self.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
@@ -182,6 +189,7 @@ impl Connection {
         (self.parameters, self.level, self.decryptor) = (parameters, level, decryptor);
         self.exp_stat_sn = self.stat_sn;
         self.status_log = StatusLog::new(self.stat_sn);
+        Ok(())
     }
 
     /// Returns whether received bytes are read.

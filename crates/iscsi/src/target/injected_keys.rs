@@ -17,7 +17,9 @@ impl Engine {
         let negotiated = connection.parameters;
         let plain =
             ConnectionParameters { header_digest: Digest::None, data_digest: Digest::None, ..negotiated };
-        connection.enter_full_feature(plain, connection.level, Some(keys()), &pool);
+        if connection.enter_full_feature(plain, connection.level, Some(keys()), &pool).is_err() {
+            return false;
+        }
         if let (Some(receiver), Some(decryptor)) = (&mut connection.receiver, connection.decryptor.take()) {
             receiver.set_framing(connection.framing);
             receiver.set_decryptor(decryptor);

@@ -19,8 +19,9 @@ use base::state_machine::{AcceptInfo, ConnId, PortalId, StreamMachine as _};
 use base::time::{Duration, Instant};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    Event, Portal as SessionPortal, Purpose, SessionEnd, SessionOrigin, SessionPlan, Slot,
+    ConnectionDown, Event, Portal as SessionPortal, Purpose, SessionEnd, SessionOrigin, SessionPlan, Slot,
 };
+use iscsi::initiator::protocol_error::ProtocolError;
 use iscsi::keys::Key;
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::Isid;
@@ -356,6 +357,8 @@ impl Iscsi {
             }
             Event::ConnectionDown { slot, why } => {
                 self.trouble = now;
+                let is_modified = why == ConnectionDown::ProtocolError(ProtocolError::PdusModified);
+                self.counters.modified += u64::from(is_modified);
                 self.violations.extend(self.hosts[host].invariants.lost(now, why));
                 self.trace.say(|| format!("initiator {host} slot {} is down: {why}", slot.0));
             }

@@ -312,6 +312,7 @@ impl Iscsi {
         let find = |wire: &Connection| (wire.host, wire.slot) == (host, slot);
         // A lost connection can still carry bytes while the slot has a new one.
         let Some((number, _)) = self.wires.iter().rev().find(|(_, wire)| find(wire)) else { return };
+        self.counters.sealed += 1;
         self.hosts[host].session.inject_record_keys(slot, record_keys(*number, aead, Role::Initiator));
     }
 

@@ -256,7 +256,7 @@ impl Testbed {
                 TmfResult::SUCCEEDED => TmfOutcome::Succeeded,
                 TmfResult::NO_TASK => TmfOutcome::NoSuchTask,
                 TmfResult::NOT_SUPPORTED => TmfOutcome::NotSupported,
-                TmfResult::REJECTED => TmfOutcome::Rejected,
+                TmfResult::NOT_AUTHORIZED => TmfOutcome::NotAuthorized,
                 other => panic!("{other:?}"),
             };
             self.events.push_back((unit, UnitEvent::TmfComplete { key, outcome }));

@@ -65,7 +65,7 @@ fn a_read_only_nexus_aborts_its_own_tasks_and_resets_nobody() {
         [rig.start(A, &WRITE, 0, 512), rig.start(B, &[op::MODE_SENSE_6, 0, 0x3f, 0, 0, 0], 0, 0)];
     rig.finish(of_b, &[]).good();
     for function in [Tmf::LogicalUnitReset, Tmf::TargetReset, Tmf::ClearTaskSet] {
-        assert_eq!(rig.manage(B, function), Some(TmfOutcome::Rejected), "{function:?}");
+        assert_eq!(rig.manage(B, function), Some(TmfOutcome::NotAuthorized), "{function:?}");
     }
     for function in [Tmf::AbortTaskSet, Tmf::NexusReset] {
         assert_eq!(rig.manage(B, function), Some(TmfOutcome::Complete), "{function:?}");

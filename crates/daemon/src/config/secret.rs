@@ -7,6 +7,7 @@ use std::path::Path;
 
 use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
 use security::opaque::Password;
+use security::password_file::PasswordFile;
 use zeroize::Zeroizing;
 
 use super::resolved::GroupPassword;
@@ -51,6 +52,15 @@ pub(crate) fn password_file(path: &Path) -> Result<GroupPassword, String> {
     }
     Password::new(&bytes).map_err(|why| format!("{why} (in {name})"))?;
     Ok(GroupPassword(bytes))
+}
+
+/// Reads the password records of users.
+///
+/// # Errors
+/// A fragment that describes the mistake.
+pub(crate) fn password_records(path: &Path) -> Result<PasswordFile, String> {
+    let text = read_guarded(path, PasswordFile::LEN_MAX + 1)?;
+    PasswordFile::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
 }
 
 /// Reads the secret that wraps the keys of encrypted media: all bytes of the file, a newline at its end

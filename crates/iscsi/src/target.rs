@@ -43,6 +43,7 @@ mod management;
 mod output;
 mod pending_logout;
 mod ping;
+pub mod protection;
 pub mod protocol_error;
 mod reassignment;
 mod recovery_r2t;

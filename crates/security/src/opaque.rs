@@ -209,9 +209,9 @@ impl PasswordRecord {
         Ok(Self { setup, file: ServerRegistration::finish(upload.message), cost })
     }
 
-    /// The length of a stored record in bytes, without its cost: the OPRF seed, the target's private key and a
-    /// public key without a private one (64, 32 and 32 bytes), then the `RegistrationRecord` of RFC 9807 §5.2
-    /// (192 bytes).
+    /// The length of a stored record in bytes, without its cost: the OPRF seed, the target's private key and
+    /// a public key without a private one (64, 32 and 32 bytes), then the `RegistrationRecord` of RFC 9807
+    /// §5.2 (192 bytes).
     pub const STORED_LEN: usize = SETUP_LEN + FILE_LEN;
 
     /// Makes a record of a random password, which answers logins of users that do not exist. Nobody can find
@@ -233,8 +233,8 @@ impl PasswordRecord {
         Ok(Self { cost, ..made })
     }
 
-    /// Returns what is stored of the record besides its cost. An attacker who knows it can pose as the target,
-    /// and try passwords.
+    /// Returns what is stored of the record besides its cost. An attacker who knows it can pose as the
+    /// target, and try passwords.
     pub fn stored(&self) -> Zeroizing<[u8; Self::STORED_LEN]> {
         let mut stored = Zeroizing::new([0; Self::STORED_LEN]);
         let (mut setup, mut file) = (self.setup.serialize(), self.file.serialize());

@@ -19,6 +19,7 @@ use super::arena::{Arena, Key};
 use super::contract::{Repairs, SessionLimits, SessionUp, Traffic};
 use super::initiator_notes::Takeovers;
 use super::pending_logout::PendingLogout;
+use super::protection::Protection;
 use super::protocol_error::ProtocolError;
 use super::response_fence::ResponseFence;
 use super::states::{self, SessionEvent};
@@ -42,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) isid: Isid,
     pub(crate) tsih: Tsih,
     pub(crate) parameters: SessionParameters,
+    /// The protection of its first connection. No connection has a lower level.
+    pub(crate) protection: Protection,
     pub(crate) limits: SessionLimits,
     pub(crate) state: states::Session,
     /// Its connections, the leading one first.
@@ -163,7 +166,7 @@ impl Session {
         kind: SessionKind,
         from: SocketAddr,
         (initiator, isid, tsih): (IscsiName, Isid, Tsih),
-        parameters: SessionParameters,
+        (parameters, protection): (SessionParameters, Protection),
         limits: SessionLimits,
         window: Window<Request>,
     ) -> Self {
@@ -173,6 +176,7 @@ impl Session {
             isid,
             tsih,
             parameters,
+            protection,
             limits,
             state: states::Session::Active,
             conns: SmallVec::new(),

@@ -197,6 +197,7 @@ impl Rig {
             Command {
                 nexus,
                 key,
+                level: security::Level::None,
                 attribute,
                 priority: 0,
                 cdb: Cdb::from_bytes(cdb).unwrap(),

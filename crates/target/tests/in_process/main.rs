@@ -11,6 +11,7 @@
 mod commands;
 mod copies;
 mod medium;
+mod protection;
 mod remap;
 mod removal;
 mod reservations;

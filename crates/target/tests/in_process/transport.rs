@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::arena::{Arena, Key};
 use base::buffer::{Bytes, DataList};
 use base::time::Instant;
+use security::Level;
 use transport::command::{Cdb, TaskAttribute};
 use transport::status::SENSE_MAX;
 use transport::target::{
@@ -92,6 +93,8 @@ pub(crate) struct InProcessTransport {
     tmfs: Arena<(Ticket, SessionId)>,
     events: VecDeque<Event<InProcess>>,
     next_ticket: u64,
+    /// The protection of commands; `None` for one that never is below that of the session.
+    pub(crate) command_level: Option<Level>,
     pub(crate) task_ends: BTreeMap<Ticket, TaskEnd>,
     pub(crate) tmf_results: BTreeMap<Ticket, TmfResult>,
     /// How many calls named a task or a request that no longer exists.
@@ -168,9 +171,19 @@ impl InProcessTransport {
         let (cdb, priority) = (Cdb::new(cdb).unwrap(), 0);
         let (data_in_len, data_out_len) = (u32::try_from(room).unwrap(), u32::try_from(out.len()).unwrap());
         let data_out = (unsolicited > 0).then(|| Bytes::copied_from(&out[..unsolicited]));
-        let command =
-            Command { task, session, lun, attribute, priority, cdb, data_in_len, data_out_len, data_out };
-        self.events.push_back(Event::Command(command));
+        let level = self.command_level.unwrap_or(Level::Encrypt);
+        self.events.push_back(Event::Command(Command {
+            task,
+            session,
+            lun,
+            level,
+            attribute,
+            priority,
+            cdb,
+            data_in_len,
+            data_out_len,
+            data_out,
+        }));
         ticket
     }
 

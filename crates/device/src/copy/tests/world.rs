@@ -20,6 +20,7 @@ use scsi::copy::list::{CopyList, Format, ListIdUsage};
 use scsi::copy::rod::BlockRange;
 use scsi::copy::segment::SegmentAction;
 use scsi::status::TaskAttribute;
+use security::Level;
 use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op, OpAction};
 use store::ram::Ram;
@@ -135,6 +136,8 @@ pub(super) struct World {
     pub(super) now: Instant,
     /// Calls that wait for the router.
     pub(super) calls: Vec<(usize, ThirdPartyCall)>,
+    /// The protection of every command.
+    pub(super) level: Level,
     /// Whether calls wait until `route` takes one.
     pub(super) hold_calls: bool,
     events: VecDeque<(usize, UnitEvent)>,
@@ -156,6 +159,7 @@ impl World {
             maps: [A, B].map(|id| (id, (0..sizes.len()).collect())).to_vec(),
             now: Instant::ORIGIN,
             calls: Vec::new(),
+            level: Level::None,
             hold_calls: false,
             events: VecDeque::new(),
             next_key: 1,
@@ -200,6 +204,7 @@ impl World {
         let command = Command {
             nexus: id,
             key,
+            level: self.level,
             attribute: TaskAttribute::Simple,
             priority: 0,
             cdb: Cdb::from_bytes(cdb).unwrap(),
@@ -365,6 +370,7 @@ impl World {
     }
 
     fn deliver(&mut self, from: usize, call: ThirdPartyCall) {
+        assert_eq!(call.level, self.level, "a call has the protection of its command");
         let seen = &self.maps.iter().find(|(id, _)| *id == call.nexus).unwrap().1;
         let ThirdPartyUnit::Designator { code_set, kind, designator } = &call.unit else {
             panic!("{call:?}")

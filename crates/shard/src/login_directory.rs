@@ -1,19 +1,21 @@
 //! Answers the queries of the login phase and of SendTargets from the configuration.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use core::net::SocketAddr;
 
 use base::state_machine::PortalId;
-use iscsi::chap::{Credentials, Secret};
+use iscsi::chap::Secret;
 use iscsi::login::directory::{
     ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo, SessionQuery,
     TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::target::contract::SessionLimits;
+use security::opaque::PasswordRecord;
 use target::target::Target;
 
-use crate::config::{Admission, Portal, ShardConfig, TargetConfig};
+use crate::config::{Admission, AuthConfig, Portal, ShardConfig, TargetConfig};
 
 impl ShardConfig {
     /// Returns a target by number.
@@ -100,6 +102,14 @@ pub(crate) struct LoginDirectory<'a> {
 }
 
 impl LoginDirectory<'_> {
+    /// Returns how an initiator must authenticate.
+    fn auth(&self, realm: Realm, initiator: &IscsiName) -> Option<&AuthConfig> {
+        Some(match realm {
+            Realm::Discovery => &self.config.discovery.auth,
+            Realm::Target(id) => self.config.target(id)?.auth_of(initiator.as_str()),
+        })
+    }
+
     /// Returns whether the target can accept another session of `initiator`. One existing session of the same
     /// initiator is not counted, because the login may replace it (session reinstatement).
     fn has_room(&self, target: &TargetConfig, initiator: &IscsiName) -> bool {
@@ -125,7 +135,7 @@ impl Directory for LoginDirectory<'_> {
         }
         let found =
             if self.has_room(target, initiator) { TargetLookup::Found } else { TargetLookup::AtSessionLimit };
-        let (auth, _) = target.auth_of(initiator.as_str());
+        let auth = &target.auth_of(initiator.as_str()).policy;
         found(TargetAccess {
             target: target.id,
             portal_group: portal.group,
@@ -140,19 +150,33 @@ impl Directory for LoginDirectory<'_> {
         if !discovery.enabled || self.draining {
             return DiscoveryAccess::NotServed;
         }
-        DiscoveryAccess::Granted { auth: discovery.auth.clone(), keys: discovery.keys.clone() }
+        DiscoveryAccess::Granted { auth: discovery.auth.policy.clone(), keys: discovery.keys.clone() }
     }
 
     fn portal_group(&self, via: &ConnectionPath) -> PortalGroupTag {
         self.config.portal(via).map_or(PortalGroupTag(1), |portal| portal.group)
     }
 
+    fn is_tls(&self, portal: PortalId) -> bool {
+        self.config.portals.iter().any(|known| known.id == portal && known.tls)
+    }
+
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret> {
-        let users: &[Credentials] = match realm {
-            Realm::Discovery => &self.config.discovery.users,
-            Realm::Target(id) => self.config.target(id)?.auth_of(initiator.as_str()).1,
-        };
-        users.iter().find(|known| known.name == user).map(|known| known.secret.clone())
+        self.auth(realm, initiator)?
+            .users
+            .iter()
+            .find(|known| known.name == user)
+            .map(|known| known.secret.clone())
+    }
+
+    fn password_record(
+        &self,
+        realm: Realm,
+        initiator: &IscsiName,
+        user: &str,
+    ) -> Option<Arc<PasswordRecord>> {
+        let passwords = self.auth(realm, initiator)?.passwords.as_ref()?;
+        Some(Arc::clone(passwords.answering(user)))
     }
 
     fn find_session(&self, _query: &SessionQuery<'_>) -> Option<SessionInfo> {

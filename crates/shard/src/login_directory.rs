@@ -68,13 +68,16 @@ impl ShardConfig {
     }
 
     /// Returns the addresses of `target` for an initiator that connected through `via`, in the order in which
-    /// it should try them: the address of this connection first.
+    /// it should try them: the address of this connection first. An address does not tell whether it is one
+    /// with TLS, so that an initiator gets those of the kind that it uses.
     fn addresses(
         &self,
         target: &TargetConfig,
         via: &ConnectionPath,
     ) -> alloc::vec::Vec<(TargetAddress, PortalGroupTag)> {
+        let has_tls = self.portal(via).is_some_and(|portal| portal.tls);
         let served = self.portals.iter().filter(|portal| target.port_at(portal.id).is_some());
+        let served = served.filter(|portal| portal.tls == has_tls);
         let (asked, others): (alloc::vec::Vec<_>, _) = served.partition(|portal| portal.id == via.portal);
         let others: alloc::vec::Vec<_> = others;
         asked

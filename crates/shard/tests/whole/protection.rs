@@ -4,6 +4,10 @@ use base::state_machine::PortalId;
 use base::units::Lba;
 use device::contract::{Access, RelativePort};
 use iscsi::name::PortalGroupTag;
+use iscsi::pdu::login_response::LoginResponse;
+use iscsi::pdu::text_request::TextRequest;
+use iscsi::pdu::{Itt, PduHeader as _, Ttt};
+use iscsi::serial::{CmdSn, StatSn};
 use scsi::copy::ListId;
 use scsi::copy::cscd::{Cscd, CscdId};
 use scsi::copy::list::{CopyList, Format};
@@ -13,7 +17,7 @@ use shard::admin::ShardEvent;
 use shard::config::{InitiatorEntry, LunEntry, Portal, ShardConfig};
 use target::units::UnitId;
 
-use crate::pair::{BLOCK, Initiator, World, config, pattern, ram, unit_config};
+use crate::pair::{BLOCK, Initiator, World, config, login_request, pattern, pdu, ram, unit_config};
 use crate::{ALICE, BOB, CHECK, GOOD};
 
 /// LUN 0 is for every session, LUN 1 only for encrypted ones. Portal 1 has TLS.
@@ -92,6 +96,41 @@ fn a_lun_that_must_be_encrypted_is_there_over_tls_only() {
     assert_eq!(sealed.read(&mut world, 1, 0, 1).data, data);
     assert_eq!(sealed.run(&mut world, 0, &cdb, &list, 0).status, GOOD);
     assert_eq!(sealed.read(&mut world, 0, 1, 1).data, data);
+}
+
+/// An initiator without TLS cannot use the portal with TLS, and one with TLS must not be led to the other.
+#[test]
+fn discovery_lists_the_portals_of_the_kind_that_the_initiator_uses() {
+    let mut config = two_portals();
+    for (id, of) in [(2, 0), (3, 1)] {
+        let bound = Some(([192, 0, 2, 1], 3260 + u16::try_from(id).unwrap()).into());
+        config.portals.push(Portal { id: PortalId(id), bound, ..config.portals[of].clone() });
+        config.targets[0].ports.push((PortalId(id), RelativePort(1)));
+    }
+    let mut world = World::new(config, vec![ram(), ram()]);
+    for (portal, other) in [(0, "192.0.2.1:3262"), (1, "192.0.2.1:3263")] {
+        world.portal = PortalId(portal);
+        let conn = world.connect();
+        let login = format!("InitiatorName={ALICE}\0SessionType=Discovery\0");
+        world.send(conn, &pdu(login_request(1).encode(), login.as_bytes()));
+        let (bhs, _) = world.receive(conn).expect("a login response");
+        let response = LoginResponse::decode(&bhs).unwrap();
+        let request = TextRequest {
+            immediate: false,
+            is_final: true,
+            continues: false,
+            lun: 0,
+            itt: Itt(2),
+            ttt: Ttt::NONE,
+            cmd_sn: CmdSn(1),
+            exp_stat_sn: StatSn(response.sn.stat_sn.0 + 1),
+        };
+        world.send(conn, &pdu(request.encode(), b"SendTargets=All\0"));
+        let (_, text) = world.receive(conn).expect("a text response");
+        let text = String::from_utf8(text).unwrap();
+        let listed: Vec<_> = text.split_terminator('\0').skip(1).collect();
+        assert_eq!(listed, ["TargetAddress=127.0.0.1:3260,1", &format!("TargetAddress={other},1")]);
+    }
 }
 
 #[test]

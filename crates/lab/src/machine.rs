@@ -58,8 +58,8 @@ impl ProcessorTime {
     /// Returns the share of idle time since then, in percent. What a hypervisor took away is not idle.
     pub fn idle_percent_since(self, before: Self) -> Option<f64> {
         let all = self.all.checked_sub(before.all).filter(|ticks| *ticks > 0)?;
-        let idle = self.idle.saturating_sub(before.idle);
-        Some(crate::bed::to_f64(idle) / crate::bed::to_f64(all) * 100.0)
+        let ticks = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+        Some(ticks(self.idle.saturating_sub(before.idle)) / ticks(all) * 100.0)
     }
 }
 

@@ -30,8 +30,8 @@ const FILL_DEPTH: usize = 8;
 /// What to do without the rights to make a bed.
 const OTHERWISE: &str = ", or name a target: targe lab digests iscsi://HOST/IQN/LUN";
 
-/// The duration of a calibration of a link with a rate limit, in seconds: what waits in the buffers of a socket
-/// at the start is less than 1 % of what it counts at 1 Gbit/s.
+/// The duration of a calibration of a link with a rate limit, in seconds: what waits in the buffers of a
+/// socket at the start is less than 1 % of what it counts at 1 Gbit/s.
 const CALIBRATION_S: f64 = 2.0;
 /// The duration of a calibration of a link without one, which is compared with nothing.
 const UNLIMITED_CALIBRATION_S: f64 = 0.7;

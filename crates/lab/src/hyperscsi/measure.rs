@@ -28,8 +28,8 @@ const GROUP: &str = "lab";
 const FILL_BLOCK: u32 = 1 << 20;
 const FILL_DEPTH: usize = 8;
 
-/// The duration of a calibration by TCP, and of one by bare frames, of a link with a rate limit: what waits in
-/// the buffers of a socket at the start is less than 1 % of what it counts at 1 Gbit/s.
+/// The duration of a calibration by TCP, and of one by bare frames, of a link with a rate limit: what waits
+/// in the buffers of a socket at the start is less than 1 % of what it counts at 1 Gbit/s.
 const CALIBRATION: Duration = Duration::from_secs(2);
 /// The same of a link without one, which is compared with nothing.
 const UNLIMITED_CALIBRATION: Duration = Duration::from_millis(600);

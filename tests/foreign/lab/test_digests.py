@@ -27,7 +27,7 @@ link = ["1G", "unshaped"]
 SETTINGS = ("none", "header", "data", "both")
 # A plan that takes longer than any test waits, and the time after which it has measured something, seconds.
 ENDLESS = 'rounds = 1000\nseconds = 0.1\nwarmup = 0.0\nmtu = [1500]\ndepth = [8]\nblock = ["4K"]\nload = [100]\nlink = ["unshaped"]\n'
-BEGUN_S = 4
+BEGUN_S = 10
 
 
 @pytest.fixture

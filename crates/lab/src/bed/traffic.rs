@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::namespace::system;
 use super::{Bed, ETHERNET_HEADER_LEN, LinkPlan, Namespace, WIRE_OVERHEAD, to_f64};
 use crate::experiment::LabError;
+use crate::machine::with_idle_percent;
 
 /// The EtherType for local experiments (IEEE 802).
 const ETHER_TYPE: u16 = 0x88b5;
@@ -45,6 +46,8 @@ pub struct BareFrames {
     /// The deviation from the rate of the link, counted as a wire does, in percent; none for a link that is
     /// not shaped.
     pub deviation_percent: Option<f64>,
+    /// How idle all processors of the machine were meanwhile, in percent.
+    pub idle_percent: Option<f64>,
 }
 
 /// Measures how much payload bare frames of the link's MTU carry to the initiator's host.
@@ -54,22 +57,25 @@ pub struct BareFrames {
 pub fn frame_rate(bed: &Bed, span: Duration) -> Result<BareFrames, LabError> {
     let open = || RawPort::open(INTERFACE, Some(ETHER_TYPE), RECEIVE_BYTES);
     let stop = AtomicBool::new(false);
-    let rate = std::thread::scope(|scope| {
-        let sending = scope.spawn(|| bed.target().run(|| blast(&open()?, &stop)));
-        let received = bed.initiator().run(|| Ok(receive(&mut open()?, span)));
-        stop.store(true, Ordering::Relaxed);
-        let sent = sending.join();
-        let received = received.and_then(|received| received.map_err(|why: PortError| refused(&why)));
-        match sent {
-            Ok(Ok(Err(why))) => Err(refused(&why)),
-            _ => received,
-        }
-    })?;
+    let (rate, idle_percent) = with_idle_percent(|| {
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| bed.target().run(|| blast(&open()?, &stop)));
+            let received = bed.initiator().run(|| Ok(receive(&mut open()?, span)));
+            stop.store(true, Ordering::Relaxed);
+            let sent = sending.join();
+            let received = received.and_then(|received| received.map_err(|why: PortError| refused(&why)));
+            match sent {
+                Ok(Ok(Err(why))) => Err(refused(&why)),
+                _ => received,
+            }
+        })
+    });
+    let rate = rate?;
     let LinkPlan { mtu, rate_bits } = bed.link();
     let (payload, overhead) = (f64::from(mtu), f64::from(WIRE_OVERHEAD));
     let bits = rate * (payload + overhead) * 8.0;
     let deviation_percent = rate_bits.map(|wanted| (bits / to_f64(wanted) - 1.0) * 100.0);
-    Ok(BareFrames { payload: rate * payload, deviation_percent })
+    Ok(BareFrames { payload: rate * payload, deviation_percent, idle_percent })
 }
 
 fn refused(why: &PortError) -> LabError {

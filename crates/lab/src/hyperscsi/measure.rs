@@ -28,9 +28,11 @@ const GROUP: &str = "lab";
 const FILL_BLOCK: u32 = 1 << 20;
 const FILL_DEPTH: usize = 8;
 
-/// The durations of a calibration by TCP in seconds, and by bare frames.
-const CALIBRATION_S: f64 = 0.7;
-const FRAMES: Duration = Duration::from_millis(500);
+/// The duration of a calibration by TCP, and of one by bare frames, of a link with a rate limit: what waits
+/// in the buffers of a socket at the start is less than 1 % of what it counts at 1 Gbit/s.
+const CALIBRATION: Duration = Duration::from_secs(2);
+/// The same of a link without one, which is compared with nothing.
+const UNLIMITED_CALIBRATION: Duration = Duration::from_millis(600);
 
 /// Where frames are lost, a measurement takes so many times longer: single timeouts make it uneven.
 const LONGER_WITH_LOSS: f64 = 3.0;
@@ -93,7 +95,9 @@ impl TestPaths {
     /// Measures what the link of the path without a relay carries bare.
     pub(super) fn bounds(&self) -> Result<Bounds, LabError> {
         let bed = &self.direct.bed;
-        let (tcp, frames) = (bed.calibrate(CALIBRATION_S)?, frame_rate(bed, FRAMES)?);
+        let is_limited = bed.link().rate_bits.is_some();
+        let span = if is_limited { CALIBRATION } else { UNLIMITED_CALIBRATION };
+        let (tcp, frames) = (bed.calibrate(span.as_secs_f64())?, frame_rate(bed, span)?);
         Ok(Bounds { link: bed.link(), tcp, frames })
     }
 

@@ -136,10 +136,12 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
     let titles = [
         ("link", ""),
         ("bare frames", "MB/s"),
+        ("idle processors", "%"),
         ("deviation", "%"),
         ("TCP to the target", "MB/s"),
         ("TCP to the initiator", "MB/s"),
         ("TCP by the framing", "MB/s"),
+        ("idle processors", "%"),
         ("deviation", "%"),
     ];
     let no_limit = |value: Option<f64>| value.map_or_else(|| Cell::Absent("no limit".to_owned()), finite);
@@ -147,10 +149,12 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
         vec![
             Cell::Text(link_text(found.link)),
             finite(found.frames.payload / 1e6),
+            finite(found.frames.idle_percent.unwrap_or(f64::NAN)),
             no_limit(found.frames.deviation_percent),
             finite(found.tcp.to_target / 1e6),
             finite(found.tcp.to_initiator / 1e6),
             no_limit(found.tcp.expected.map(|rate| rate / 1e6)),
+            finite(found.tcp.idle_percent.unwrap_or(f64::NAN)),
             no_limit(found.tcp.deviation_percent()),
         ]
     });

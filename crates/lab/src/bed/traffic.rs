@@ -50,16 +50,18 @@ pub struct BareFrames {
     pub idle_percent: Option<f64>,
 }
 
-/// Measures how much payload bare frames of the link's MTU carry to the initiator's host.
+/// Measures how much payload bare frames of the link's MTU carry to the initiator's host. The frames are
+/// different ones, one after another out of so many bytes of memory, as those that carry a disk; with 0, one
+/// frame is sent again and again, which stays in the sender's cache.
 ///
 /// # Errors
 /// [`LabError`]
-pub fn frame_rate(bed: &Bed, span: Duration) -> Result<BareFrames, LabError> {
+pub fn frame_rate(bed: &Bed, memory: usize, span: Duration) -> Result<BareFrames, LabError> {
     let open = || RawPort::open(INTERFACE, Some(ETHER_TYPE), RECEIVE_BYTES);
     let stop = AtomicBool::new(false);
     let (rate, idle_percent) = with_idle_percent(|| {
         std::thread::scope(|scope| {
-            let sending = scope.spawn(|| bed.target().run(|| blast(&open()?, &stop)));
+            let sending = scope.spawn(|| bed.target().run(|| blast(&open()?, memory, &stop)));
             let received = bed.initiator().run(|| Ok(receive(&mut open()?, span)));
             stop.store(true, Ordering::Relaxed);
             let sent = sending.join();
@@ -83,11 +85,17 @@ fn refused(why: &PortError) -> LabError {
 }
 
 /// Sends full frames as fast as the interface takes them.
-fn blast(opened: &RawPort, stop: &AtomicBool) -> Result<(), PortError> {
+fn blast(opened: &RawPort, memory: usize, stop: &AtomicBool) -> Result<(), PortError> {
     let frame = frame(usize::from(ETHERNET_HEADER_LEN) + opened.mtu());
+    let all = frame.repeat((memory / frame.len()).max(1));
+    let mut next = all.chunks_exact(frame.len()).cycle();
     let mut port = RawPort::open(INTERFACE, Some(ETHER_TYPE), 1 << 20)?;
     while !stop.load(Ordering::Relaxed) {
-        if port.send(std::iter::repeat_n(frame.as_slice(), BATCH)).done < BATCH {
+        let done = port.send(next.clone().take(BATCH)).done;
+        if let Some(last) = done.checked_sub(1) {
+            next.nth(last);
+        }
+        if done < BATCH {
             let _ = poll(&mut [PollFd::new(&port, PollFlags::OUT)], Some(&WAIT));
         }
     }

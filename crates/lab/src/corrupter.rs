@@ -82,8 +82,9 @@ struct State {
     sockets: Vec<TcpStream>,
 }
 
-/// The time limit for connecting to the target. A target with a short queue of connections leaves those beyond
-/// it without an answer until it has accepted others: istgt has a queue of two and takes seconds for each.
+/// The time limit for connecting to the target. A target with a short queue of connections leaves those
+/// beyond it without an answer until it has accepted others: istgt has a queue of two and takes seconds for
+/// each.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
 
 impl Corrupter {

@@ -135,7 +135,40 @@ const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::target_process::PrivateDirectory;
+
+    #[test]
+    fn a_client_that_trusts_the_certificate_accepts_its_address_and_no_other() {
+        let directory = PrivateDirectory::create().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            path
+        };
+        let [ours, other] = [0; 2].map(|_| SelfSigned::create(Ipv4Addr::LOCALHOST).unwrap());
+        let (certificate, key) = (write("a.crt", &ours.certificate), write("a.key", &ours.key));
+        let stranger = write("b.crt", &other.certificate);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tls::ServerSettings::read(&certificate, &key, None).unwrap();
+        let _portal = tls::Portal::start(listener, server, Arc::new(drop)).unwrap();
+        for (trusted, name, is_accepted) in [
+            (&certificate, "127.0.0.1", true),
+            (&certificate, "127.0.0.2", false),
+            (&stranger, "127.0.0.1", false),
+        ] {
+            let client = tls::ClientSettings::read(Some(trusted), None).unwrap();
+            let made = tls::connect(address, name, &client, Duration::from_secs(10));
+            assert_eq!(made.is_ok(), is_accepted, "{name}: {made:?}");
+        }
+    }
 
     #[test]
     fn base64_is_that_of_the_standard() {

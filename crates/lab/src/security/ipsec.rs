@@ -48,8 +48,13 @@ impl Tunnels {
             Err(kernel) => match open_strongswan(bed, stop) {
                 Ok(daemons) => {
                     tunnels.daemons = daemons;
-                    "strongSwan's ESP in user space (kernel-libipsec), since the kernel has none"
-                        .clone_into(&mut tunnels.carrier);
+                    let cubic = use_cubic(bed).err();
+                    let note = cubic.map_or_else(String::new, |why| {
+                        format!("; TCP through it uses the congestion control of this machine ({why})")
+                    });
+                    tunnels.carrier = format!(
+                        "strongSwan's ESP in user space (kernel-libipsec), since the kernel has none{note}"
+                    );
                 }
                 Err(why) => {
                     let why = format!("the kernel has no ESP ({kernel}), and {why}");
@@ -119,6 +124,24 @@ fn open_kernel(bed: &Bed, protection: Protection) -> Result<(), String> {
 
 /// SPIs below are reserved (RFC 4303 §2.1).
 const SPI_MIN: u32 = 256;
+
+/// Lets TCP through the tunnels of strongSwan use CUBIC, as on the link itself: replaces the routes of the
+/// daemons by the same with a metric more.
+fn use_cubic(bed: &Bed) -> Result<(), String> {
+    let route = |[own, other]: TunnelEnds| {
+        format!(
+            "route replace {other}/32 dev {TUN} table {ROUTE_TABLE} src {own} proto static congctl cubic\n"
+        )
+    };
+    let ends: Vec<TunnelEnds> = BY_TUNNEL.into_iter().filter_map(Protection::tunnel).collect();
+    let initiator: String = ends.iter().copied().map(route).collect();
+    let target: String = ends.iter().map(|[initiator, target]| route([*target, *initiator])).collect();
+    ip_batch(bed.initiator(), &initiator).and_then(|()| ip_batch(bed.target(), &target))
+}
+
+/// The interface of kernel-libipsec, and the table of strongSwan's routes.
+const TUN: &str = "ipsec0";
+const ROUTE_TABLE: u32 = 220;
 
 /// Runs commands of `ip`, which reads them from its standard input: their arguments are keys.
 fn ip_batch(host: &Namespace, commands: &str) -> Result<(), String> {

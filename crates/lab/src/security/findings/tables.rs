@@ -10,6 +10,9 @@ use crate::statistics::{Change, estimate};
 
 const NOT_MEASURED: &str = "not measured";
 
+/// The value of a quantity in a sample.
+type Quantity = fn(&Sample) -> Option<f64>;
+
 /// Returns a table for each path with the throughput of each protection.
 pub(super) fn throughput(measured: &Measured) -> Vec<Table> {
     let shown = shown(measured);
@@ -66,7 +69,7 @@ pub(super) fn ratios(measured: &Measured, comparisons: &[Comparison]) -> Vec<Tab
 pub(super) fn latency(measured: &Measured) -> Vec<Table> {
     let shown = shown(measured);
     let titles = with_workload(shown.iter().map(|protection| (protection.title().to_owned(), "µs")));
-    let percentiles: [(&str, fn(&Sample) -> Option<f64>); 2] =
+    let percentiles: [(&str, Quantity); 2] =
         [("Median latency", |sample| sample.p50), ("99th percentile of latency", |sample| sample.p99)];
     let tables = percentiles.into_iter().flat_map(|(caption, of)| {
         by_path(
@@ -94,8 +97,7 @@ pub(super) fn processor_time(measured: &Measured) -> Vec<Table> {
         |_| true,
         |samples| {
             let both = |protection: &Protection| {
-                let parts: [fn(&Sample) -> Option<f64>; 2] =
-                    [|sample| Some(sample.user), |sample| Some(sample.system)];
+                let parts: [Quantity; 2] = [|sample| Some(sample.user), |sample| Some(sample.system)];
                 parts.map(|of| values(samples, *protection, of))
             };
             shown.iter().flat_map(both).collect()
@@ -209,9 +211,8 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
                 if samples.values(layer, throughput_of).is_empty() {
                     continue;
                 }
-                let change = |of: fn(&Sample) -> Option<f64>| {
-                    change_cell(change_of(samples, Protection::Ipsec, layer, of).as_ref())
-                };
+                let change =
+                    |of: Quantity| change_cell(change_of(samples, Protection::Ipsec, layer, of).as_ref());
                 rows.push(vec![
                     Cell::Text(format!("{}, {}", samples.cell.path(), samples.cell.workload())),
                     text("this run"),

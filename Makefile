@@ -13,7 +13,12 @@ SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package tar
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
 PYTEST := /usr/bin/python3 -m pytest
-.PHONY: help demo test sanitize package sim sim-planted test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-hostile test-reload test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build tidy packages
+# What `make bench` measures, and beside which other binary of targe.
+PLAN ?= bench/speed.toml
+BESIDE ?=
+# The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
+AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-hostile test-reload test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +36,9 @@ sim-planted:  ## bugs planted on purpose: the simulator must find each within SE
 	$(SIM) --features planted
 	cargo test --locked -p targe-device --features planted planted_bugs
 	cargo test --locked -p targe-shard --features planted planted_bugs
+
+risk-simulation:  ## PDUS=1000000 damaged PDUs between both ends in memory, from SEED=1: both digests must detect every one of them
+	$(SIM) --bin targe-risk-simulation
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	$(PYTEST) tests/foreign/libiscsi --server $(SERVER) $(ARGS)
@@ -92,9 +100,11 @@ sanitize:  ## the crates with unsafe code under AddressSanitizer, by hand; needs
 fuzz: packages  ## what a hostile peer can send, by libFuzzer, a short time for each target
 	$(PYTEST) tests/fuzz $(ARGS)
 
-bench: build packages  ## targe beside tgt and a bare TCP echo, as ratios
-	$(CARGO) build --release --locked --package targe-load
-	bench/run $(ARGS)
+bench: build packages  ## targe beside tgt and a bare echo, by the laboratory: PLAN=FILE for another plan, BESIDE=BINARY for another build of targe, ARGS="--rival ram"
+	@mkdir -p out/bench/bin
+	$(if $(BESIDE),ln -sf $(abspath $(BESIDE)) out/bench/bin/targe-other-build)
+	PATH="$(CURDIR)/out/bench/bin:$$PATH" $(AS_ROOT) $(TARGE) lab targets --plan $(PLAN) --rivals bench/rivals --rival tgt \
+		$(if $(BESIDE),--rival other-build) --out out/bench/targets-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, between network namespaces, as ratios
 	$(CARGO) build --release --locked --package targe-load

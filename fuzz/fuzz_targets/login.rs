@@ -14,6 +14,7 @@ use iscsi::name::Isid;
 use iscsi::negotiate::KeyPolicy;
 use iscsi::negotiate::full_feature::{NO_TAG, TargetText, TextContext, TextRequest};
 use libfuzzer_sys::fuzz_target;
+use security::opaque::Password;
 
 fuzz_target!(|input: &[u8]| {
     let Some((first, rest)) = input.split_first() else { return };
@@ -46,7 +47,7 @@ fn to_target(first: u8, rest: &[u8]) {
             data,
         };
         match login.handle(Instant::ORIGIN, &request, &site) {
-            LoginStep::Continue(response) => {
+            LoginStep::Continue(response) | LoginStep::PermitGuess { response, .. } => {
                 assert!(response.data.len() <= 8192 && !(response.transit && response.cont));
             }
             LoginStep::Complete { response, outcome } => {
@@ -86,6 +87,9 @@ fn converse(site: &Site, outcome: &LoginOutcome, operations: Operations<'_>) {
 /// Each operation is a response: T, C, NSG and CSG as on the wire, and its text.
 fn to_initiator(first: u8, rest: &[u8]) {
     let auth = match first & 3 {
+        _ if first & 0x10 != 0 => {
+            AuthPlan::Opaque { user: "user".into(), password: Password::new(b"in no input").unwrap() }
+        }
         0 => AuthPlan::None,
         which => AuthPlan::Chap {
             algorithms: Algorithms::ALL,
@@ -94,7 +98,7 @@ fn to_initiator(first: u8, rest: &[u8]) {
             or_none: which & 2 != 0,
         },
     };
-    let proves = matches!(auth, AuthPlan::Chap { peer: Some(_), .. });
+    let proves = matches!(auth, AuthPlan::Chap { peer: Some(_), .. } | AuthPlan::Opaque { .. });
     let stages = match first >> 2 & 3 {
         0 => LoginStages::SecurityOnly,
         1 => LoginStages::OperationalOnly,
@@ -123,6 +127,8 @@ fn to_initiator(first: u8, rest: &[u8]) {
         };
         match login.handle(&response) {
             InitiatorLoginStep::Send(next) => assert!(!(next.transit && next.cont)),
+            // No target without the record sends an answer that the slow step accepts.
+            InitiatorLoginStep::Stretch => break,
             InitiatorLoginStep::Complete(done) => {
                 assert!(!done.peer_authenticated, "a target proved itself without the secret");
                 assert!(

@@ -7,6 +7,7 @@ pub mod unit;
 pub mod whole;
 
 use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
 
 use base::bytes::Reader;
 use base::state_machine::{AcceptInfo, PortalId};
@@ -17,13 +18,14 @@ use iscsi::login::directory::{
 };
 use iscsi::name::{IscsiName, PortalGroupTag, Tsih};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy, SessionParameters};
+use security::opaque::{Password, PasswordRecord, StretchCost};
 
 /// The target that seeds name.
 pub const TARGET: &str = "iqn.2026-11.com.example:disk";
 
 /// Who is served what.
 pub struct Site {
-    /// Whether CHAP is required.
+    /// Whether CHAP or the password login is required.
     pub guarded: bool,
     /// Whether every key has a limit below its default.
     pub strict: bool,
@@ -37,7 +39,7 @@ impl Site {
 
     fn auth(&self) -> AuthPolicy {
         let chap = if self.guarded { Algorithms::ALL } else { Algorithms::NONE };
-        AuthPolicy { allows_none: !self.guarded, chap, own: Some(itself()) }
+        AuthPolicy { allows_none: !self.guarded, chap, own: Some(itself()), opaque: self.guarded }
     }
 
     fn keys(&self) -> KeyPolicy {
@@ -63,6 +65,13 @@ pub fn user() -> Credentials {
 pub fn itself() -> Credentials {
     Credentials { name: "target".into(), secret: Secret::new(b"nor does any hold this one").unwrap() }
 }
+
+/// The record of every user's password, which no input holds.
+pub static RECORD: LazyLock<Arc<PasswordRecord>> = LazyLock::new(|| {
+    let password = Password::new(b"no input holds this password").unwrap();
+    let cost = StretchCost { memory_kib: 8, passes: 1, lanes: 1 };
+    Arc::new(PasswordRecord::make(&password, "user", cost, [5; 32]).unwrap())
+});
 
 /// A connection that arrives.
 pub fn arrival() -> AcceptInfo {
@@ -96,6 +105,10 @@ impl Directory for Site {
         (name == user().name).then(|| user().secret)
     }
 
+    fn password_record(&self, _: Realm, _: &IscsiName, _: &str) -> Option<Arc<PasswordRecord>> {
+        Some(RECORD.clone())
+    }
+
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
         (query.tsih == Tsih(1)).then(|| SessionInfo {
             tsih: Tsih(1),
@@ -103,6 +116,7 @@ impl Directory for Site {
             parameters: SessionParameters { max_connections: 2, ..SessionParameters::default() },
             connections: 1,
             has_cid: query.cid.0 == 1,
+            password_login: None,
         })
     }
 

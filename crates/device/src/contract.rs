@@ -58,7 +58,7 @@ pub enum Access {
     /// Every command.
     ReadWrite,
     /// No command that changes something another nexus observes: such commands end with WRITE PROTECTED, and
-    /// resets of the unit are rejected.
+    /// resets of the unit are not authorized.
     ReadOnly,
 }
 
@@ -243,8 +243,8 @@ pub enum TmfOutcome {
     NoSuchTask,
     /// The function is not supported.
     NotSupported,
-    /// The function was refused.
-    Rejected,
+    /// The nexus may not perform the function.
+    NotAuthorized,
 }
 
 /// Identifies a call from one unit to another, on the caller's side.

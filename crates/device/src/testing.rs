@@ -1,5 +1,10 @@
 //! The fixture of the unit's tests: a [`Rig`] is a logical unit with two nexuses that a test sends commands
 //! for.
+//!
+//! The test `in_process` of `target` compiles this file and the files of tests that use it a second time.
+//! There `crate::unit::LogicalUnit` is a unit behind a transport, so that every call and every event of a rig
+//! passes through `target` and the traits of `transport`. What only a test beside the unit can see does not
+//! belong here, but into a file of tests that `in_process` does not compile.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -190,28 +195,41 @@ impl Rig {
         data_in_len: usize,
         data_out_len: usize,
     ) -> TaskKey {
-        let key = TaskKey(self.next_key);
-        self.next_key += 1;
-        self.unit.execute(
-            Instant::ORIGIN,
-            Command {
-                nexus,
-                key,
-                attribute,
-                priority: 0,
-                cdb: Cdb::from_bytes(cdb).unwrap(),
-                data_in_len: u32::try_from(data_in_len).unwrap(),
-                data_out_len: u32::try_from(data_out_len).unwrap(),
-            },
-        );
+        let command = self.command(nexus, attribute, cdb, data_in_len, data_out_len);
+        let key = command.key;
+        self.unit.execute(Instant::ORIGIN, command);
         self.drain();
         key
+    }
+
+    fn command(
+        &mut self,
+        nexus: NexusId,
+        attribute: TaskAttribute,
+        cdb: &[u8],
+        data_in_len: usize,
+        data_out_len: usize,
+    ) -> Command {
+        let key = TaskKey(self.next_key);
+        self.next_key += 1;
+        Command {
+            nexus,
+            key,
+            attribute,
+            priority: 0,
+            cdb: Cdb::from_bytes(cdb).unwrap(),
+            data_in_len: u32::try_from(data_in_len).unwrap(),
+            data_out_len: u32::try_from(data_out_len).unwrap(),
+        }
     }
 
     /// Runs a command to its end: the initiator accepts `room` bytes and sends `out`.
     #[track_caller]
     pub(crate) fn run(&mut self, nexus: NexusId, cdb: &[u8], room: usize, out: &[u8]) -> Reply {
-        let key = self.start(nexus, cdb, room, out.len());
+        let command = self.command(nexus, TaskAttribute::Simple, cdb, room, out.len());
+        let key = command.key;
+        self.unit.execute_with(Instant::ORIGIN, command, out);
+        self.drain();
         self.finish(key, out)
     }
 
@@ -296,6 +314,19 @@ impl Rig {
     pub(crate) fn write(&mut self, lba: u64, data: &[u8]) {
         let blocks = u32::try_from(data.len()).unwrap() / self.unit.block_size().bytes();
         self.run(A, &cdb_16(0x8a, 0, lba, blocks), 0, data).good();
+    }
+
+    /// Sets bits of the control mode page by MODE SELECT of A, of which B is notified. `byte` counts from the
+    /// start of the page.
+    #[track_caller]
+    pub(crate) fn set_control_bits(&mut self, byte: usize, bits: u8) {
+        const HEADER: usize = 4;
+        let mut list = self.run(A, &[0x1a, 8, 0x0a, 0, 255, 0], 255, &[]).good();
+        list[..HEADER].fill(0);
+        list[HEADER] &= 0x3f;
+        list[HEADER + byte] |= bits;
+        self.run(A, &[0x15, 0x10, 0, 0, u8::try_from(list.len()).unwrap(), 0], 0, &list).good();
+        self.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
     }
 
     /// Takes all events of the unit.

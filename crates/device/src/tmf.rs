@@ -16,7 +16,7 @@ impl LogicalUnit {
     /// is answered.
     pub(crate) fn run_tmf(&mut self, nexus: NexusId, function: Tmf) -> (TmfOutcome, Vec<TaskId>) {
         if !self.may_manage(nexus, function) {
-            return (TmfOutcome::Rejected, Vec::new());
+            return (TmfOutcome::NotAuthorized, Vec::new());
         }
         let aborted = match function {
             Tmf::AbortTask(key) => match self.abort_task(nexus, key) {
@@ -47,7 +47,7 @@ impl LogicalUnit {
     }
 
     /// Returns whether `nexus` may perform `function`. A nexus with read-only access may abort only its own
-    /// tasks. When a reset is rejected, its host ends the session, which has the effect of the reset for that
+    /// tasks. When a reset is refused, its host ends the session, which has the effect of the reset for that
     /// host.
     fn may_manage(&self, nexus: NexusId, function: Tmf) -> bool {
         let is_for_all = match function {

@@ -73,8 +73,8 @@ pub mod endpoint {
     pub use security::opaque::Password;
 
     pub use crate::url::{
-        BadOption, Endpoint, KEYS, Login, OptionKey, Options, PASSWORD_VARIABLE, Protection, Scheme,
-        TARGET_PASSWORD_VARIABLE, TlsOptions, Transport,
+        AuthMethod, BadOption, Endpoint, KEYS, Login, OptionKey, Options, PASSWORD_VARIABLE, Protection,
+        Scheme, TARGET_PASSWORD_VARIABLE, TlsOptions, Transport,
     };
 }
 

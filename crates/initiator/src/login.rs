@@ -158,7 +158,7 @@ fn plan_ether(url: &Url, secrets: &dyn Secrets) -> Result<ether::SessionPlan, Pl
     let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
     let group = url.endpoint.login.user.as_deref().unwrap_or_default();
     let group = GroupName::new(group).ok_or_else(|| PlanError::EtherName(group.to_owned()))?;
-    let password = url.endpoint.login.group_password(options, secrets)?;
+    let password = url.endpoint.login.own_password(options, secrets)?;
     let isid = options.isid.unwrap_or_else(|| random_isid().0);
     let mut plan = ether::SessionPlan::new(name(&initiator)?, isid, group, password, name(&url.target)?);
     adjust(&mut plan, options);

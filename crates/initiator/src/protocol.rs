@@ -7,6 +7,7 @@ use hyperscsi::initiator::contract as ether;
 use hyperscsi::initiator::session::Session as EtherSession;
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{Event, SessionStats};
+use security::opaque::{StretchJob, StretchResult};
 use transport::command::Cdb;
 use transport::initiator::{InitiatorTransport, SubmitError, TaskId, TmfId, TmfParameters};
 use transport::task_management::TmfFunction;
@@ -93,6 +94,22 @@ impl ProtocolSession {
         match self {
             Self::Iscsi(session) => session.poll_event().map(ProtocolEvent::Iscsi),
             Self::HyperScsi(ether) => ether.session.poll_event().map(ProtocolEvent::HyperScsi),
+        }
+    }
+
+    /// Returns the slow step of a password login when one is due.
+    pub(crate) fn poll_job(&mut self) -> Option<StretchJob> {
+        match self {
+            Self::Iscsi(session) => session.poll_job(),
+            Self::HyperScsi(ether) => ether.session.poll_job(),
+        }
+    }
+
+    /// Handles the result of the slow step.
+    pub(crate) fn job_done(&mut self, now: Instant, done: StretchResult) {
+        match self {
+            Self::Iscsi(session) => session.job_done(now, done),
+            Self::HyperScsi(ether) => ether.session.job_done(now, done),
         }
     }
 

@@ -78,7 +78,7 @@ pub(crate) struct Sessions {
     /// Connections that other threads could not make.
     failed_connects: VecDeque<(u32, io::Error)>,
     ports: frames::Ports,
-    /// Results of slow handshake steps that other threads have executed.
+    /// Results of slow steps of password logins that other threads have executed.
     stretched: VecDeque<(SessionId, StretchResult)>,
     pub(crate) events: VecDeque<DriverEvent>,
     /// The first byte of HyperSCSI session identifiers, by which the kernel selects their frames.
@@ -124,7 +124,7 @@ pub(crate) enum DriverRequest {
     Resolve(u32, String, u16),
     /// Opens an interface under this number, or calls [`Sessions::port_failed`] with it.
     OpenPort(EtherPort, String),
-    /// Executes the slow step of a handshake, and calls [`Sessions::job_done`].
+    /// Executes the slow step of a password login, and calls [`Sessions::job_done`].
     Stretch(SessionId, Box<StretchJob>),
 }
 

@@ -18,7 +18,7 @@ use iscsi::name::IscsiName;
 use scsi::lun::Lun;
 use security::opaque::Password;
 
-pub use query::{BadOption, KEYS, OptionKey, Options, Protection, TlsOptions};
+pub use query::{AuthMethod, BadOption, KEYS, OptionKey, Options, Protection, TlsOptions};
 
 /// The URL of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl fmt::Display for Scheme {
 /// Our name and secret, as in the URL.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// Our CHAP name, without which CHAP is not used; or the HyperSCSI group.
+    /// Our name for CHAP or the password login, without which neither is used; or the HyperSCSI group.
     pub user: Option<String>,
     /// Our secret or that of the group, if the URL contains it.
     pub password: Option<Password>,
@@ -166,6 +166,9 @@ pub enum SecretError {
         "the target can authenticate itself (target_user) only if the initiator does so too; the URL has no user"
     )]
     NoUser,
+    /// The password login has no user.
+    #[error("auth=opaque needs a user; write iscsi://USER@HOST/…")]
+    NobodyForOpaque,
     /// There is a password without a user.
     #[error("the URL has a password (password_file) but no user; write iscsi://USER@HOST/…")]
     PasswordOfNobody,
@@ -317,6 +320,12 @@ impl Login {
     /// # Errors
     /// Returns which secret is missing, and where it can be given.
     pub(crate) fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, SecretError> {
+        if options.auth == AuthMethod::Opaque {
+            let user = self.user.clone().ok_or(SecretError::NobodyForOpaque)?;
+            let password = self.own_password(options, secrets)?;
+            let password = password.ok_or_else(|| SecretError::Missing(user.clone()))?;
+            return Ok(AuthPlan::Opaque { user, password });
+        }
         let Some(user) = &self.user else {
             return match (&options.target_user, &options.password_file) {
                 (Some(_), _) => Err(SecretError::NoUser),
@@ -352,11 +361,12 @@ impl Login {
 }
 
 impl Login {
-    /// Returns the password of the group, if there is one: HyperSCSI has groups without a password.
+    /// Returns the password of the user or of the group, if there is one: HyperSCSI has groups without a
+    /// password.
     ///
     /// # Errors
     /// Returns an error if a password is given, but cannot be read.
-    pub(crate) fn group_password(
+    pub(crate) fn own_password(
         &self,
         options: &Options,
         secrets: &dyn Secrets,

@@ -43,6 +43,9 @@ impl AeadDigest {
         Self { algorithm: Algorithm::ChaCha20Poly1305, mode: AeadMode::Integrity },
     ];
 
+    /// Every AEAD digest, those that only authenticate first.
+    pub const INTEGRITY_FIRST: [Self; 4] = [Self::ALL[2], Self::ALL[3], Self::ALL[0], Self::ALL[1]];
+
     /// Returns the name of the digest in the lists of `HeaderDigest` and `DataDigest`.
     pub const fn name(self) -> &'static str {
         match (self.algorithm, self.mode) {
@@ -92,6 +95,17 @@ impl Default for GenerationLimits {
     }
 }
 
+/// The keys of a connection with an AEAD digest, as one side has them when the login is complete.
+#[derive(Debug)]
+pub struct RecordKeys {
+    /// The digest that was negotiated.
+    pub digest: AeadDigest,
+    /// Seals the PDUs that this side sends.
+    pub encryptor: Encryptor,
+    /// Opens the PDUs that this side receives.
+    pub decryptor: Decryptor,
+}
+
 /// Seals the PDUs of one direction of a connection.
 #[derive(Debug)]
 pub struct Encryptor(Direction);
@@ -119,10 +133,45 @@ impl Encryptor {
     /// sealed: a record number must not be used twice.
     pub fn seal_data(&mut self, data: &mut [u8]) -> Option<[u8; TAG_LEN]> {
         let direction = &mut self.0;
-        if !mem::take(&mut direction.expects_data) {
+        let number = direction.take_data_number()?;
+        direction.seal(number, 0, data)
+    }
+
+    /// Encrypts the data segment of the PDU whose header was sealed last from one place to another: `front`
+    /// into `out`, which is as long, and then `rest` into `rest_and_tag`, which is as long as `rest` and a
+    /// tag. The segment, with its padding, is `front` and `rest`.
+    ///
+    /// Returns `None`, and seals nothing, as [`Self::seal_data`] does; also if a length is wrong, or if the
+    /// digest does not encrypt.
+    pub fn encrypt_data(
+        &mut self,
+        (front, out): (&[u8], &mut [u8]),
+        (rest, rest_and_tag): (&[u8], &mut [u8]),
+    ) -> Option<()> {
+        let direction = &mut self.0;
+        if direction.digest.mode != AeadMode::Encrypt {
             return None;
         }
-        direction.seal(2 * direction.pdu + 1, 0, data)
+        let number = direction.take_data_number()?;
+        direction.cipher.seal_into(number, &[], (front, out), (rest, rest_and_tag))
+    }
+
+    /// Returns the tag of the data segment of the PDU whose header was sealed last, with its padding. The
+    /// segment stays as it is.
+    ///
+    /// Returns `None`, and seals nothing, as [`Self::seal_data`] does; also if the digest encrypts.
+    pub fn authenticate_data(&mut self, segment: &[u8]) -> Option<[u8; TAG_LEN]> {
+        let direction = &mut self.0;
+        if direction.digest.mode != AeadMode::Integrity {
+            return None;
+        }
+        let number = direction.take_data_number()?;
+        direction.cipher.seal(number, segment, &mut [])
+    }
+
+    /// Returns the digest.
+    pub const fn digest(&self) -> AeadDigest {
+        self.0.digest
     }
 }
 
@@ -141,14 +190,32 @@ impl Decryptor {
     /// Checks the tag of the data segment of the PDU whose header was opened last, and decrypts the segment
     /// with its padding in place.
     ///
-    /// Returns `None` if the tag does not match, or if that PDU has no data segment. The contents of `data`
-    /// are lost then; later PDUs can be opened all the same.
+    /// Returns `None` if the tag does not match, or if that PDU has no data segment, or one that was opened
+    /// before. The contents of `data` are lost then; later PDUs can be opened all the same.
     pub fn open_data(&mut self, data: &mut [u8], tag: &[u8]) -> Option<()> {
         let direction = &mut self.0;
-        if !mem::take(&mut direction.expects_data) {
+        let number = direction.take_data_number()?;
+        direction.open(number, 0, data, tag)
+    }
+
+    /// As [`Self::open_data`], but from `segment` to `out`, which is as long: one pass over the data where
+    /// the bytes must be moved anyway.
+    ///
+    /// Returns `None` as [`Self::open_data`] does. The contents of `out` must not be used then.
+    pub fn open_data_into(&mut self, segment: &[u8], tag: &[u8], out: &mut [u8]) -> Option<()> {
+        let direction = &mut self.0;
+        if segment.len() != out.len() {
             return None;
         }
-        direction.open(2 * direction.pdu + 1, 0, data, tag)
+        let number = direction.take_data_number()?;
+        match direction.digest.mode {
+            AeadMode::Encrypt => direction.cipher.open_into(number, &[], tag, (segment, out)),
+            AeadMode::Integrity => {
+                direction.cipher.open(number, segment, tag, &mut [])?;
+                out.copy_from_slice(segment);
+                Some(())
+            }
+        }
     }
 }
 
@@ -190,6 +257,11 @@ impl Direction {
         self.used.pdus += 1;
         self.used.bytes += len.header + len.data;
         self.expects_data = len.data > 0;
+    }
+
+    /// Returns the record number of the data segment of the present PDU, once.
+    fn take_data_number(&mut self) -> Option<u64> {
+        mem::take(&mut self.expects_data).then_some(2 * self.pdu + 1)
     }
 
     fn seal(&self, number: u64, readable: usize, segment: &mut [u8]) -> Option<[u8; TAG_LEN]> {

@@ -9,6 +9,9 @@
 //!
 //! This module serves both roles and knows nothing of the meaning of PDUs.
 //!
+//! With an AEAD digest the segments of a PDU are records (`docs/iscsi-aead.md` §6), which the module `opener`
+//! opens: a header before anything but its lengths is used, a data segment in its sink, or on the way to it.
+//!
 //! # After a header digest error
 //!
 //! RFC 7143 §7.8 permits two reactions: close the connection, or continue at the beginning of a later PDU if
@@ -24,14 +27,23 @@
 //! application that writes to a disk. For the same reason the receiver does not search the stream for bytes
 //! that look like a header with a matching digest: a guest that stores a captured PDU on its disk could make
 //! the target execute it.
+//!
+//! The tag of an AEAD digest does not tell which bit is wrong, so a wrong tag of a header always ends the
+//! stream.
 
+mod opener;
+
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
 use base::buffer::Buf;
 use base::state_machine::RxBuffer;
+use security::aead::TAG_LEN;
 use smallvec::SmallVec;
 
+use self::opener::Opener;
+use crate::aead::Decryptor;
 use crate::digest::{Crc32c, DIGEST_LEN, Flipped, single_flip};
 use crate::fault_injection::{self, Bug};
 use crate::pdu::{BHS_LEN, Bhs};
@@ -44,9 +56,9 @@ pub const RX_BUFFER_MIN: usize = 16 << 10;
 /// How the PDUs of a connection are framed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
-    /// Whether headers carry a digest.
+    /// Whether headers carry a CRC32C.
     pub header_digest: bool,
-    /// Whether data segments carry a digest.
+    /// Whether data segments carry a CRC32C.
     pub data_digest: bool,
     /// The longest data segment that is accepted, in bytes.
     pub data_len_max: u32,
@@ -70,6 +82,8 @@ pub struct Receiver {
     /// How many bytes of the data segment are missing.
     missing: usize,
     crc: Crc32c,
+    /// What opens the segments, if their digest is an AEAD.
+    opener: Option<Box<Opener>>,
     trailer: [u8; TRAILER_MAX],
     trailer_len: usize,
 }
@@ -116,7 +130,8 @@ pub struct ReceivedPdu {
     pub bhs: Bhs,
     /// The destination of its data.
     pub sink: DataSink,
-    /// Whether the data digest was right, or absent.
+    /// Whether the data digest was right, or absent, or not checked: an AEAD digest is not checked where the
+    /// data is discarded.
     pub digest_ok: bool,
 }
 
@@ -125,6 +140,8 @@ pub struct ReceivedPdu {
 pub enum StreamError {
     /// A header digest is wrong.
     HeaderDigest,
+    /// So many data segments had a wrong tag that somebody must be modifying them.
+    Modified,
     /// A header announces a data segment that is longer than allowed.
     TooLong,
     /// The caller passed bytes while the driver held the receive buffer.
@@ -144,7 +161,7 @@ enum State {
 const TOTAL_AHS_LENGTH: usize = 4;
 
 /// The longest padding and digest, in bytes.
-const TRAILER_MAX: usize = 3 + DIGEST_LEN;
+const TRAILER_MAX: usize = 3 + TAG_LEN;
 
 impl Receiver {
     /// Returns a receiver that expects the start of a PDU.
@@ -159,6 +176,7 @@ impl Receiver {
             sink: DataSink::Discard,
             missing: 0,
             crc: Crc32c::new(),
+            opener: None,
             trailer: [0; TRAILER_MAX],
             trailer_len: 0,
         }
@@ -167,6 +185,12 @@ impl Receiver {
     /// Changes the framing of the PDUs after the present one.
     pub const fn set_framing(&mut self, framing: Framing) {
         self.framing = framing;
+    }
+
+    /// Opens the PDUs after the present one with `decryptor`. [`Self::set_framing`] must then announce no
+    /// CRC32C, and no [`Framing::resync`].
+    pub fn set_decryptor(&mut self, decryptor: Decryptor) {
+        self.opener = Some(Box::new(Opener::new(decryptor)));
     }
 
     /// Returns whether no incomplete PDU has begun.
@@ -200,6 +224,11 @@ impl Receiver {
                             Err(StreamError::RxBufferTaken)
                         };
                     }
+                    if self.opener.is_some()
+                        && let Some(done) = self.open_on_the_way(bytes)
+                    {
+                        return done;
+                    }
                     let Some((data, rest)) = bytes.split_at_checked(self.missing.min(bytes.len())) else {
                         return Ok(FramingEvent::NeedMoreBytes);
                     };
@@ -210,7 +239,7 @@ impl Receiver {
                     }
                     self.state = State::Trailer;
                 }
-                State::Trailer => return Ok(self.trailer(bytes)),
+                State::Trailer => return self.trailer(bytes),
             }
         }
     }
@@ -308,7 +337,12 @@ impl Receiver {
     }
 
     fn header_len(&self, bhs: &Bhs) -> usize {
-        BHS_LEN + bhs.ahs_len() + if self.framing.header_digest { DIGEST_LEN } else { 0 }
+        let digest = match &self.opener {
+            None if self.framing.header_digest => DIGEST_LEN,
+            None => 0,
+            Some(_) => TAG_LEN,
+        };
+        BHS_LEN + bhs.ahs_len() + digest
     }
 
     /// Checks whether the present header announces additional header segments only because that one bit is
@@ -326,6 +360,9 @@ impl Receiver {
 
     /// Checks a complete header against its digest and the length limit.
     fn check_header(&mut self, bhs: Bhs, whole: &[u8]) -> Result<Option<FramingEvent>, StreamError> {
+        if self.opener.is_some() {
+            return self.open_header(whole).map(Some);
+        }
         let (segments, digest) = whole.split_at_checked(BHS_LEN + bhs.ahs_len()).unwrap_or_default();
         let checked = self.framing.header_digest && !fault_injection::is_injected(Bug::SkipHeaderDigest);
         //= rfc7143#section-7.8
@@ -334,14 +371,19 @@ impl Receiver {
         if checked && *digest != Crc32c::of(segments) {
             return self.resync(bhs, segments, digest).map(|()| None);
         }
+        self.accept_header(bhs, segments.get(BHS_LEN..).unwrap_or_default()).map(Some)
+    }
+
+    /// Accepts a header whose digest is right or absent, if it announces no data segment that is too long.
+    fn accept_header(&mut self, bhs: Bhs, ahs: &[u8]) -> Result<FramingEvent, StreamError> {
         if bhs.data_len() > self.framing.data_len_max {
             return Err(StreamError::TooLong);
         }
         self.ahs.clear();
-        self.ahs.extend_from_slice(segments.get(BHS_LEN..).unwrap_or_default());
+        self.ahs.extend_from_slice(ahs);
         self.bhs = bhs;
         self.state = State::AwaitingSink;
-        Ok(Some(FramingEvent::Header(bhs)))
+        Ok(FramingEvent::Header(bhs))
     }
 
     /// Determines the length of the PDU of a damaged header, and begins to drop the PDU.
@@ -393,10 +435,15 @@ impl Receiver {
         self.missing -= data.len();
     }
 
-    fn trailer(&mut self, bytes: &mut &[u8]) -> FramingEvent {
+    fn trailer(&mut self, bytes: &mut &[u8]) -> Result<FramingEvent, StreamError> {
         let data_len = usize::try_from(self.bhs.data_len()).unwrap_or(usize::MAX);
         let padding = data_len.wrapping_neg() % 4;
-        let digest = if self.framing.data_digest && data_len > 0 { DIGEST_LEN } else { 0 };
+        let digest = match &self.opener {
+            _ if data_len == 0 => 0,
+            None if self.framing.data_digest => DIGEST_LEN,
+            None => 0,
+            Some(_) => TAG_LEN,
+        };
         let whole = padding + digest;
         let take = whole.saturating_sub(self.trailer_len).min(bytes.len());
         if let Some((part, rest)) = bytes.split_at_checked(take) {
@@ -408,11 +455,14 @@ impl Receiver {
             *bytes = rest;
         }
         if self.trailer_len < whole {
-            return FramingEvent::NeedMoreBytes;
+            return Ok(FramingEvent::NeedMoreBytes);
         }
         self.state = State::Header;
         if mem::take(&mut self.damaged) {
-            return FramingEvent::Damaged;
+            return Ok(FramingEvent::Damaged);
+        }
+        if self.opener.is_some() && digest > 0 {
+            return self.open_in_sink(padding);
         }
         let (pad, sent) =
             self.trailer.get(..whole).unwrap_or_default().split_at_checked(padding).unwrap_or_default();
@@ -423,6 +473,11 @@ impl Receiver {
             }
             sent == crc.finish()
         };
-        FramingEvent::Pdu(ReceivedPdu { bhs: self.bhs, sink: mem::take(&mut self.sink), digest_ok: intact })
+        Ok(self.received(intact))
+    }
+
+    /// Returns the present PDU, which was read to its end.
+    fn received(&mut self, digest_ok: bool) -> FramingEvent {
+        FramingEvent::Pdu(ReceivedPdu { bhs: self.bhs, sink: mem::take(&mut self.sink), digest_ok })
     }
 }

@@ -5,11 +5,13 @@
 //! fills in StatSN, ExpCmdSN and MaxCmdSN. The owner of the configuration decides through
 //! [`directory::Directory`] which initiators may log in, and how they authenticate themselves.
 
+pub mod confirmation;
 pub mod deviation;
 pub mod directory;
 mod error;
 pub mod initiator;
 pub mod target;
+pub mod transcript;
 
 #[cfg(test)]
 mod test_site;
@@ -18,11 +20,14 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use security::Level;
+
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::Negotiated;
 use crate::text::MAX_TEXT_PDUS;
-use directory::TargetId;
+use directory::{Realm, TargetId};
 pub use error::LoginError;
+use transcript::RecordKeySeed;
 
 /// The only defined version of the protocol (RFC 7143 §11.12.4).
 pub const VERSION: u8 = 0;
@@ -220,10 +225,19 @@ impl core::fmt::Debug for Status {
 }
 
 /// The next step of the target's half of a login.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum LoginStep {
     /// Send the response; the login continues.
     Continue(LoginResponse),
+    /// Send the response when the rate limit on guesses permits it; the login continues. The response lets
+    /// the initiator try one password. Until [`target::TargetLogin::has_proven`] says that it was the right
+    /// one, it counts as a failure.
+    PermitGuess {
+        /// The response.
+        response: LoginResponse,
+        /// Whose password the initiator tries.
+        guess: Guess,
+    },
     /// The login succeeded. Establish the session, put its TSIH into the response if the session is new, and
     /// send the response; or send [`LoginResponse::refused`] of it. Digests start with the PDU after the
     /// response.
@@ -244,8 +258,26 @@ pub enum LoginStep {
     Drop(LoginError),
 }
 
+/// A try of a password.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Guess {
+    /// The set of users.
+    pub realm: Realm,
+    /// The name of the user, which need not exist.
+    pub user: String,
+}
+
+/// A password login, as far as further connections of its session must equal it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PasswordLogin {
+    /// The user who proved the password.
+    pub user: String,
+    /// The protection of the connection.
+    pub protection: Level,
+}
+
 /// The result of a successful login.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LoginOutcome {
     /// The kind of the session, with its target if it has one.
     pub kind: SessionKind,
@@ -267,6 +299,10 @@ pub struct LoginOutcome {
     pub negotiated: Negotiated,
     /// The user name of the initiator's authentication, if authentication was required.
     pub user: Option<String>,
+    /// The password login, if it was one.
+    pub password_login: Option<PasswordLogin>,
+    /// What the keys of the connection follow from: present exactly if an AEAD digest was negotiated.
+    pub record_keys: Option<RecordKeySeed>,
 }
 
 /// The kind of a session (RFC 7143 §4.3).

@@ -8,6 +8,11 @@ pub mod full_feature;
 pub mod key_rules;
 pub mod negotiator;
 
+use alloc::vec::Vec;
+
+use security::Level;
+
+use crate::aead::AeadDigest;
 use crate::keys::Key;
 use crate::recovery::RecoveryLevel;
 
@@ -19,9 +24,12 @@ pub enum Digest {
     None,
     /// CRC32C.
     Crc32c,
+    /// An AEAD, which protects the PDUs from an attacker too (docs/iscsi-aead.md).
+    Aead(AeadDigest),
 }
 
-/// Which digests a side offers and accepts.
+/// Which digests a side offers and accepts, besides AEAD digests.
+///
 /// The responder must choose the first of the offered digests that it supports (RFC 7143 §6.2.1), so a
 /// preference has an effect only in the offers of this side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,11 +51,23 @@ impl Digest {
         match self {
             Self::None => "None",
             Self::Crc32c => "CRC32C",
+            Self::Aead(digest) => digest.name(),
+        }
+    }
+
+    /// Returns the AEAD, if it is one.
+    pub const fn aead(self) -> Option<AeadDigest> {
+        match self {
+            Self::Aead(digest) => Some(digest),
+            Self::None | Self::Crc32c => None,
         }
     }
 
     fn by_name(name: &str) -> Self {
-        if name == Self::Crc32c.name() { Self::Crc32c } else { Self::None }
+        if name == Self::Crc32c.name() {
+            return Self::Crc32c;
+        }
+        AeadDigest::by_name(name).map_or(Self::None, Self::Aead)
     }
 }
 
@@ -97,6 +117,13 @@ pub struct KeyPolicy {
     pub header_digest: DigestPolicy,
     /// DataDigest.
     pub data_digest: DigestPolicy,
+    /// The AEAD digests that this side offers and accepts for both keys, in order of preference, on a
+    /// connection with the password login. They come before all others. A side that accepts only `None` for
+    /// one of the keys takes none of them, unless it requires a protection.
+    pub aead_digests: &'static [AeadDigest],
+    /// The least protection of a connection. Above [`Level::None`] this side accepts only AEAD digests of
+    /// this level and above, and no login except the password login, without which there are none.
+    pub min_protection: Level,
     /// MaxConnections: connections in one session.
     pub max_connections: u16,
     /// InitialR2T: whether this side insists on an R2T before any data that is not immediate (no unsolicited
@@ -135,6 +162,8 @@ impl Default for KeyPolicy {
         Self {
             header_digest: DigestPolicy::PreferCrc32c,
             data_digest: DigestPolicy::PreferCrc32c,
+            aead_digests: &AeadDigest::ALL,
+            min_protection: Level::None,
             max_connections: 8,
             initial_r2t: false,
             immediate_data: true,
@@ -159,20 +188,21 @@ impl Default for KeyPolicy {
 }
 
 /// The policy for one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Want {
     Number(u32),
     Flag(bool),
-    Names(&'static [&'static str]),
+    Names(Vec<&'static str>),
 }
 
 impl KeyPolicy {
-    /// Returns the policy for `key`; `None` for keys that are no operational parameters.
-    fn want(&self, key: Key) -> Option<Want> {
+    /// Returns the policy for `key`; `None` for keys that are no operational parameters. `has_keys` states
+    /// whether the connection has keys for an AEAD digest.
+    fn want(&self, key: Key, has_keys: bool) -> Option<Want> {
         Some(match key {
-            Key::HeaderDigest => Want::Names(self.header_digest.accepted()),
-            Key::DataDigest => Want::Names(self.data_digest.accepted()),
-            Key::TaskReporting => Want::Names(self.task_reporting),
+            Key::HeaderDigest => Want::Names(self.digests(self.header_digest, has_keys)),
+            Key::DataDigest => Want::Names(self.digests(self.data_digest, has_keys)),
+            Key::TaskReporting => Want::Names(self.task_reporting.to_vec()),
             Key::InitialR2T => Want::Flag(self.initial_r2t),
             Key::ImmediateData => Want::Flag(self.immediate_data),
             Key::DataPduInOrder => Want::Flag(self.data_pdu_in_order),
@@ -188,6 +218,23 @@ impl KeyPolicy {
             Key::ProtocolLevel => Want::Number(self.protocol_level.into()),
             _ => return None,
         })
+    }
+
+    /// Returns the digests that this side offers and accepts for one key, in order of preference.
+    fn digests(&self, others: DigestPolicy, has_keys: bool) -> Vec<&'static str> {
+        let requires_aead = self.min_protection > Level::None;
+        let forbids_aead = !has_keys
+            || !requires_aead && [self.header_digest, self.data_digest].contains(&DigestPolicy::RequireNone);
+        let aead = self.aead_digests.iter().filter(|digest| {
+            //= iscsi-aead#section-5
+            //# An AEAD digest MUST NOT be offered, and is an unknown value for the acceptor, on a
+            //# connection without the login of section 3.
+            //= iscsi-aead#section-5
+            //# A side that requires a protection offers and accepts no value below it.
+            !forbids_aead && digest.level() >= self.min_protection
+        });
+        let others = others.accepted().iter().filter(|_| !requires_aead);
+        aead.map(|digest| digest.name()).chain(others.copied()).collect()
     }
 }
 

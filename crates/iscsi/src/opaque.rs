@@ -15,6 +15,7 @@
 use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString as _};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -47,12 +48,18 @@ pub enum OpaqueError {
     /// A key of the method was received that is not legal in this step.
     #[error("a key of the password login came out of turn")]
     KeyOutOfTurn,
+    /// A text of the method has a key that is not one of the method.
+    #[error("a text of the password login has a key of something else")]
+    OtherKey,
     /// A key that this step needs is missing.
     #[error("a key of the password login is missing")]
     KeyMissing,
     /// A key of the method was received twice in one text.
     #[error("a key of the password login came twice")]
     KeyRepeated,
+    /// The initiator's last step does not request the stage LoginOperationalNegotiation.
+    #[error("the last step of the password login does not request the operational stage")]
+    Stage,
     /// The user's name is not 1 to [`USER_LEN_MAX`] bytes of UTF-8 without control characters.
     #[error("the user's name is not a name")]
     User,
@@ -97,6 +104,16 @@ impl<'a> OpaqueKeys<'a> {
         }
     }
 
+    /// Returns whether `name` is a key of the method.
+    pub fn is_key(name: &str) -> bool {
+        [USER, KE1, STRETCH, KE2, KE3].contains(&name)
+    }
+
+    /// Returns the value of the key with the user's name.
+    pub const fn user(&self) -> Option<&'a [u8]> {
+        self.user
+    }
+
     /// Returns whether the text has no keys of the method.
     pub const fn is_empty(&self) -> bool {
         matches!(self, Self { user: None, ke1: None, stretch: None, ke2: None, ke3: None })
@@ -130,22 +147,27 @@ enum TargetState {
 }
 
 impl TargetOpaque {
+    /// Returns whether the initiator's first step was handled.
+    pub const fn has_begun(&self) -> bool {
+        !matches!(self.0, TargetState::Start)
+    }
+
     /// Handles the initiator's first step and appends the answer. `context` is the transcript of the login up
     /// to the request that completed this text. `entropy` must be fresh random bytes.
     ///
     /// `record_of` returns the record of a user's password. For an unknown user it should return the record
-    /// of a random password, so that the answer does not show which users exist.
+    /// of a random password, so that the answer does not show which users exist. Returns the user's name.
     ///
     /// # Errors
     /// The login must fail. An exchange that failed accepts no further step.
-    pub fn handle_start<'r>(
+    pub fn handle_start(
         &mut self,
         keys: &OpaqueKeys<'_>,
         context: [u8; 64],
         entropy: [u8; 32],
-        record_of: &dyn Fn(&str) -> Option<&'r PasswordRecord>,
+        record_of: &dyn Fn(&str) -> Option<Arc<PasswordRecord>>,
         out: &mut TextBuilder,
-    ) -> Result<(), OpaqueError> {
+    ) -> Result<String, OpaqueError> {
         let TargetState::Start = mem::replace(&mut self.0, TargetState::Over) else {
             return Err(OpaqueError::KeyOutOfTurn);
         };
@@ -161,8 +183,8 @@ impl TargetOpaque {
         let StretchCost { memory_kib, passes, lanes } = record.cost();
         out.put(STRETCH, [memory_kib, passes, lanes.into()].map(|part| part.to_string()).join(","));
         out.put(KE2, to_hex(&ke2));
-        self.0 = TargetState::Finish { user, pending: Box::new(pending), context };
-        Ok(())
+        self.0 = TargetState::Finish { user: user.clone(), pending: Box::new(pending), context };
+        Ok(user)
     }
 
     /// Handles the initiator's last step. Returns the name of the user, who has proven the password, and the
@@ -250,6 +272,16 @@ impl InitiatorOpaque {
         self.state = InitiatorState::Stretching { context, digest };
         let (password, user) = (self.password.clone(), self.user.as_bytes().to_vec());
         Ok(StretchJob { attempt, password, user, cost, ke2, context, entropy, digest })
+    }
+
+    /// Returns whether the exchange waits for the result of a slow step.
+    pub const fn is_stretching(&self) -> bool {
+        matches!(self.state, InitiatorState::Stretching { .. })
+    }
+
+    /// Returns whether the result is that of the exchange's own slow step.
+    pub fn awaits(&self, result: &StretchResult) -> bool {
+        matches!(self.state, InitiatorState::Stretching { digest, .. } if digest == result.digest)
     }
 
     /// Handles the result of the slow step and appends the last step. Returns the keys of the login: the

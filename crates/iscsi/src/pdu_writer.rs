@@ -1,26 +1,88 @@
 //! From a header and its data to the bytes on the wire: additional segments, digests, padding (RFC 7143
 //! §11.1). The counterpart of [`crate::framing`].
+//!
+//! Data is sent by reference: nobody copies it. Only an AEAD digest that encrypts must write it somewhere
+//! else, because others may hold the same bytes. It reads them once, and writes the ciphertext into a buffer
+//! of the pool.
 
-use base::buffer::Bytes;
+mod sealer;
+
+use alloc::boxed::Box;
+
+use base::buffer::{Bytes, Pool};
 use base::transmit::Transmit;
 
+use self::sealer::Sealer;
+use crate::aead::{Encryptor, SEGMENT_LEN_MAX};
 use crate::digest::{Crc32c, DIGEST_LEN};
 use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu::{BHS_LEN, Bhs};
 
-/// Which digests the PDUs of a connection carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Digests {
+/// Writes the PDUs of a connection, in the order in which they are sent: an AEAD digest numbers them. Each
+/// PDU is a header and, if the header announces one, a data segment.
+#[derive(Debug, Default)]
+pub(crate) struct PduWriter {
+    digests: Digests,
+    /// What seals the PDUs, if their digest is an AEAD.
+    sealer: Option<Box<Sealer>>,
+}
+
+impl PduWriter {
+    /// Returns a writer for full feature phase. Ciphertext is written into buffers of `pool`.
+    pub(crate) fn new(parameters: &ConnectionParameters, encryptor: Option<Encryptor>, pool: &Pool) -> Self {
+        let sealer = encryptor.map(|encryptor| Box::new(Sealer::new(encryptor, pool.clone())));
+        Self { digests: Digests::of(parameters), sealer }
+    }
+
+    /// Returns how long a data segment should be at most, in bytes.
+    pub(crate) const fn segment_max(&self) -> usize {
+        if self.sealer.is_some() { SEGMENT_LEN_MAX } else { usize::MAX }
+    }
+
+    /// Appends a header without additional header segments.
+    pub(crate) fn header(&mut self, bhs: &Bhs, out: &mut Transmit) {
+        match &mut self.sealer {
+            None => self.digests.header(bhs, out),
+            Some(sealer) => sealer.header(bhs, &[], out),
+        }
+    }
+
+    /// Appends a header with additional header segments, whose length is a multiple of four bytes.
+    pub(crate) fn long_header(&mut self, bhs: &Bhs, ahs: &[u8], out: &mut Transmit) {
+        match &mut self.sealer {
+            None => self.digests.long_header(bhs, ahs, out),
+            Some(sealer) => sealer.header(bhs, ahs, out),
+        }
+    }
+
+    /// Appends a data segment by reference, or its ciphertext. `len` is the length of all its parts, in
+    /// bytes.
+    pub(crate) fn shared(&mut self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
+        match &mut self.sealer {
+            None => self.digests.shared(len, parts, out),
+            Some(sealer) => sealer.shared(len, parts.into_iter().collect(), out),
+        }
+    }
+
+    /// Appends a small data segment by copying it.
+    pub(crate) fn copied(&mut self, data: &[u8], out: &mut Transmit) {
+        match &mut self.sealer {
+            None => self.digests.copied(data, out),
+            Some(sealer) => sealer.copied(data, out),
+        }
+    }
+}
+
+/// Which segments carry a CRC32C.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Digests {
     header: bool,
     data: bool,
 }
 
 impl Digests {
-    /// The digests of the login phase: none.
-    pub(crate) const NONE: Self = Self { header: false, data: false };
-
     /// Returns the digests that were negotiated.
-    pub(crate) fn of(parameters: &ConnectionParameters) -> Self {
+    fn of(parameters: &ConnectionParameters) -> Self {
         Self {
             header: parameters.header_digest == Digest::Crc32c,
             data: parameters.data_digest == Digest::Crc32c,
@@ -28,7 +90,7 @@ impl Digests {
     }
 
     /// Appends a header without additional header segments.
-    pub(crate) fn header(self, bhs: &Bhs, out: &mut Transmit) {
+    fn header(self, bhs: &Bhs, out: &mut Transmit) {
         let bytes = bhs.bytes();
         if self.header {
             let mut whole = [0; BHS_LEN + DIGEST_LEN];
@@ -42,7 +104,7 @@ impl Digests {
     }
 
     /// Appends a header with additional header segments, whose length is a multiple of four bytes.
-    pub(crate) fn long_header(self, bhs: &Bhs, ahs: &[u8], out: &mut Transmit) {
+    fn long_header(self, bhs: &Bhs, ahs: &[u8], out: &mut Transmit) {
         out.put(bhs.bytes());
         out.put(ahs);
         if self.header {
@@ -54,7 +116,7 @@ impl Digests {
     }
 
     /// Appends a data segment by reference. `len` is the length of all its parts, in bytes.
-    pub(crate) fn shared(self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
+    fn shared(self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
         let mut crc = Crc32c::new();
         for part in parts {
             if self.data {
@@ -66,7 +128,7 @@ impl Digests {
     }
 
     /// Appends a small data segment by copying it.
-    pub(crate) fn copied(self, data: &[u8], out: &mut Transmit) {
+    fn copied(self, data: &[u8], out: &mut Transmit) {
         let mut crc = Crc32c::new();
         if self.data {
             crc.update(data);
@@ -77,8 +139,7 @@ impl Digests {
 
     /// Appends the padding and the digest of a data segment.
     fn trailer(self, len: usize, mut crc: Crc32c, out: &mut Transmit) {
-        let zeros = [0u8; 3];
-        let padding = zeros.get(..len.wrapping_neg() % 4).unwrap_or_default();
+        let padding = padding_of(len);
         if !self.data || len == 0 {
             return out.put(padding);
         }
@@ -92,4 +153,10 @@ impl Digests {
         }
         out.put(tail.get(..end).unwrap_or_default());
     }
+}
+
+/// Returns the padding behind a data segment of this length.
+fn padding_of(len: usize) -> &'static [u8] {
+    static ZEROS: [u8; 3] = [0; 3];
+    ZEROS.get(..len.wrapping_neg() % 4).unwrap_or_default()
 }

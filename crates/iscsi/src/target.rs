@@ -34,13 +34,17 @@ mod data_out_transfer;
 mod dispatch;
 pub mod engine;
 mod fenced_send;
+mod guess_limit;
 mod incoming;
 pub mod initiator_notes;
+#[cfg(any(test, feature = "injected-keys"))]
+mod injected_keys;
 mod limits;
 mod login;
 mod logout;
 mod management;
 mod output;
+mod password_guess;
 mod pending_logout;
 mod ping;
 pub mod protocol_error;

@@ -232,6 +232,14 @@ impl TextSplitter {
         (piece, goes_on)
     }
 
+    /// As [`Self::next_piece`], but the last piece leaves room for `tail` bytes below `limit`. If `limit` has
+    /// no room for both, the last piece has one byte.
+    pub fn next_piece_before(&mut self, limit: usize, tail: usize) -> (Vec<u8>, bool) {
+        let rest = self.text.len().saturating_sub(self.sent);
+        let room = limit.saturating_sub(tail).max(1);
+        self.next_piece(if rest > room { limit.min(rest - 1) } else { limit })
+    }
+
     /// Returns whether the whole text was taken.
     pub const fn is_done(&self) -> bool {
         self.sent >= self.text.len()

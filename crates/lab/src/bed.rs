@@ -22,8 +22,8 @@ mod traffic;
 use std::net::{Ipv4Addr, TcpStream};
 
 pub use calibration::Calibration;
-pub use echo::{Echo, echo_rate};
-pub(crate) use echo::{EchoPlan, echo};
+pub use echo::{Echo, echo_rate, write_echo_rate};
+pub(crate) use echo::{EchoPlan, Exchange, echo};
 pub use namespace::Namespace;
 pub use relay::Relay;
 pub use traffic::{BareFrames, OtherTraffic, frame_rate, packets_sent};

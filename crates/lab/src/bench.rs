@@ -2,11 +2,16 @@
 //! processor time of the initiator.
 //!
 //! Each session keeps a fixed number of commands (the queue depth) under way; when one ends, the session
-//! starts the next. A reactor handles all events of one wake-up before it sends, so that the load costs about
-//! one system call for many commands. Latency is measured from the moment a command is handed to its session
-//! to the moment the reactor learns of its end.
+//! starts the next. A paced load starts commands at random times of a given rate instead, and the queue depth
+//! is the most that are under way. A reactor handles all events of one wake-up before it sends, so that the
+//! load costs about one system call for many commands.
+//!
+//! Latency is measured from the moment a command is handed to its session to the moment the reactor learns of
+//! its end. In a paced load it is measured from the moment the command was due, so that a slow command also
+//! counts in the latencies of those that wait for it (no coordinated omission).
 
 mod histogram;
+mod pace;
 mod worker;
 
 use std::sync::atomic::AtomicBool;
@@ -32,6 +37,9 @@ pub struct BenchPlan {
     pub block_bytes: u32,
     /// The queue depth: commands under way in each session.
     pub depth: usize,
+    /// The rate of a paced load, in commands per second over all sessions. Without one, each session always
+    /// keeps `depth` commands under way.
+    pub rate: Option<f64>,
     /// The start and end of the range to use in each unit, in bytes; an end of `u64::MAX` means the end of
     /// the unit.
     pub range: (u64, u64),
@@ -85,6 +93,11 @@ pub struct BenchReport {
     pub system_calls: u64,
     /// All commands, warm-up included.
     pub commands: u64,
+    /// The commands of a paced load that were due during the measurement.
+    pub due: u64,
+    /// The commands of a paced load that were due, and at the end of the measurement still waited to be
+    /// started, since as many as the queue depth were under way.
+    pub waiting: u64,
     /// Connections that were lost during the run and established again.
     pub connections_lost: u64,
     /// Connections that were up at the end of the measurement.
@@ -203,6 +216,9 @@ impl BenchPlan {
         if self.jobs.is_empty() || self.depth == 0 {
             return wrong("there are no LUNs or no commands to run".to_owned());
         }
+        if self.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
+            return wrong("the rate of a paced load must be above zero".to_owned());
+        }
         Ok(())
     }
 }
@@ -223,6 +239,8 @@ impl BenchReport {
         self.bytes_moved += part.bytes_moved;
         self.system_calls += part.system_calls;
         self.commands += part.commands;
+        self.due += part.due;
+        self.waiting += part.waiting;
         self.connections_lost += part.connections_lost;
         self.connections += part.connections;
         self.engine = part.engine;

@@ -43,6 +43,7 @@ pub(crate) fn load(jobs: Vec<Job>, block_bytes: u32, depth: usize) -> BenchPlan 
         random: true,
         block_bytes,
         depth,
+        rate: None,
         range: (0, u64::MAX),
         time: Duration::ZERO,
         warmup: Duration::ZERO,

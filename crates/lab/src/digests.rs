@@ -27,7 +27,7 @@ use crate::plan::{Digests, Link, Mix};
 pub use plan::DigestsPlan;
 
 use findings::Run;
-use measure::TestPath;
+use measure::{Setting, TestPath};
 use samples::{Cell, CellSamples, Measured};
 
 /// What is measured.
@@ -160,13 +160,17 @@ fn measure_cell(
     measured: &mut Measured,
     control: &mut Control<'_>,
 ) -> Result<(), LabError> {
-    let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(()) };
-    let cell = samples.cell;
+    let Some(cell) = measured.cells.get(place.at).map(|samples| samples.cell) else { return Ok(()) };
+    let rate = measured.offered_rate(&cell, place.round).filter(|_| !cell.is_full_load());
+    if rate.is_none() && !cell.is_full_load() {
+        return Ok(());
+    }
     if let Some(link) = cell.link_plan() {
         let fresh = measured.calibrations.iter().all(|(known, _)| *known != link);
         measured.calibrations.extend(path.set_link(link, fresh)?.map(|found| (link, found)));
     }
-    if place.round == 0 {
+    let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(()) };
+    if place.round == 0 && cell.is_full_load() {
         samples.echo = path.echo(&cell)?;
     }
     let mut order: Vec<usize> = (0..samples.settings.len()).collect();
@@ -178,7 +182,8 @@ fn measure_cell(
         control.step(place.done + step, place.total, &what);
         // Every setting of a round meets the same addresses and data.
         let seed = plan.seed.wrapping_add(u64::try_from(place.round).unwrap_or(0));
-        let Some((sample, report)) = path.measure(plan, &cell, *digests, seed, control.stop)? else {
+        let variant = Setting { digests: *digests, rate, seed };
+        let Some((sample, report)) = path.measure(plan, &cell, variant, control.stop)? else {
             return Ok(());
         };
         measured.connections_lost += report.connections_lost;

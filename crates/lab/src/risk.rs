@@ -14,7 +14,7 @@ mod findings;
 mod lane;
 pub mod outcome;
 pub mod plan;
-mod region;
+pub mod region;
 mod stories;
 
 use std::collections::BTreeMap;

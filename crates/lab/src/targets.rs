@@ -14,6 +14,7 @@ mod conformance;
 mod contestant;
 mod counting;
 mod findings;
+mod idle_sessions;
 mod plan;
 mod rival;
 mod samples;
@@ -25,10 +26,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::statfs;
 
-use crate::bed::{Bed, echo_rate};
+use crate::bed::{Bed, echo_rate, write_echo_rate};
 use crate::client_load::explain_rights;
 use crate::experiment::{Control, LabError};
 use crate::machine;
+use crate::plan::Digests;
 use crate::report::{Ended, Report};
 
 pub use plan::{TargetsPlan, Workload};
@@ -71,8 +73,15 @@ pub fn run(
     let bed = Bed::create().map_err(|why| explain_rights(why, ""))?;
     let (parent, in_memory) = disk_directory();
     let stage = Stage { bed: &bed, program: &subject.program, parent, stop: control.stop };
-    let mut measured = Measured { workloads: plan.workload.clone(), in_memory, ..Measured::default() };
+    idle_sessions::raise_file_limit(plan);
+    let mut measured = Measured {
+        workloads: plan.workload.clone(),
+        idle_counts: plan.idle_sessions.clone(),
+        in_memory,
+        ..Measured::default()
+    };
     let mut contestants = start_all(&stage, subject, &mut measured, control)?;
+    learn_digests(plan, &stage, &mut contestants, &mut measured);
     let mut ended = match measure_all(plan, &stage, &mut contestants, &mut measured, control) {
         Ok(ended) => ended,
         Err(why) if measured.measured().next().is_none() => return Err(why),
@@ -82,6 +91,9 @@ pub fn run(
         ended = judge_all(plan, &stage, &mut contestants, &mut measured, control);
     }
     drop(contestants);
+    if ended == Ended::Complete {
+        ended = measure_idle_sessions(plan, &stage, &mut measured, control);
+    }
     machine.push(("I/O engine of the client".to_owned(), measured.engine.clone()));
     let run = Run { plan, measured: &measured, ended: &ended };
     Ok(Report {
@@ -169,7 +181,7 @@ fn measure_all(
             for place in order {
                 let Some((target, contestant)) = contestants.get_mut(place) else { continue };
                 let Some(samples) = measured.targets.get_mut(*target) else { continue };
-                if samples.fate != Fate::Complete {
+                if samples.fate != Fate::Complete || samples.refusal(workload.digests).is_some() {
                     continue;
                 }
                 control.step(done, total, &format!("{}: {}", samples.title(), workload.name()));
@@ -197,10 +209,29 @@ fn measure_all(
     Ok(Ended::Complete)
 }
 
-/// Returns the rate of a bare echo with the block length and the depth of a workload.
+/// Tries a login with each choice of digests that the plan names. A target that refuses one is measured
+/// without it.
+fn learn_digests(
+    plan: &TargetsPlan,
+    stage: &Stage<'_>,
+    contestants: &mut [(usize, Contestant)],
+    measured: &mut Measured,
+) {
+    let is_planned = |digests: &Digests| plan.workload.iter().any(|workload| workload.digests == *digests);
+    for digests in Digests::ALL.into_iter().filter(|digests| *digests != Digests::None).filter(is_planned) {
+        for (target, contestant) in &mut *contestants {
+            let Some(samples) = measured.targets.get_mut(*target) else { continue };
+            samples.refused.extend(contestant.refuses(stage, digests).map(|why| (digests, why)));
+        }
+    }
+}
+
+/// Returns the rate of a bare echo with the block length and the depth of a workload. If most commands write,
+/// the blocks travel to the server.
 fn echo_of(stage: &Stage<'_>, workload: &Workload) -> Result<f64, LabError> {
     let [block, depth] = [workload.block, workload.depth].map(|number| usize::try_from(number).unwrap_or(1));
-    echo_rate(stage.bed, block, depth, ECHO).map(|echo| echo.per_second)
+    let echo = if workload.mix.0 < 50 { write_echo_rate } else { echo_rate };
+    echo(stage.bed, block, depth, ECHO).map(|echo| echo.per_second)
 }
 
 /// A workload of a round.
@@ -272,6 +303,36 @@ fn judge_all(
         let Some(samples) = measured.targets.get_mut(*target) else { continue };
         if let Some(why) = contestant.end() {
             samples.fate = Fate::Failed(format!("it failed during the conformance cases: {why}"));
+        }
+    }
+    Ended::Complete
+}
+
+/// Starts every target anew, one after the other, and measures what idle sessions cost it.
+fn measure_idle_sessions(
+    plan: &TargetsPlan,
+    stage: &Stage<'_>,
+    measured: &mut Measured,
+    control: &mut Control<'_>,
+) -> Ended {
+    if plan.idle_sessions.is_empty() {
+        return Ended::Complete;
+    }
+    let total = measured.targets.len();
+    for (at, samples) in measured.targets.iter_mut().enumerate() {
+        if samples.fate != Fate::Complete {
+            continue;
+        }
+        control.step(at, total, &format!("{}: idle sessions", samples.title()));
+        samples.idle_sessions = Some(if samples.rival.is_in_kernel() {
+            Err("in the kernel, not attributable".to_owned())
+        } else {
+            // No target uses the port of another one.
+            let number = u16::try_from(total + at).unwrap_or(u16::MAX);
+            idle_sessions::measure(&samples.rival, stage, number, plan)
+        });
+        if control.is_stopped() {
+            return Ended::Early("it was stopped during the measurement of idle sessions".to_owned());
         }
     }
     Ended::Complete

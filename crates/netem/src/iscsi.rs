@@ -10,18 +10,25 @@ use crate::stream::{Framing, PduLayout, StreamDirection};
 /// The framing of one connection, starting with its first byte.
 #[derive(Clone, Debug, Default)]
 pub struct Iscsi {
-    header_digest: bool,
-    data_digest: bool,
+    /// The lengths of the header digest and of the data digest in bytes, 0 if there is none.
+    digests: [usize; 2],
     logged_in: bool,
     /// Login text that continues in the next PDU.
     texts: [Vec<u8>; 2],
-    /// The last single value that either side sent for each digest, which is the agreed value once the login
-    /// is over.
-    agreed: [bool; 2],
+    /// The lengths of the digests that the last single value of either side names, which is the agreed value
+    /// once the login is over.
+    agreed: [usize; 2],
+    /// Whether the connection has an AEAD digest whatever its login agrees on.
+    sealed: bool,
 }
 
 const BHS_LEN: usize = 48;
-const DIGEST_LEN: usize = 4;
+/// The length of a CRC32C.
+const CRC_LEN: usize = 4;
+/// The length of the tag of an AEAD digest (`docs/iscsi-aead.md`), and what the names of those digests begin
+/// with.
+const TAG_LEN: usize = 16;
+const AEAD_PREFIX: &[u8] = b"Y-org.targe.";
 const LOGIN_REQUEST: u8 = 0x03;
 const LOGIN_RESPONSE: u8 = 0x23;
 /// The maximum length in bytes of login text that is put together, which is as much as implementations
@@ -36,7 +43,14 @@ impl Iscsi {
 
     /// Creates the framing of a connection that is logged in and whose digests are known.
     pub fn logged_in(header_digest: bool, data_digest: bool) -> Self {
-        Self { header_digest, data_digest, logged_in: true, ..Self::default() }
+        let len = |is_on| if is_on { CRC_LEN } else { 0 };
+        Self { digests: [len(header_digest), len(data_digest)], logged_in: true, ..Self::default() }
+    }
+
+    /// Creates the framing of a connection that is not logged in, and that has an AEAD digest after its login
+    /// whatever that agrees on.
+    pub fn sealed() -> Self {
+        Self { sealed: true, ..Self::default() }
     }
 
     /// Returns whether the login is over.
@@ -46,7 +60,8 @@ impl Iscsi {
 
     /// Returns whether the header digest and the data digest are on.
     pub const fn digests(&self) -> (bool, bool) {
-        (self.header_digest, self.data_digest)
+        let [header, data] = self.digests;
+        (header > 0, data > 0)
     }
 
     fn login_text(&mut self, way: StreamDirection, header: &[u8], data: &[u8]) {
@@ -66,7 +81,7 @@ impl Iscsi {
             for (agreed, key) in self.agreed.iter_mut().zip([&b"HeaderDigest="[..], b"DataDigest="]) {
                 match pair.strip_prefix(key) {
                     // An offer of several values is not an answer.
-                    Some(value) if !value.contains(&b',') => *agreed = value == b"CRC32C",
+                    Some(value) if !value.contains(&b',') => *agreed = digest_len(value),
                     _ => {}
                 }
             }
@@ -80,11 +95,11 @@ impl Framing for Iscsi {
         let [opcode, _, _, _, ahs_words, a, b, c, ..] = *header;
         let header_len = BHS_LEN + usize::from(ahs_words) * 4;
         let data_len = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(0).next_multiple_of(4);
-        let header_digest_len = if self.header_digest { DIGEST_LEN } else { 0 };
+        let opening = !self.logged_in || matches!(opcode & 0x3f, LOGIN_REQUEST | LOGIN_RESPONSE);
+        let [header_digest_len, data_digest_len] = self.digests;
         let data_at = header_len + header_digest_len;
         let data_end = data_at + data_len;
-        let data_digest_len = if self.data_digest && data_len > 0 { DIGEST_LEN } else { 0 };
-        let opening = !self.logged_in || matches!(opcode & 0x3f, LOGIN_REQUEST | LOGIN_RESPONSE);
+        let data_digest_len = if data_len > 0 { data_digest_len } else { 0 };
         Some(PduLayout {
             len: data_end + data_digest_len,
             header: 0..header_len,
@@ -113,8 +128,17 @@ impl Framing for Iscsi {
         let status = header.get(36).copied().unwrap_or(1);
         if opcode == LOGIN_RESPONSE && flags & 0x83 == 0x83 && status == 0 {
             self.logged_in = true;
-            [self.header_digest, self.data_digest] = self.agreed;
+            self.digests = if self.sealed { [TAG_LEN; 2] } else { self.agreed };
         }
+    }
+}
+
+/// Returns the length of the digest with this name.
+fn digest_len(name: &[u8]) -> usize {
+    match name {
+        b"CRC32C" => CRC_LEN,
+        name if name.starts_with(AEAD_PREFIX) => TAG_LEN,
+        _ => 0,
     }
 }
 
@@ -154,6 +178,11 @@ mod tests {
             ),
             ("InitiatorName=x\0", "TargetPortalGroupTag=1\0", (false, false)),
             ("HeaderDigest=CRC32C\0", "HeaderDigest=Reject\0", (false, false)),
+            (
+                "HeaderDigest=Y-org.targe.aes-256-gcm,CRC32C\0DataDigest=Y-org.targe.aes-256-gcm,CRC32C\0",
+                "HeaderDigest=Y-org.targe.aes-256-gcm\0DataDigest=Y-org.targe.aes-256-gcm\0",
+                (true, true),
+            ),
         ] {
             let framing = login(request.as_bytes(), response.as_bytes());
             assert!(framing.is_logged_in());
@@ -181,6 +210,13 @@ mod tests {
         assert_eq!(
             (shape.header, shape.header_digest, shape.data, shape.data_digest, shape.len),
             (0..56, 56..60, 60..68, 68..72, 72)
+        );
+        let mut tagged = Iscsi::sealed();
+        tagged.passed(StreamDirection::Backward, &pdu(0x23, 0x87, b"HeaderDigest=None\0"));
+        let shape = tagged.pdu_layout(StreamDirection::Forward, &bytes).unwrap();
+        assert_eq!(
+            (shape.header, shape.header_digest, shape.data, shape.data_digest, shape.len),
+            (0..56, 56..72, 72..80, 80..96, 96)
         );
         let empty = framing.pdu_layout(StreamDirection::Forward, &pdu(0x01, 0x80, &[])).unwrap();
         assert_eq!((empty.len, empty.data_digest.is_empty(), empty.is_login), (52, true, false));

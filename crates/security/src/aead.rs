@@ -58,6 +58,22 @@ impl Cipher {
         tag.as_ref().try_into().ok()
     }
 
+    /// Encrypts `content` into `out`, which is as long, and then `rest` into `rest_and_tag`, which is as long
+    /// as `rest` and a tag. One tag, at the end, covers both and `authenticated`. `number` must be new under
+    /// this key.
+    ///
+    /// Returns `None`, and encrypts nothing, if a length is wrong.
+    pub fn seal_into(
+        &self,
+        number: u64,
+        authenticated: &[u8],
+        (content, out): (&[u8], &mut [u8]),
+        (rest, rest_and_tag): (&[u8], &mut [u8]),
+    ) -> Option<()> {
+        let (nonce, authenticated) = (self.nonce(number), Aad::from(authenticated));
+        self.key.seal_out_of_place_scatter(nonce, authenticated, content, out, rest, rest_and_tag).ok()
+    }
+
     /// Checks `tag`, and decrypts `content` in place. Returns `None`, and destroys `content`, if the tag does
     /// not match.
     pub fn open(&self, number: u64, authenticated: &[u8], tag: &[u8], content: &mut [u8]) -> Option<()> {
@@ -65,6 +81,19 @@ impl Cipher {
             .open_in_place_separate_tag(self.nonce(number), Aad::from(authenticated), tag, content)
             .ok()
             .map(|_| ())
+    }
+
+    /// Checks `tag`, and decrypts `content` into `out`, which is as long. Returns `None`, and leaves nothing
+    /// of use in `out`, if the tag does not match.
+    pub fn open_into(
+        &self,
+        number: u64,
+        authenticated: &[u8],
+        tag: &[u8],
+        (content, out): (&[u8], &mut [u8]),
+    ) -> Option<()> {
+        let (nonce, authenticated) = (self.nonce(number), Aad::from(authenticated));
+        self.key.open_separate_gather(nonce, authenticated, content, tag, out).ok()
     }
 
     fn nonce(&self, number: u64) -> Nonce {
@@ -109,6 +138,33 @@ mod tests {
             assert_eq!(open(7, b"head", &[0; 16], content), None);
             content[6] ^= 1;
             assert_eq!(open(7, b"head", &tag, content), None);
+        }
+    }
+
+    #[test]
+    fn from_one_buffer_into_another_gives_the_same_as_in_place() {
+        for algorithm in ALGORITHMS {
+            let cipher = cipher(algorithm);
+            let content: [u8; 100] = core::array::from_fn(|at| u8::try_from(at).unwrap());
+            let mut in_place = content;
+            let tag = cipher.seal(7, b"head", &mut in_place).unwrap();
+            for cut in [0, 1, 16, 97, 100] {
+                let (front, rest) = content.split_at(cut);
+                let (mut out, mut rest_and_tag) = ([0; 100], [0; 100 + TAG_LEN]);
+                let ends = (&mut out[..cut], &mut rest_and_tag[..100 - cut + TAG_LEN]);
+                cipher.seal_into(7, b"head", (front, ends.0), (rest, ends.1)).unwrap();
+                assert_eq!(out[..cut], in_place[..cut], "{cut}");
+                assert_eq!(rest_and_tag[..100 - cut], in_place[cut..], "{cut}");
+                assert_eq!(rest_and_tag[100 - cut..][..TAG_LEN], tag, "{cut}");
+            }
+            let mut out = [0; 100];
+            assert_eq!(cipher.open_into(7, b"head", &tag, (&in_place, &mut out)), Some(()));
+            assert_eq!(out, content);
+            assert_eq!(cipher.open_into(8, b"head", &tag, (&in_place, &mut out)), None);
+            assert_ne!(out, content);
+            assert_eq!(cipher.open_into(7, b"head", &tag, (&in_place, &mut out[1..])), None);
+            assert_eq!(cipher.seal_into(7, b"head", (&content, &mut out[1..]), (&[], &mut [0; 16])), None);
+            assert_eq!(cipher.seal_into(7, b"head", (&content, &mut out), (&[], &mut [0; 17])), None);
         }
     }
 

@@ -7,6 +7,8 @@
 //! findings. There is one clock, no thread, no real I/O and no random number that does not follow from the
 //! seed. Two runs of one seed are therefore identical to the last byte; the hash of their [`trace`] shows it.
 //!
+//! [`risk`] is smaller and faster: one initiator and one target, and PDUs that are damaged one at a time.
+//!
 //! `docs/simulation.md` lists what is modelled and what is not.
 //!
 //! **Invariant:** the simulator uses no real time and no real I/O.
@@ -27,6 +29,7 @@ pub mod oracle_adapter;
 pub mod planted_bug;
 pub mod property;
 pub mod reservations;
+pub mod risk;
 pub mod scenario;
 pub mod trace;
 pub mod transport;

@@ -67,6 +67,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         random: args.random,
         block_bytes,
         depth: usize::try_from(args.depth).unwrap_or(1),
+        rate: None,
         range: (from, from.saturating_add(len)),
         time: args.time,
         warmup: args.warmup,

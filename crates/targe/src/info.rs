@@ -254,6 +254,7 @@ const fn digest(digest: Digest) -> &'static str {
     match digest {
         Digest::None => "none",
         Digest::Crc32c => "crc32c",
+        Digest::Aead(digest) => digest.name(),
     }
 }
 

@@ -62,7 +62,7 @@ impl Target {
                 let units = units();
                 match units.iter().all(|unit| access_to(*unit) == Some(Access::ReadWrite)) {
                     true => Ok((units, Tmf::TargetReset)),
-                    false => Err(TmfResult::REJECTED),
+                    false => Err(TmfResult::NOT_AUTHORIZED),
                 }
             }
             TmfFunction::I_T_NEXUS_RESET => Ok((units(), Tmf::NexusReset)),
@@ -192,6 +192,9 @@ const fn to_wire(outcome: TmfOutcome) -> TmfResult {
         TmfOutcome::Succeeded | TmfOutcome::SucceededWith(_) => TmfResult::SUCCEEDED,
         TmfOutcome::NoSuchTask => TmfResult::NO_TASK,
         TmfOutcome::NotSupported => TmfResult::NOT_SUPPORTED,
-        TmfOutcome::Rejected => TmfResult::REJECTED,
+        //= rfc7143#section-11.5.1
+        //# When authorization fails at the target, the appropriate response as described in
+        //# Section 11.6.1 MUST be returned by the target.
+        TmfOutcome::NotAuthorized => TmfResult::NOT_AUTHORIZED,
     }
 }

@@ -21,11 +21,12 @@ mtu = [1500, 9000]
 depth = [1, 8]
 block = ["4K"]
 mix = [50]
+load = [100, 60]
 link = ["1G", "unshaped"]
 """
 SETTINGS = ("none", "header", "data", "both")
 # A plan that takes longer than any test waits, and the time after which it has measured something, seconds.
-ENDLESS = 'rounds = 1000\nseconds = 0.1\nwarmup = 0.0\nmtu = [1500]\ndepth = [8]\nblock = ["4K"]\nlink = ["unshaped"]\n'
+ENDLESS = 'rounds = 1000\nseconds = 0.1\nwarmup = 0.0\nmtu = [1500]\ndepth = [8]\nblock = ["4K"]\nload = [100]\nlink = ["unshaped"]\n'
 BEGUN_S = 4
 
 
@@ -42,8 +43,20 @@ def test_measures_every_cell_and_leaves_nothing_behind(lab, root):
     throughput = {tuple(value for _, value in metric["circumstances"]): metric["samples"] for metric in result["metrics"]
                   if metric["quantity"] == "throughput"}
     for link, mtu, depth, digests in itertools.product(("1G", "unshaped"), ("1500", "9000"), ("1", "8"), SETTINGS):
-        samples = throughput[link, mtu, depth, "4K", "50 % reads", digests]
+        samples = throughput[link, mtu, depth, "4K", "50 % reads", "100 %", digests]
         assert len(samples) == 3 and min(samples) > 0
+    offered = {tuple(value for _, value in metric["circumstances"]): metric["samples"] for metric in result["metrics"]
+               if metric["quantity"] == "offered load"}
+    # A lower load has the greatest depth, and offers the same to each setting: 60 % of what none reached, give or take its random times.
+    assert set(offered) == {cell for cell in throughput if cell[5] == "60 %" and cell[2] == "8"}
+    assert len(offered) == 2 * 2 * len(SETTINGS)
+    for (link, mtu, depth, block, mix, load, _), samples in offered.items():
+        same = offered[link, mtu, depth, block, mix, load, "none"]
+        assert all(abs(mine / others - 1) < 0.2 for mine, others in zip(samples, same))
+        full = throughput[link, mtu, depth, block, mix, "100 %", "none"]
+        assert all(0.4 < mine / whole < 0.8 for mine, whole in zip(samples, full))
+    lower = next(section for section in result["sections"] if section["title"] == "Lower loads")
+    assert len(lower["tables"]) == 2 * 4 and all(len(table["rows"]) == 1 for table in lower["tables"])
     quantities = {metric["quantity"] for metric in result["metrics"]}
     assert {"processor time of the target", "processor time of the initiator", "latency, median", "latency, 99th percentile"} <= quantities
     shaped = [row for section in result["sections"] if section["title"] == "Calibration" for row in section["tables"][0]["rows"]
@@ -118,7 +131,7 @@ def test_a_path_named_by_a_url_is_only_read(lab, tmp_path):
     mixes = {dict(metric["circumstances"])["mix"] for metric in result["metrics"]}
     links = {dict(metric["circumstances"])["link"] for metric in result["metrics"]}
     assert (mixes, links) == ({"reads"}, {"as it is"})
-    assert result["summary"][0].startswith("On this path both digests cost ")
+    assert result["summary"][0].startswith("On this path: ") and "Both digests cost " in result["summary"][0]
 
 
 def test_settings_that_a_target_refuses_are_not_offered(lab, tmp_path):

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from lab_runs import PATIENCE_S, Lab, wait_for
+import servers
+from lab_runs import PATIENCE_S, TARGE, Lab, wait_for
 
 WORKLOADS = """
 [[workload]]
@@ -21,6 +22,9 @@ block = "4K"
 depth = 1
 """
 PLAN = 'rounds = 2\nseconds = 0.1\nwarmup = 0.02\nconformance = ["login-version"]\n' + WORKLOADS
+# With digests, and sessions that do nothing.
+WHOLE = ('rounds = 2\nseconds = 0.1\nwarmup = 0.02\nconformance = []\nidle_sessions = [1, 5]\n' + WORKLOADS
+         + WORKLOADS.replace("depth =", 'digests = "both"\ndepth ='))
 # Long enough for a target to die in the middle.
 LONG = "rounds = 12\nseconds = 0.2\nwarmup = 0.02\nconformance = []\n" + WORKLOADS
 ENDLESS = LONG.replace("rounds = 12", "rounds = 1000")
@@ -46,6 +50,31 @@ echo the disk is on fire >&2
 kill -KILL $child
 exit 3
 '''
+"""
+# One that accepts no login with digests, and few sessions: one more than it says, which could replace one of the same initiator.
+REFUSES_DIGESTS = """
+title = "Picky"
+about = "targe without digests"
+version = "echo 1"
+backing = "a file in tmpfs"
+prepare = '''
+cat > targe.toml <<END
+state_dir = "$DIR/state"
+admin_socket = "$DIR/admin.sock"
+[[portal]]
+listen = "$ADDRESS:$PORT"
+[session]
+header_digest = "forbid"
+data_digest = "forbid"
+[[target]]
+name = "$IQN"
+max_sessions = 2
+[[target.lun]]
+type = "file"
+path = "$FILE"
+END
+'''
+serve = 'exec "$TARGE" serve --config "$DIR/targe.toml"'
 """
 # One that starts and serves nothing.
 MUTE = """
@@ -134,6 +163,45 @@ def test_compares_targets_of_others_and_lists_what_is_absent(lab, rivals, root):
     verdicts = next(section for section in result["sections"] if section["title"] == "Conformance")["tables"][0]["rows"]
     assert [row[1]["number"] + row[2]["number"] for row in verdicts] == [1, 1, 1]
     assert (lab.out / "plan.toml").read_text() == result["plan"]
+    lab.expect_nothing_left()
+
+
+def section(result, title):
+    return next(section for section in result["sections"] if section["title"] == title)
+
+
+def test_digests_and_idle_sessions_are_measured_for_each_target(lab, rivals, root):
+    out, _ = lab.run(rivals(header=REFUSES_DIGESTS), "--rival=tgt", "--rival=header", plan=WHOLE)
+    result = lab.report()
+    assert result["ended"] == "complete"
+    found = rates(result)
+    for target in ("targe", "tgt", "bare echo"):
+        assert [len(samples) for samples in found[target]] == [2] * 4
+    # What a target refuses is not measured, and the rest of it is.
+    assert [len(samples) for samples in found["header"]] == [2] * 2
+    costs, = section(result, "Cost of digests")["tables"]
+    assert len(costs["rows"]) == 2
+    for row in costs["rows"]:
+        assert all("estimate" in cell for cell in row[1:5]), row
+        assert all(cell["absent"].startswith("not measured: ") for cell in row[5:7]), row
+    assert "Both digests take this much of the rate of commands: targe " in out
+    sessions, ends = section(result, "Idle sessions")["tables"]
+    assert [row[:2] for row in sessions["rows"][:2]] == [[{"text": "targe"}, {"number": 1.0}], [{"text": "targe"}, {"number": 5.0}]]
+    assert len(sessions["rows"]) == 6 and all(cell["number"] > 0 for row in sessions["rows"][:4] for cell in row[2:4])
+    assert all("number" in cell for row in ends["rows"][:2] for cell in row[1:])
+    assert "number" in sessions["rows"][4][2] and sessions["rows"][5][2]["absent"].startswith("not measured: session 4: ")
+    assert (lab.out / "plan.toml").read_text() == result["plan"]
+    lab.expect_nothing_left()
+
+
+def test_the_rivals_of_bench_run(lab, root, tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "targe-other-build").symlink_to(TARGE)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    lab.run(f"--rivals={servers.ROOT}/bench/rivals", "--rival=ram", "--rival=other-build")
+    result = lab.report()
+    assert {"targe", "ram", "other-build"} <= set(rates(result)) and set(states(result)) == {"targe", "targe, RAM disk", "targe, other build"}
     lab.expect_nothing_left()
 
 

@@ -1,21 +1,35 @@
 //! Checks citations of a standard in the code: `//= rfc7143#section-4.2` opens one, `//= type=…` qualifies
 //! it, `//# …` quotes. A citation without a section, or a quotation without a citation, is a finding.
 //!
-//! The project's own specification, cited as `//= hyperscsi#section-10.2`, is `docs/hyperscsi.md`. There the
-//! section must exist, with a heading that begins with its number, and must contain the quoted text. Each
-//! MUST in that document must be quoted where it is obeyed or tested.
+//! The project's own specifications are in [`OWN`]: `//= hyperscsi#section-10.2` cites `docs/hyperscsi.md`.
+//! There the section must exist, with a heading that begins with its number, and must contain the quoted
+//! text.
+//! Each MUST of a document that is wholly implemented must be quoted where it is obeyed or tested.
 
 use std::collections::BTreeSet;
 
 use super::tree::{Finding, Tree};
 
-const OWN: &str = "hyperscsi";
-const OWN_TEXT: &str = "docs/hyperscsi.md";
+/// The project's own specifications.
+const OWN: &[Own] = &[
+    Own { name: "hyperscsi", path: "docs/hyperscsi.md", is_complete: true },
+    Own { name: "iscsi-aead", path: "docs/iscsi-aead.md", is_complete: false },
+];
+
+struct Own {
+    /// The name in citations.
+    name: &'static str,
+    path: &'static str,
+    /// Whether each MUST must be quoted.
+    is_complete: bool,
+}
+
 const KINDS: &[&str] = &["test", "implication", "exception"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings = quoted(tree);
-    let own = tree.text(OWN_TEXT).map(sections).unwrap_or_default();
+    let mut findings: Vec<Finding> = OWN.iter().flat_map(|own| quoted(tree, own)).collect();
+    let own = OWN.iter().map(|own| (own, tree.text(own.path).map(sections).unwrap_or_default()));
+    let own: Vec<(&Own, BTreeSet<&str>)> = own.collect();
     for (path, text) in tree.ending_in(&[".rs"]) {
         let mut cited = false;
         for (index, line) in text.lines().map(str::trim_start).enumerate() {
@@ -40,7 +54,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-fn complaint(citation: &str, cited: bool, own: &BTreeSet<&str>) -> Option<String> {
+fn complaint(citation: &str, cited: bool, own: &[(&Own, BTreeSet<&str>)]) -> Option<String> {
     if let Some(kind) = citation.strip_prefix("type=") {
         let known = KINDS.contains(&kind);
         return match (cited, known) {
@@ -53,9 +67,9 @@ fn complaint(citation: &str, cited: bool, own: &BTreeSet<&str>) -> Option<String
         return Some(format!("`{citation}` names no `#section-…`"));
     };
     let number = place.strip_prefix("section-").or_else(|| place.strip_prefix("appendix-"));
-    if document == OWN {
-        let known = number.is_some_and(|number| own.contains(number));
-        return (!known).then(|| format!("`{citation}` names no section of {OWN_TEXT}"));
+    if let Some((own, sections)) = own.iter().find(|(own, _)| own.name == document) {
+        let known = number.is_some_and(|number| sections.contains(number));
+        return (!known).then(|| format!("`{citation}` names no section of {}", own.path));
     }
     let named = number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_alphanumeric()));
     let rfc =
@@ -63,13 +77,13 @@ fn complaint(citation: &str, cited: bool, own: &BTreeSet<&str>) -> Option<String
     (!named || !rfc).then(|| format!("`{citation}` is not `rfcN#section-N` or `rfcN#appendix-X`"))
 }
 
-/// Compares the quotations of the project's own specification with its text.
-fn quoted(tree: &Tree) -> Vec<Finding> {
-    let Some(own) = tree.text(OWN_TEXT) else { return Vec::new() };
-    let mut sections = bodies(own);
+/// Compares the quotations of one of the project's own specifications with its text.
+fn quoted(tree: &Tree, own: &Own) -> Vec<Finding> {
+    let Some(text) = tree.text(own.path) else { return Vec::new() };
+    let mut sections = bodies(text);
     let mut findings = Vec::new();
     for (path, text) in tree.ending_in(&[".rs"]) {
-        for Quotation { line, section, words, .. } in quotations(text, OWN) {
+        for Quotation { line, section, words, .. } in quotations(text, own.name) {
             let Some(body) = sections.iter_mut().find(|body| body.number == section) else { continue };
             match body.text.match_indices(&words).map(|(at, _)| at).collect::<Vec<_>>() {
                 places if places.is_empty() => {
@@ -81,13 +95,13 @@ fn quoted(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    for body in &sections {
+    for body in sections.iter().filter(|_| own.is_complete) {
         for (at, _) in body.text.match_indices("MUST") {
             if !body.quoted.iter().any(|range| range.contains(&at)) {
                 let rest = body.text.get(at..).unwrap_or_default();
                 let words = rest.split(' ').take(8).collect::<Vec<_>>().join(" ");
                 let what = format!("section {}: nobody quotes \"{words} …\"", body.number);
-                findings.push(Finding::whole(OWN_TEXT, what));
+                findings.push(Finding::whole(own.path, what));
             }
         }
     }
@@ -201,7 +215,7 @@ mod tests {
         let document = "# x\n\n## 4. Payloads\n\n### 4.10. Parameters\n\n## Appendix A. Vectors\n";
         let found = |citation: &str| {
             let code = format!("//= {citation}\n");
-            check(&planted(&[("crates/a/src/b.rs", &code), (OWN_TEXT, document)])).len()
+            check(&planted(&[("crates/a/src/b.rs", &code), (OWN[0].path, document)])).len()
         };
         for citation in ["hyperscsi#section-4", "hyperscsi#section-4.10", "hyperscsi#appendix-A"] {
             assert_eq!(found(citation), 0, "{citation}");
@@ -217,12 +231,23 @@ mod tests {
             "# x\n\nMUST is a word.\n\n## 1. One\n\nIt MUST\nbe so.\n\n### 1.1. More\n\nIt MUST NOT.\n";
         let found = |code: &str| {
             let code = format!("{code}//= hyperscsi#section-1.1\n//# It MUST NOT\n");
-            check(&planted(&[("crates/a/src/b.rs", &code), (OWN_TEXT, document)])).len()
+            check(&planted(&[("crates/a/src/b.rs", &code), (OWN[0].path, document)])).len()
         };
         assert_eq!(found("//= hyperscsi#section-1\n//= type=test\n//# It MUST\n//# be so\nfn f() {}\n"), 0);
         assert_eq!(found("//= hyperscsi#section-1\n//# It MUST be so. Not\n"), 2, "said otherwise");
         assert_eq!(found("//= hyperscsi#section-1\n//# be so.\n"), 1, "the rest of it");
         assert_eq!(found(""), 1);
+    }
+
+    #[test]
+    fn finds_a_wrong_quotation_of_a_specification_of_which_not_every_must_is_quoted_yet() {
+        let document = "## 1. One\n\nIt MUST be so. It MUST stay.\n";
+        let found = |quotation: &str| {
+            let code = format!("//= iscsi-aead#section-1\n//# {quotation}\n");
+            check(&planted(&[("crates/a/src/b.rs", &code), (OWN[1].path, document)])).len()
+        };
+        assert_eq!(found("It MUST be so."), 0);
+        assert_eq!(found("It MUST be other."), 1);
     }
 
     #[test]

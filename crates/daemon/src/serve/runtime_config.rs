@@ -16,7 +16,7 @@ use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
 use hyperscsi::frame::TAGS;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::GroupName;
-use iscsi::chap::{Algorithms, Credentials};
+use iscsi::chap::Credentials;
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
@@ -435,9 +435,9 @@ impl RuntimeConfig {
 
 fn auth(auth: &Auth) -> (AuthPolicy, Vec<Credentials>) {
     match auth {
-        Auth::None => (AuthPolicy { allows_none: true, chap: Algorithms::NONE, own: None }, Vec::new()),
+        Auth::None => (AuthPolicy { allows_none: true, ..AuthPolicy::default() }, Vec::new()),
         Auth::Chap(chap) => {
-            let policy = AuthPolicy { allows_none: false, chap: chap.algorithms, own: chap.own.clone() };
+            let policy = AuthPolicy { chap: chap.algorithms, own: chap.own.clone(), ..AuthPolicy::default() };
             (policy, vec![chap.user.clone()])
         }
     }

@@ -7,4 +7,5 @@ mod faults;
 mod models;
 mod results;
 mod rod;
+mod units;
 mod world;

@@ -2,131 +2,17 @@
 //! libiscsi's suite requires names the case.
 
 mod access;
+mod fixture;
 mod identity;
 mod media;
 mod modes;
 mod persistent;
+#[cfg(feature = "planted")]
+mod planted;
 mod reports;
 mod reserve;
 mod robustness;
 mod saving;
+mod tables;
 
-use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::rc::Rc;
-use alloc::vec::Vec;
-use core::cell::RefCell;
-
-use base::time::Instant;
-use scsi::opcode as op;
-use scsi::sense::{Asc, SenseKey};
-use store::Store;
-use store::api::{Capabilities, Completion, Durability, Op, OpAction};
-use store::ram::Ram;
-
-use crate::contract::{NexusId, UnitEvent};
-use crate::testing::{A, B, BLOCKS, Reply, Rig, config};
-
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
-
-/// Returns a unit with a removable medium.
-fn removable() -> Rig {
-    let config = crate::contract::UnitConfig { removable: true, ..config() };
-    Rig::with(config, Box::new(Ram::new(BLOCKS * 512)))
-}
-
-impl Rig {
-    /// Sends TEST UNIT READY.
-    #[track_caller]
-    fn ready_for(&mut self, nexus: NexusId) -> Reply {
-        self.run(nexus, &TEST_UNIT_READY, 0, &[])
-    }
-
-    /// Expects this unit attention, and no other after it.
-    #[track_caller]
-    fn hears(&mut self, nexus: NexusId, asc: Asc) {
-        self.ready_for(nexus).check(SenseKey::UNIT_ATTENTION, asc);
-        self.ready_for(nexus).good();
-    }
-
-    /// Answers the oldest request to save state, and returns the state.
-    #[track_caller]
-    fn save(&mut self, ok: bool) -> Vec<u8> {
-        self.keep(ok).unwrap_or_else(|| panic!("nothing is to be saved: {:?}", self.events))
-    }
-}
-
-/// A medium in memory that records its operations, and can be made to answer later.
-struct Recorder {
-    inner: Ram,
-    shared: Rc<RefCell<Recording>>,
-}
-
-#[derive(Default)]
-struct Recording {
-    flushes: usize,
-    writes: Vec<Durability>,
-    hold: bool,
-    held: VecDeque<Completion>,
-    fail_flushes: bool,
-    fail_reads: bool,
-}
-
-impl Recorder {
-    fn new() -> (Self, Rc<RefCell<Recording>>) {
-        let shared = Rc::<RefCell<Recording>>::default();
-        (Self { inner: Ram::new(BLOCKS * 512), shared: Rc::clone(&shared) }, shared)
-    }
-}
-
-impl Store for Recorder {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, ..self.inner.capabilities() }
-    }
-
-    fn submit(&mut self, op: Op) {
-        let mut shared = self.shared.borrow_mut();
-        match &op.action {
-            OpAction::Flush => shared.flushes += 1,
-            OpAction::Write { durability, .. } => shared.writes.push(*durability),
-            _ => {}
-        }
-        let failing = match op.action {
-            OpAction::Flush => shared.fail_flushes,
-            OpAction::Read { .. } => shared.fail_reads,
-            _ => false,
-        };
-        if failing {
-            let result = Err(store::api::Fault::Medium.into());
-            shared.held.push_back(Completion { id: op.id, result });
-            return;
-        }
-        self.inner.submit(op);
-        while let Some(completion) = self.inner.poll() {
-            shared.held.push_back(completion);
-        }
-    }
-
-    fn poll(&mut self) -> Option<Completion> {
-        let mut shared = self.shared.borrow_mut();
-        if shared.hold { None } else { shared.held.pop_front() }
-    }
-}
-
-/// READ(10) of one block.
-const READ: [u8; 10] = [op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
-/// WRITE(10) of one block.
-const WRITE: [u8; 10] = [op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
-
-/// Reads a block.
-fn read(rig: &mut Rig, nexus: NexusId) -> Reply {
-    rig.run(nexus, &READ, 512, &[])
-}
-
-/// Writes a block.
-fn write(rig: &mut Rig, nexus: NexusId) -> Reply {
-    rig.run(nexus, &WRITE, 0, &[0xa5; 512])
-}
-
-/// Both nexuses.
-const BOTH: [NexusId; 2] = [A, B];
+use fixture::*;

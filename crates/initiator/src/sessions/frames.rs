@@ -107,7 +107,8 @@ impl Sessions {
         Some((slots / alive.max(1)).max(1))
     }
 
-    /// Adds the requests of HyperSCSI sessions to `errands`. Returns whether there was anything to do.
+    /// Adds requests for interfaces, and for the slow steps of password logins, to `errands`. Returns whether
+    /// there was anything to do.
     pub(super) fn ether_errands(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
         let before = errands.len();
         for port in core::mem::take(&mut self.ports.wanted) {
@@ -116,14 +117,13 @@ impl Sessions {
         }
         let mut any = errands.len() > before;
         while let Some((id, done)) = self.stretched.pop_front() {
-            if let Some(ether) = self.entry(id).and_then(|entry| entry.session.ether()) {
-                ether.session.job_done(now, done);
+            if let Some(entry) = self.entry(id) {
+                entry.session.job_done(now, done);
                 any = true;
             }
         }
         for (id, entry) in &mut self.entries {
-            let Some(ether) = entry.session.ether() else { continue };
-            while let Some(job) = ether.session.poll_job() {
+            while let Some(job) = entry.session.poll_job() {
                 errands.push(DriverRequest::Stretch(*id, Box::new(job)));
                 any = true;
             }
@@ -152,7 +152,7 @@ impl Sessions {
         }
     }
 
-    /// Records the result of the slow step of a handshake.
+    /// Records the result of the slow step of a password login.
     pub(crate) fn job_done(&mut self, id: SessionId, done: StretchResult) {
         self.stretched.push_back((id, done));
     }
@@ -364,14 +364,14 @@ fn entropy() -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Runs the slow step of a handshake on a thread of its own.
+/// Runs the slow step of a password login on a thread of its own.
 pub(crate) fn stretch(reactor: drivers::message_queue::Handle<Sessions>, id: SessionId, job: StretchJob) {
     let work = move || {
         let done = job.run();
         // If the reactor has ended, no session needs the result.
         let _ = reactor.post(move |sessions, _| sessions.job_done(id, done));
     };
-    // If no thread can be created, the handshake starts again after its timeout.
+    // If no thread can be created, the login starts again after its timeout.
     let _ = std::thread::Builder::new().name("targe-handshake".to_owned()).spawn(work);
 }
 

@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use hyperscsi::pdu::parameters::Repair;
+use iscsi::aead::AeadDigest;
 use iscsi::chap::{Algorithm, Algorithms, Secret};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+use security::Level;
 
 use super::{Scheme, unescaped};
 
@@ -42,6 +44,8 @@ pub struct Options {
     pub target_password: Option<Secret>,
     /// The path of the file with the target's password.
     pub target_password_file: Option<String>,
+    /// iSCSI: how both sides authenticate themselves, if the URL has a user.
+    pub auth: AuthMethod,
     /// The CHAP algorithms that we offer.
     pub chap: Option<Algorithms>,
     /// How long I/O may wait for a connection to the target before it fails.
@@ -75,15 +79,27 @@ pub struct TlsOptions {
     pub name: Option<String>,
 }
 
+/// How both sides of an iSCSI session authenticate themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AuthMethod {
+    /// CHAP.
+    #[default]
+    Chap,
+    /// The password login, which proves the password to both sides and gives the session keys
+    /// (docs/iscsi-aead.md).
+    Opaque,
+}
+
 /// The least protection that a session may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protection {
     /// None: with iSCSI, damage may go undetected if the target negotiates no digests.
     #[default]
     None,
-    /// iSCSI: both digests. HyperSCSI: every frame is authenticated.
+    /// iSCSI: both digests; with the password login, every PDU is authenticated. HyperSCSI: every frame is
+    /// authenticated.
     Integrity,
-    /// HyperSCSI only: every frame is also encrypted.
+    /// Every PDU or frame is also encrypted. iSCSI needs the password login for it.
     Encrypt,
 }
 
@@ -110,9 +126,12 @@ pub enum BadOption {
         /// The valid values.
         wanted: &'static str,
     },
-    /// Encryption is requested, which iSCSI does not support.
-    #[error("protection=encrypt is for hyperscsi:// URLs; iSCSI supports none and integrity in this build")]
+    /// Encryption is requested without the login that gives an iSCSI session keys.
+    #[error("protection=encrypt needs auth=opaque in iscsi:// URLs")]
     NoEncryption,
+    /// The option belongs to another authentication method.
+    #[error("option {0} is for CHAP and contradicts auth=opaque")]
+    NotWithOpaque(&'static str),
     /// The option belongs to the other protocol.
     #[error("option {0} is for {1}:// URLs")]
     OtherProtocol(&'static str, Scheme),
@@ -144,7 +163,7 @@ impl std::fmt::Debug for OptionKey {
 }
 
 /// Every key of the query.
-pub static KEYS: [OptionKey; 33] = [
+pub static KEYS: [OptionKey; 34] = [
     iscsi("header_digest", DIGESTS, "HeaderDigest", |options, value| {
         options.keys.header_digest = digest(value)?;
         Some(())
@@ -189,7 +208,20 @@ pub static KEYS: [OptionKey; 33] = [
         options.isid = Some(bytes.try_into().ok()?);
         Some(())
     }),
-    both("password_file", "a path", "the file with the initiator's CHAP password", |options, value| {
+    iscsi(
+        "auth",
+        "chap or opaque",
+        "how both sides authenticate themselves; opaque gives the session keys",
+        |options, value| {
+            options.auth = match value {
+                "chap" => AuthMethod::Chap,
+                "opaque" => AuthMethod::Opaque,
+                _ => return None,
+            };
+            Some(())
+        },
+    ),
+    both("password_file", "a path", "the file with the initiator's password", |options, value| {
         options.password_file = Some(filled(value)?);
         Some(())
     }),
@@ -355,6 +387,7 @@ impl Default for Options {
             target_user: None,
             target_password: None,
             target_password_file: None,
+            auth: AuthMethod::default(),
             chap: None,
             patience: None,
             connect_timeout: None,
@@ -388,9 +421,7 @@ impl Options {
         if scheme == Scheme::HyperScsi {
             return Ok(options);
         }
-        if options.protection == Some(Protection::Encrypt) {
-            return Err(BadOption::NoEncryption);
-        }
+        options.check_auth()?;
         if options.tls.as_ref().is_some_and(|tls| tls.certificate.is_some() != tls.key.is_some()) {
             return Err(BadOption::TlsPair);
         }
@@ -408,8 +439,36 @@ impl Options {
         })
     }
 
+    fn check_auth(&self) -> Result<(), BadOption> {
+        if self.auth == AuthMethod::Chap {
+            let encrypts = self.protection == Some(Protection::Encrypt);
+            return if encrypts { Err(BadOption::NoEncryption) } else { Ok(()) };
+        }
+        let of_chap = [
+            (self.target_user.is_some(), "target_user"),
+            (self.target_password.is_some(), "target_password"),
+            (self.target_password_file.is_some(), "target_password_file"),
+            (self.chap.is_some(), "chap"),
+        ];
+        match of_chap.into_iter().find(|(is_set, _)| *is_set) {
+            Some((_, key)) => Err(BadOption::NotWithOpaque(key)),
+            None => Ok(()),
+        }
+    }
+
     /// Requires the digests that the protection needs.
     fn protect(&mut self) -> Result<(), BadOption> {
+        if self.auth == AuthMethod::Opaque {
+            match self.protection.unwrap_or_default() {
+                Protection::None => {}
+                Protection::Integrity => {
+                    self.keys.min_protection = Level::Integrity;
+                    self.keys.aead_digests = &AeadDigest::INTEGRITY_FIRST;
+                }
+                Protection::Encrypt => self.keys.min_protection = Level::Encrypt,
+            }
+            return Ok(());
+        }
         if self.protection == Some(Protection::Integrity) {
             let digests = [
                 (&mut self.keys.header_digest, "header_digest=none"),

@@ -5,7 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use hyperscsi::pdu::parameters::Repair;
+use iscsi::aead::AeadMode;
 use iscsi::negotiate::DigestPolicy;
+use security::Level;
 
 use super::query::{DIGESTS, ISIDS, LENGTHS};
 use super::*;
@@ -92,10 +94,10 @@ fn a_hyperscsi_url_names_a_group_and_interfaces() {
     assert_eq!(options.protection, Some(Protection::Encrypt));
     assert_eq!((options.retransmission, options.mtu), (Repair::Window, Some(9000)));
     let login = &url.endpoint.login;
-    assert_eq!(login.group_password(options, &Nowhere).unwrap(), login.password);
+    assert_eq!(login.own_password(options, &Nowhere).unwrap(), login.password);
     assert_eq!(login.password.as_ref().unwrap().secret_bytes(), b"pass/word");
     let open = Url::parse(&format!("hyperscsi://backup@eth0/{IQN}/3")).unwrap();
-    assert_eq!(open.endpoint.login.group_password(&open.endpoint.options, &Nowhere).unwrap(), None);
+    assert_eq!(open.endpoint.login.own_password(&open.endpoint.options, &Nowhere).unwrap(), None);
     assert!(!format!("{url:?}").contains("pass/word"));
     let place = Endpoint::parse("hyperscsi://backup@eth0").unwrap();
     assert_eq!(place.to_string(), "hyperscsi://backup@eth0");
@@ -137,7 +139,10 @@ fn every_option_is_checked() {
         ("headerdigest=none", "did you mean header_digest?"),
         ("bogus=1", "a URL has no option \"bogus\"; known are header_digest, "),
         ("header_digest=md5", "the value must be crc32c, none"),
-        ("protection=encrypt", "for hyperscsi:// URLs"),
+        ("protection=encrypt", "protection=encrypt needs auth=opaque"),
+        ("auth=none", "auth=none: the value must be chap or opaque"),
+        ("auth=opaque&chap=md5", "option chap is for CHAP and contradicts auth=opaque"),
+        ("auth=opaque&target_user=disk", "option target_user is for CHAP"),
         ("mtu=9000", "option mtu is for hyperscsi:// URLs"),
         ("protection=integrity&data_digest=none", "data_digest=none disables one"),
         ("initiator=me", "the value must be an iSCSI name"),
@@ -165,6 +170,7 @@ fn every_key_takes_a_value_of_its_kind_and_no_other() {
             LENGTHS => "4096",
             ISIDS => "0080aB000001",
             "yes or no" => "no",
+            "chap or opaque" => "opaque",
             "yes" => "yes",
             "selective or window" => "window",
             "none, integrity or encrypt" => "none",
@@ -222,7 +228,7 @@ fn auth(url: &str, drawer: &Drawer) -> Result<AuthPlan, SecretError> {
 fn secrets(plan: AuthPlan) -> (Secret, Option<Secret>) {
     match plan {
         AuthPlan::Chap { own, peer, .. } => (own.secret, peer.map(|peer| peer.secret)),
-        AuthPlan::None => panic!("no CHAP"),
+        AuthPlan::None | AuthPlan::Opaque { .. } => panic!("no CHAP"),
     }
 }
 
@@ -274,4 +280,31 @@ fn the_manual_lists_every_key_as_it_is() {
         let row = format!("| `{}` | {} | {} |", key.name, key.takes, key.meaning);
         assert!(manual.contains(&row), "docs/initiator.md lacks: {row}");
     }
+}
+
+#[test]
+fn a_password_login_takes_the_user_and_a_password_from_any_source_and_gives_the_protection() {
+    let drawer = Drawer(BTreeMap::new());
+    let plan = auth("iscsi://alice%correct@h?auth=opaque&protection=encrypt", &drawer);
+    let Ok(AuthPlan::Opaque { user, password }) = plan else { panic!("{plan:?}") };
+    assert_eq!((user.as_str(), password.secret_bytes()), ("alice", &b"correct"[..]));
+    for (url, what) in [
+        ("iscsi://h?auth=opaque", "auth=opaque needs a user"),
+        ("iscsi://alice@h?auth=opaque", "user \"alice\" has no password"),
+    ] {
+        let error = auth(url, &drawer).unwrap_err().to_string();
+        assert!(error.contains(what), "{url}: {error}");
+    }
+    let keys = |query: &str| {
+        let url = format!("iscsi://alice%correct@h?auth=opaque{query}");
+        Endpoint::parse(&url).unwrap().options.keys
+    };
+    assert_eq!(keys("").min_protection, Level::None);
+    assert_eq!(keys("").aead_digests[0].mode, AeadMode::Encrypt);
+    assert_eq!(keys("&protection=encrypt").min_protection, Level::Encrypt);
+    assert_eq!(keys("&protection=integrity").min_protection, Level::Integrity);
+    assert_eq!(keys("&protection=integrity").aead_digests[0].mode, AeadMode::Integrity);
+    assert_eq!(keys("&protection=integrity").header_digest, DigestPolicy::PreferCrc32c);
+    let without = Endpoint::parse("iscsi://alice@h?protection=integrity").unwrap().options.keys;
+    assert_eq!((without.min_protection, without.header_digest), (Level::None, DigestPolicy::RequireCrc32c));
 }

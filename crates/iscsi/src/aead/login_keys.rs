@@ -1,5 +1,5 @@
-//! From a login to the keys of its connection: the transcript of the Login PDUs, the confirmations by which
-//! both sides check that they have the same transcript, and the key schedule.
+//! From a login to the keys of its connection: the values that confirm its transcript, and the key schedule.
+//! [`crate::login::transcript`] makes the transcript.
 //!
 //! ```text
 //! login key               = Extract(salt = context, OPAQUE's session key)
@@ -12,87 +12,15 @@
 //! iv[direction, g]        = Expand(secret[direction, g], "iscsi aead 1 iv", 12)
 //! ```
 
-use core::fmt;
-
 use security::key_schedule::Secret;
 use security::opaque::SessionKey;
 use security::random::mac;
-use sha2::{Digest as _, Sha512};
 
-use super::{AeadDigest, Decryptor, Direction, Encryptor, GenerationLimits};
+use super::{AeadDigest, Decryptor, Direction, Encryptor, GenerationLimits, RecordKeys};
 use crate::keys::Role;
-use crate::login::{LoginRequest, LoginResponse};
-use crate::name::Tsih;
 
-/// The key whose value confirms the transcript. It is the last pair of the text of the last Login Request and
-/// of the last Login Response.
-pub const CONFIRMATION_KEY: &str = "X-org.targe.confirm";
 /// The length of a confirmation, in bytes.
 pub const CONFIRMATION_LEN: usize = 32;
-/// The length of a confirmation's pair in the text, in bytes: key, `=0x`, hexadecimal digits, zero byte.
-pub const CONFIRMATION_PAIR_LEN: usize = CONFIRMATION_KEY.len() + 3 + 2 * CONFIRMATION_LEN + 1;
-
-/// A hash over the Login PDUs of a connection, from the first one on, in the order in which they are sent.
-#[derive(Clone)]
-pub struct LoginTranscript(Sha512);
-
-impl LoginTranscript {
-    /// Returns the transcript of no PDUs.
-    pub fn new() -> Self {
-        Self(Sha512::new_with_prefix(TRANSCRIPT))
-    }
-
-    /// Adds a Login Request.
-    pub fn add_request(&mut self, request: &LoginRequest<'_>) {
-        self.0.update(request_header(request));
-        self.0.update(request.data);
-    }
-
-    /// Adds a Login Response.
-    pub fn add_response(&mut self, response: &LoginResponse) {
-        self.0.update(response_header(response));
-        self.0.update(&response.data);
-    }
-
-    /// Returns the hash of the PDUs so far. After the request that completes the text with OPAQUE's first
-    /// message, it is the context of the key exchange.
-    pub fn digest(&self) -> [u8; 64] {
-        self.0.clone().finalize().into()
-    }
-
-    /// Returns the hash that `request` confirms: that of the PDUs so far and of `request` without the pair of
-    /// the confirmation, with which its text ends. Returns `None` if the text is too short for it.
-    pub fn confirmed_by_request(&self, request: &LoginRequest<'_>) -> Option<[u8; 64]> {
-        self.without_confirmation(&request_header(request), request.data)
-    }
-
-    /// Returns the hash that `response` confirms, like [`Self::confirmed_by_request`].
-    pub fn confirmed_by_response(&self, response: &LoginResponse) -> Option<[u8; 64]> {
-        self.without_confirmation(&response_header(response), &response.data)
-    }
-
-    fn without_confirmation(&self, header: &[u8; HEADER_LEN], text: &[u8]) -> Option<[u8; 64]> {
-        let text = text.get(..text.len().checked_sub(CONFIRMATION_PAIR_LEN)?)?;
-        Some(self.0.clone().chain_update(header).chain_update(text).finalize().into())
-    }
-
-    /// Returns the hash of the whole login, which led to the session with this TSIH.
-    pub fn finish(self, tsih: Tsih) -> [u8; 64] {
-        self.0.chain_update(tsih.0.to_be_bytes()).finalize().into()
-    }
-}
-
-impl Default for LoginTranscript {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl fmt::Debug for LoginTranscript {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LoginTranscript")
-    }
-}
 
 /// The keys of a login in which the password was proven. Dropping them erases them.
 #[derive(Clone, Debug)]
@@ -137,6 +65,13 @@ impl ConnectionKeys {
         Decryptor(Direction::new(self.secret_of(role.peer()), digest, limits))
     }
 
+    /// Returns what protects the PDUs that `role` sends and receives.
+    pub fn record_keys(&self, role: Role, digest: AeadDigest, limits: GenerationLimits) -> RecordKeys {
+        let (encryptor, decryptor) =
+            (self.encryptor(role, digest, limits), self.decryptor(role, digest, limits));
+        RecordKeys { digest, encryptor, decryptor }
+    }
+
     /// Returns the first secret of the PDUs that `sender` sends.
     pub(super) fn secret_of(&self, sender: Role) -> Secret {
         self.0.expand(match sender {
@@ -146,53 +81,5 @@ impl ConnectionKeys {
     }
 }
 
-/// How many bytes of a Login PDU's header are part of the transcript: all that both sides have the same view
-/// of before the session exists. Sequence numbers and status follow.
-const HEADER_LEN: usize = 24;
-
-fn request_header(request: &LoginRequest<'_>) -> [u8; HEADER_LEN] {
-    let flags = flags(request.transit, request.cont, request.csg.0, request.nsg.0);
-    let [c0, c1] = request.cid.to_be_bytes();
-    header(
-        [0x43, flags, request.version_max, request.version_min],
-        request.data.len(),
-        (request.isid, request.tsih, request.itt),
-        [c0, c1, 0, 0],
-    )
-}
-
-fn response_header(response: &LoginResponse) -> [u8; HEADER_LEN] {
-    let flags = flags(response.transit, response.cont, response.csg.0, response.nsg.0);
-    // The TSIH of a new session is not known when the last response is confirmed; `finish` adds it.
-    header(
-        [0x23, flags, response.version_max, response.version_active],
-        response.data.len(),
-        (response.isid, 0, response.itt),
-        [0; 4],
-    )
-}
-
-const fn flags(transit: bool, cont: bool, csg: u8, nsg: u8) -> u8 {
-    ((transit as u8) << 7) | ((cont as u8) << 6) | ((csg & 3) << 2) | (nsg & 3)
-}
-
-fn header(
-    first: [u8; 4],
-    data_len: usize,
-    (isid, tsih, itt): ([u8; 6], u16, u32),
-    last: [u8; 4],
-) -> [u8; HEADER_LEN] {
-    let mut out = [0; HEADER_LEN];
-    // The length of additional header segments, 0, and that of the data segment share four bytes.
-    let lengths = u32::try_from(data_len).unwrap_or(u32::MAX).to_be_bytes();
-    let parts = [&first[..], &lengths, &isid, &tsih.to_be_bytes(), &itt.to_be_bytes(), &last];
-    for (to, from) in out.iter_mut().zip(parts.into_iter().flatten()) {
-        *to = *from;
-    }
-    out
-}
-
 /// The beginning of every label.
 const PROTOCOL: &str = "iscsi aead 1 ";
-/// The beginning of every transcript.
-const TRANSCRIPT: &[u8] = b"iscsi aead 1 login";

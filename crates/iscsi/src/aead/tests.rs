@@ -10,11 +10,10 @@ use security::opaque::{
 use security::random::HmacDrbg;
 use zeroize::Zeroizing;
 
-use super::login_keys::{
-    CONFIRMATION_KEY, CONFIRMATION_LEN, CONFIRMATION_PAIR_LEN, ConnectionKeys, LoginKeys, LoginTranscript,
-};
+use super::login_keys::{CONFIRMATION_LEN, ConnectionKeys, LoginKeys};
 use super::*;
 use crate::keys::Role;
+use crate::login::transcript::{CONFIRMATION_KEY, CONFIRMATION_PAIR_LEN, LoginTranscript};
 use crate::login::{LoginRequest, LoginResponse, Stage, VERSION};
 use crate::name::Tsih;
 use crate::text::value::to_hex;

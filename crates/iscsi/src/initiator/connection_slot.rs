@@ -5,24 +5,27 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use base::buffer::Pool;
 use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::contract::Slot;
 use super::protocol_error::ProtocolError;
 use super::text_exchange::TextExchange;
+use crate::aead::{Decryptor, RecordKeys};
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::TargetAddress;
 use crate::login::initiator::InitiatorLogin;
-use crate::negotiate::ConnectionParameters;
+use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu::Itt;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::logout_request::LogoutRequest;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::snack::Snack;
 use crate::pdu::text_request::TextRequest;
-use crate::pdu_writer::Digests;
+use crate::pdu_writer::PduWriter;
+use crate::recovery::RecoveryLevel;
 use crate::serial::StatSn;
 use crate::target::arena::Key;
 
@@ -163,6 +166,9 @@ pub(super) struct Connection {
     /// The receiver of the connection; `None` while bytes are being read.
     pub(super) receiver: Option<Box<Receiver>>,
     pub(super) framing: Framing,
+    /// What opens the PDUs after the last one of the login, until the receiver takes it.
+    pub(super) decryptor: Option<Decryptor>,
+    pub(super) writer: PduWriter,
     pub(super) incoming: Incoming,
     /// The login, until it is complete.
     pub(super) login: Option<Box<InitiatorLogin>>,
@@ -272,6 +278,8 @@ impl Connection {
             gone: false,
             receiver: Some(Box::new(Receiver::new(framing))),
             framing,
+            decryptor: None,
+            writer: PduWriter::default(),
             incoming: Incoming::Plain,
             login: Some(Box::new(login)),
             parameters: ConnectionParameters::default(),
@@ -299,8 +307,38 @@ impl Connection {
         }
     }
 
-    pub(super) fn digests(&self) -> Digests {
-        if self.login.is_some() { Digests::NONE } else { Digests::of(&self.parameters) }
+    /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest.
+    ///
+    /// # Errors
+    /// `Bug`: an AEAD digest was negotiated and there are no keys. The connection must not go on in the
+    /// clear.
+    pub(super) fn enter_full_feature(
+        &mut self,
+        parameters: ConnectionParameters,
+        level: RecoveryLevel,
+        record_keys: Option<RecordKeys>,
+        pool: &Pool,
+    ) -> Result<(), ProtocolError> {
+        if parameters.header_digest.aead().is_some() && record_keys.is_none() {
+            return Err(ProtocolError::Bug);
+        }
+        let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
+        self.framing = Framing {
+            header_digest: parameters.header_digest == Digest::Crc32c,
+            data_digest: parameters.data_digest == Digest::Crc32c,
+            data_len_max: parameters.initiator_max_recv,
+            resync: level.skips_damaged_headers() && decryptor.is_none(),
+        };
+        self.writer = PduWriter::new(&parameters, encryptor, pool);
+        (self.login, self.parameters, self.decryptor) = (None, parameters, decryptor);
+        self.statuses_asked = self.exp_stat_sn;
+        self.record_ack(self.exp_stat_sn);
+        Ok(())
+    }
+
+    /// Returns the longest data segment that may be sent, in bytes.
+    pub(super) fn segment_max(&self) -> u32 {
+        u32::try_from(self.writer.segment_max()).unwrap_or(u32::MAX).min(self.parameters.target_max_recv)
     }
 
     /// Returns the ExpStatSN to send: it acknowledges all statuses before it, and the data of their commands.

@@ -58,11 +58,18 @@ impl Session {
                         return Ok(());
                     };
                     receiver.set_framing(connection.framing);
+                    if let Some(decryptor) = connection.decryptor.take() {
+                        receiver.set_decryptor(decryptor);
+                    }
                 }
                 Ok(FramingEvent::Damaged) => self.damaged_header(now, slot),
                 Err(StreamError::HeaderDigest) => {
                     self.stats.header_digest_errors += 1;
                     return Err(ProtocolError::HeaderDigestMismatch);
+                }
+                Err(StreamError::Modified) => {
+                    self.stats.data_digest_errors += 1;
+                    return Err(ProtocolError::PdusModified);
                 }
                 Err(StreamError::TooLong) => return Err(ProtocolError::DataSegmentTooLong),
                 Err(StreamError::RxBufferTaken) => return Err(ProtocolError::Bug),

@@ -4,21 +4,23 @@ use alloc::boxed::Box;
 
 use base::state_machine::{Action, ConnId};
 use base::time::{Duration, Instant};
+use security::opaque::{StretchJob, StretchResult};
 
 use super::connection_slot::{Connection, ConnectionState, ControlPdu, Timer};
-use super::contract::{ConnectionDown, Event, Purpose, SessionEnd, SessionOrigin, SessionUp, Slot};
+use super::contract::{
+    ConnectionDown, Event, MAX_CONNECTIONS, Purpose, SessionEnd, SessionOrigin, SessionUp, Slot,
+};
 use super::protocol_error::ProtocolError;
 use super::session::{FIRST_CMD_SN, Phase, Session};
-use crate::framing::{DataSink, Framing, ReceivedPdu};
+use crate::framing::{DataSink, ReceivedPdu};
 use crate::login::initiator::{
     self as login, InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginPlan, OwnedLoginRequest,
 };
 use crate::login::{LoginResponse, Stage as LoginStage, Status, VERSION};
 use crate::name::Cid;
-use crate::negotiate::Digest;
-use crate::pdu::PduHeader;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response;
+use crate::pdu::{PduHeader, TargetSn};
 use crate::serial::{CmdSn, StatSn};
 
 /// The most redirections of a login before it counts as failed.
@@ -175,12 +177,48 @@ impl Session {
         let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
         connection.exp_stat_sn = pdu.sn.stat_sn.next();
         let Some(login) = connection.login.as_mut() else { return Err(ProtocolError::Bug) };
-        match login.handle(&response) {
+        let step = login.handle(&response);
+        self.follow_login(now, slot, step, Some(pdu.sn))
+    }
+
+    /// Returns the slow step of a password login when one is due. The owner runs it where it delays no other
+    /// work, and passes the result to [`Self::job_done`].
+    pub fn poll_job(&mut self) -> Option<StretchJob> {
+        self.slots.iter_mut().find_map(|slot| slot.connection.as_mut()?.login.as_mut()?.poll_job())
+    }
+
+    /// Handles the result of the slow step. The result for a connection that was lost is discarded.
+    pub fn job_done(&mut self, now: Instant, result: StretchResult) {
+        for slot in (0..MAX_CONNECTIONS).map(Slot) {
+            let login = self.connection_mut(slot).and_then(|connection| connection.login.as_mut());
+            let Some(login) = login.filter(|login| login.awaits(&result)) else { continue };
+            let step = login.job_done(result);
+            if self.follow_login(now, slot, step, None).is_err() {
+                self.stats.bugs += 1;
+                self.connection_lost(now, slot, ConnectionDown::ProtocolError(ProtocolError::Bug));
+            }
+            break;
+        }
+        self.process_pending(now);
+    }
+
+    /// Takes the next step of a login. `sn` are the numbers of the response that led to it.
+    fn follow_login(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        step: InitiatorLoginStep,
+        sn: Option<TargetSn>,
+    ) -> Result<(), ProtocolError> {
+        match step {
             //= rfc7143#section-6.3
             //# There MUST NOT be more than one outstanding Login Request or Login Response on an
             //# iSCSI connection.
             InitiatorLoginStep::Send(call) => self.send_login_request(slot, call),
-            InitiatorLoginStep::Complete(done) => self.logged_in(now, slot, *done, pdu.sn),
+            InitiatorLoginStep::Stretch => {}
+            InitiatorLoginStep::Complete(done) => {
+                self.logged_in(now, slot, *done, sn.ok_or(ProtocolError::Bug)?);
+            }
             //= rfc7143#section-11.13.5
             //# A redirection SHOULD be accepted by an initiator, even without having the target complete a
             //# security negotiation if any security negotiation is required, and MUST be accepted by the
@@ -203,7 +241,7 @@ impl Session {
         Ok(())
     }
 
-    fn logged_in(&mut self, now: Instant, slot: Slot, done: LoggedIn, sn: crate::pdu::TargetSn) {
+    fn logged_in(&mut self, now: Instant, slot: Slot, done: LoggedIn, sn: TargetSn) {
         let joins = self.tsih.is_some();
         let parameters = done.negotiated.connection;
         self.stats.logins += 1;
@@ -217,6 +255,7 @@ impl Session {
         self.note_window(sn);
         let level = self.level();
         let silence = self.plan.limits.ping_after;
+        let pool = self.pool.clone();
         let Some(connection_slot) = self.connection_slot_mut(slot) else { return };
         connection_slot.state = ConnectionState::Up;
         connection_slot.up_since = now;
@@ -226,16 +265,10 @@ impl Session {
             connection_slot.deadlines.set(Timer::Silence, now.after(silence));
         }
         let Some(connection) = connection_slot.connection.as_deref_mut() else { return };
-        connection.login = None;
-        connection.parameters = parameters;
-        connection.statuses_asked = connection.exp_stat_sn;
-        connection.record_ack(connection.exp_stat_sn);
-        connection.framing = Framing {
-            header_digest: parameters.header_digest == Digest::Crc32c,
-            data_digest: parameters.data_digest == Digest::Crc32c,
-            data_len_max: parameters.initiator_max_recv,
-            resync: level.skips_damaged_headers(),
-        };
+        if let Err(why) = connection.enter_full_feature(parameters, level, done.record_keys, &pool) {
+            self.bug();
+            return self.connection_lost(now, slot, ConnectionDown::ProtocolError(why));
+        }
         if self.phase != Phase::Up {
             self.come_up(done.peer_authenticated, joins);
         }
@@ -293,7 +326,7 @@ impl Session {
     /// Changes the number of connections of the session; the target's MaxConnections is a limit. Surplus
     /// connections are drained and logged out.
     pub fn set_connections(&mut self, now: Instant, count: u16) {
-        self.connections_wanted = count.clamp(1, super::contract::MAX_CONNECTIONS);
+        self.connections_wanted = count.clamp(1, MAX_CONNECTIONS);
         if self.plan.purpose == Purpose::Discovery {
             self.connections_wanted = 1;
         }

@@ -16,6 +16,9 @@ pub enum ProtocolError {
     /// The digest of a data segment is wrong.
     #[error("the initiator received a PDU with a wrong data digest")]
     DataDigestMismatch,
+    /// So many data segments had a wrong tag of an AEAD digest that somebody must be modifying them.
+    #[error("somebody modifies PDUs on the way to the initiator: too many had a wrong data digest")]
+    PdusModified,
     /// A data segment is longer than the initiator's MaxRecvDataSegmentLength.
     #[error("the target sent a data segment longer than MaxRecvDataSegmentLength")]
     DataSegmentTooLong,

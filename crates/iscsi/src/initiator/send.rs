@@ -65,15 +65,13 @@ impl Session {
 
     fn send_command(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
         let (parameters, cmd_sn, order) = (self.parameters, self.cmd_sn, self.order);
-        let Some(connection) = self
-            .slots
-            .get(usize::from(slot.0))
-            .and_then(|connection_slot| connection_slot.connection.as_deref())
+        let connection_slot = self.slots.get_mut(usize::from(slot.0));
+        let Some(connection) =
+            connection_slot.and_then(|connection_slot| connection_slot.connection.as_deref_mut())
         else {
             return;
         };
-        let (digests, max_recv, exp_stat_sn) =
-            (connection.digests(), connection.parameters.target_max_recv, connection.acknowledged());
+        let (max_recv, exp_stat_sn) = (connection.segment_max(), connection.acknowledged());
         let segment_max = connection.parameters.initiator_max_recv;
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !matches!(task.state, TaskState::Assigned(at) | TaskState::Sent(at) if at == slot) {
@@ -152,14 +150,14 @@ impl Session {
         };
         let bhs = command.encode().with_data_len(to_usize(immediate_len));
         if ahs == Ahs::default() {
-            digests.header(&bhs, out);
+            connection.writer.header(&bhs, out);
         } else {
             let ahs = ahs.to_bytes();
-            digests.long_header(&bhs.with_ahs_len(ahs.len()), &ahs, out);
+            connection.writer.long_header(&bhs.with_ahs_len(ahs.len()), &ahs, out);
         }
         if immediate_len > 0 {
             let len = to_usize(immediate_len);
-            digests.shared(len, task.request.data_out.slice(0, len).into_parts(), out);
+            connection.writer.shared(len, task.request.data_out.slice(0, len).into_parts(), out);
         }
         task.data_out.requested_end = if unsolicited { first } else { immediate_len };
         task.data_out.unsolicited = unsolicited.then_some(DataOutSequence {
@@ -256,9 +254,13 @@ impl Session {
         burst: &mut DataOutSequence,
         out: &mut Transmit,
     ) -> bool {
-        let Some(connection) = self.connection(slot) else { return true };
-        let (digests, max_recv, exp_stat_sn) =
-            (connection.digests(), connection.parameters.target_max_recv, connection.acknowledged());
+        let connection_slot = self.slots.get_mut(usize::from(slot.0));
+        let Some(connection) =
+            connection_slot.and_then(|connection_slot| connection_slot.connection.as_deref_mut())
+        else {
+            return true;
+        };
+        let (max_recv, exp_stat_sn) = (connection.segment_max(), connection.acknowledged());
         let Some(task) = self.tasks.get(key) else { return true };
         let (mut pdus, mut bytes) = (0, 0);
         while burst.at < burst.end && !out.is_full() {
@@ -287,9 +289,9 @@ impl Session {
                 buffer_offset: burst.at,
             };
             let len = to_usize(next - burst.at);
-            digests.header(&header.encode().with_data_len(len), out);
+            connection.writer.header(&header.encode().with_data_len(len), out);
             let data = task.request.data_out.slice(to_usize(burst.at), to_usize(next));
-            digests.shared(len, data.into_parts(), out);
+            connection.writer.shared(len, data.into_parts(), out);
             pdus += 1;
             bytes += u64::from(next - burst.at);
             burst.at = next;
@@ -299,7 +301,7 @@ impl Session {
         }
         self.stats.pdus_out += pdus;
         self.stats.data_out_bytes += bytes;
-        if let Some(connection) = self.connection_mut(slot).filter(|_| pdus > 0) {
+        if pdus > 0 {
             connection.record_ack(exp_stat_sn);
         }
         burst.at >= burst.end
@@ -316,9 +318,8 @@ impl Session {
         let exp_stat_sn = connection.acknowledged();
         connection.record_ack(exp_stat_sn);
         let bhs = control.encode(cmd_sn, exp_stat_sn).with_data_len(data.len());
-        let digests = connection.digests();
-        digests.header(&bhs, out);
-        digests.copied(data, out);
+        connection.writer.header(&bhs, out);
+        connection.writer.copied(data, out);
         self.order += 1;
         self.stats.pdus_out += 1;
     }

@@ -37,7 +37,7 @@ impl Session {
         let number = self.level().retries_commands() && self.window_is_open();
         let (cmd_sn, order) = (self.cmd_sn, self.order);
         let Some(connection) = self.connection(slot) else { return };
-        let (digests, exp_stat_sn) = (connection.digests(), connection.acknowledged());
+        let exp_stat_sn = connection.acknowledged();
         let segment_max = connection.parameters.initiator_max_recv;
         let Some(tmf) = self.tmfs.get_mut(key).filter(|tmf| tmf.slot == slot) else { return };
         let mut exp_data_sn = DataSn(0);
@@ -96,8 +96,8 @@ impl Session {
         if takes_number {
             self.cmd_sn = cmd_sn.next();
         }
-        digests.header(&request.encode(), out);
         if let Some(connection) = self.connection_mut(slot) {
+            connection.writer.header(&request.encode(), out);
             connection.record_ack(exp_stat_sn);
         }
         self.stats.pdus_out += 1;

@@ -4,11 +4,14 @@
 //! initiator, because the answer can differ between portals and between initiators.
 
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use base::state_machine::{AcceptInfo, PortalId};
+use security::opaque::PasswordRecord;
 
+use super::PasswordLogin;
 use crate::chap::{Algorithms, Credentials, Secret};
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{KeyPolicy, SessionParameters};
@@ -52,6 +55,19 @@ pub trait Directory {
     /// Returns the secret of `user` in `realm` for a login as `initiator`; `None` when this user does not
     /// exist.
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret>;
+
+    /// Returns the record of the password of `user` in `realm` for a login as `initiator`. For a user who
+    /// does not exist it is the record of a random password, always the same one, so that the answer does not
+    /// show which users exist; `None` when the realm has no records.
+    fn password_record(
+        &self,
+        realm: Realm,
+        initiator: &IscsiName,
+        user: &str,
+    ) -> Option<Arc<PasswordRecord>> {
+        let _ = (realm, initiator, user);
+        None
+    }
 
     /// Returns the facts about a session. If the `tsih` of the query is [`Tsih::NEW`], any session between
     /// these two ports matches (reinstatement); otherwise the session must have that TSIH.
@@ -152,10 +168,13 @@ pub struct AuthPolicy {
     pub chap: Algorithms,
     /// The name and secret of the target, for initiators that request mutual CHAP.
     pub own: Option<Credentials>,
+    /// Whether the target accepts the password login (docs/iscsi-aead.md §3). The directory has a
+    /// [`password_record`](Directory::password_record) then.
+    pub opaque: bool,
 }
 
 /// The set of users in which a secret is looked up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Realm {
     /// The users who may discover targets.
     Discovery,
@@ -184,7 +203,7 @@ pub struct SessionQuery<'a> {
 }
 
 /// The facts about a session that a login needs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SessionInfo {
     /// The target's half of the session identifier.
     pub tsih: Tsih,
@@ -196,6 +215,8 @@ pub struct SessionInfo {
     pub connections: u16,
     /// Whether one of the connections has the CID of the query.
     pub has_cid: bool,
+    /// The password login of the first connection, if it was one.
+    pub password_login: Option<PasswordLogin>,
 }
 
 /// The address on which a target listens (RFC 7143 §13.8).

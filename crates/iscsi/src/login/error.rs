@@ -1,10 +1,12 @@
 //! The reasons for which a login fails, and the status that the initiator receives.
 
 use super::Status;
+use super::confirmation::BadConfirmation;
 use crate::chap::exchange::BadChap;
 use crate::keys::Key;
 use crate::name::BadName;
 use crate::negotiate::key_rules::BadNegotiation;
+use crate::opaque::OpaqueError;
 use crate::text::BadText;
 
 /// The reason for which a login failed. [`LoginError::status`] is the status that the initiator receives.
@@ -55,6 +57,22 @@ pub enum LoginError {
     /// The authentication failed.
     #[error(transparent)]
     Chap(#[from] BadChap),
+    /// The password login failed.
+    #[error("the initiator's password login failed: {0}")]
+    Opaque(#[from] OpaqueError),
+    /// The confirmation of the password login failed.
+    #[error("the initiator's confirmation of the password login failed: {0}")]
+    Confirmation(#[from] BadConfirmation),
+    /// A request was received before the response to the one before was sent.
+    #[error("the initiator sent a Login Request before it received the response to the one before")]
+    RequestBeforeResponse,
+    /// The user of the password login is not the one of the session to join, or one of both logged in in
+    /// another way.
+    #[error("the session to join belongs to another user")]
+    OtherUser,
+    /// The connection has a lower protection than the session to join.
+    #[error("the connection has a lower protection than the session to join")]
+    LowerProtection,
     /// The first text names no initiator.
     #[error("the initiator sent no InitiatorName")]
     NoInitiatorName,
@@ -137,7 +155,22 @@ impl LoginError {
             //= rfc7143#section-6.3
             //# the target MUST respond with a Login reject (initiator error); if detected by the
             //# initiator, the initiator MUST drop the connection.
-            Self::TooManyPdus
+            //= iscsi-aead#section-3.1
+            //# A key that is missing, repeated, malformed or out of order ends the login with status 0200h
+            Self::Opaque(
+                OpaqueError::KeyOutOfTurn
+                | OpaqueError::OtherKey
+                | OpaqueError::KeyMissing
+                | OpaqueError::KeyRepeated
+                | OpaqueError::Stage
+                | OpaqueError::User
+                | OpaqueError::Message
+                | OpaqueError::Cost,
+            )
+            | Self::Confirmation(BadConfirmation::Misplaced)
+            | Self::LowerProtection
+            | Self::RequestBeforeResponse
+            | Self::TooManyPdus
             | Self::TooManyTexts
             | Self::TransitWithContinue
             | Self::StageNotCurrent
@@ -154,6 +187,14 @@ impl LoginError {
             Self::Chap(_) | Self::AuthenticationSkipped | Self::NoCommonAuthMethod => {
                 Status::AUTHENTICATION_FAILURE
             }
+            //= iscsi-aead#section-3.1
+            //# A step 5 that OPAQUE refuses, a wrong password included, ends it with status 0201h
+            //# (authentication failure).
+            //= iscsi-aead#section-4.2
+            //# The target refuses with status 0201h
+            Self::Opaque(OpaqueError::WrongPassword)
+            | Self::Confirmation(BadConfirmation::Missing | BadConfirmation::Mismatch)
+            | Self::OtherUser => Status::AUTHENTICATION_FAILURE,
             Self::NoInitiatorName | Self::NoTargetName => Status::MISSING_PARAMETER,
             Self::BadTargetName(_) | Self::TargetNotFound => Status::NOT_FOUND,
             Self::SessionTypeUnknown | Self::DiscoveryNotServed => Status::SESSION_TYPE_NOT_SUPPORTED,

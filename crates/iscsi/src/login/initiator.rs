@@ -4,117 +4,32 @@
 //! returns the next step. The login can take every path through the stages and cut its text into pieces of
 //! any size, so that it serves to test targets as well as to use them.
 
+mod error;
+mod plan;
+
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 
+use security::Level;
+use security::opaque::{StretchJob, StretchResult};
 use zeroize::Zeroizing;
 
+use super::confirmation::{BadConfirmation, Transcript};
 use super::directory::TargetAddress;
 use super::{LoginRequest, LoginResponse, MAX_LOGIN_PDUS, MAX_LOGIN_TEXTS, Stage, Status, VERSION};
+use crate::aead::RecordKeys;
 use crate::chap::exchange::{BadChap, ChapKeys, InitiatorChap};
-use crate::chap::{Algorithms, Credentials};
-use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Key, Role};
-use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
+use crate::keys::{Key, Role};
+use crate::name::{Cid, Isid, PortalGroupTag, Tsih};
+use crate::negotiate::Negotiated;
 use crate::negotiate::key_rules::{BadNegotiation, KeyRules};
 use crate::negotiate::negotiator::{LoginContext, Negotiator, answer_unknown};
-use crate::negotiate::{KeyPolicy, Negotiated, SessionParameters};
+use crate::opaque::{InitiatorOpaque, METHOD, OpaqueError, OpaqueKeys};
 use crate::text::value::number_in;
-use crate::text::{BadText, Collector, Pair, TextBuilder, TextSplitter, parse};
+use crate::text::{Collector, Pair, TextBuilder, TextSplitter, parse};
 
-/// The purpose and the parameters of a login.
-#[derive(Clone, Debug)]
-pub struct LoginPlan {
-    /// The name of the initiator.
-    pub initiator: IscsiName,
-    /// The alias of the initiator, for display.
-    pub initiator_alias: Option<String>,
-    /// The purpose of the login.
-    pub purpose: Purpose,
-    /// The initiator's half of the session identifier.
-    pub isid: Isid,
-    /// The number of the connection in its session.
-    pub cid: Cid,
-    /// The task tag of all requests.
-    pub itt: u32,
-    /// The CmdSN of all requests: the first of a new session.
-    pub cmd_sn: u32,
-    /// The authentication of the initiator, and that of the target (mutual CHAP).
-    pub auth: AuthPlan,
-    /// The values that the initiator offers.
-    pub keys: KeyPolicy,
-    /// The stages that the login goes through.
-    pub stages: LoginStages,
-    /// The most text in one request, in bytes: at most the length that a target accepts during login.
-    pub piece_max: usize,
-}
-
-impl LoginPlan {
-    /// Returns a plan with the usual stages and text in the largest pieces.
-    pub fn new(initiator: IscsiName, purpose: Purpose, isid: Isid, auth: AuthPlan, keys: KeyPolicy) -> Self {
-        Self {
-            initiator,
-            initiator_alias: None,
-            purpose,
-            isid,
-            cid: Cid(0),
-            itt: 0,
-            cmd_sn: 1,
-            auth,
-            keys,
-            stages: LoginStages::SecurityAndOperational,
-            piece_max: usize::try_from(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH).unwrap_or(512),
-        }
-    }
-}
-
-/// The purpose of a login.
-#[derive(Clone, Debug)]
-pub enum Purpose {
-    /// A discovery session.
-    Discovery,
-    /// A new session with this target.
-    NewSession(IscsiName),
-    /// A further connection of a session.
-    Join {
-        /// The target.
-        target: IscsiName,
-        /// The target's half of the session identifier.
-        tsih: Tsih,
-        /// The negotiated parameters of the session.
-        parameters: SessionParameters,
-    },
-}
-
-/// The authentication of an initiator.
-#[derive(Clone, Debug)]
-pub enum AuthPlan {
-    /// No authentication.
-    None,
-    /// CHAP.
-    Chap {
-        /// The algorithms that the initiator offers.
-        algorithms: Algorithms,
-        /// The name and secret of the initiator.
-        own: Credentials,
-        /// The name and secret of the target, if it must authenticate itself too (mutual CHAP).
-        peer: Option<Credentials>,
-        /// Whether the login continues without authentication if the target chooses so. Has no effect
-        /// together with `peer`.
-        or_none: bool,
-    },
-}
-
-/// The stages of a login before full feature phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoginStages {
-    /// SecurityNegotiation, then LoginOperationalNegotiation.
-    SecurityAndOperational,
-    /// SecurityNegotiation only; every key keeps its default.
-    SecurityOnly,
-    /// LoginOperationalNegotiation only; neither side authenticates itself.
-    OperationalOnly,
-}
+pub use self::error::InitiatorLoginError;
+pub use self::plan::{AuthPlan, LoginPlan, LoginStages, Purpose};
 
 /// A Login Request that owns its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,10 +78,13 @@ impl OwnedLoginRequest {
 }
 
 /// The next step of the initiator's half of a login.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum InitiatorLoginStep {
     /// Send the request; the login continues.
     Send(OwnedLoginRequest),
+    /// Run the slow step that [`InitiatorLogin::poll_job`] returns where it delays no other work, and pass
+    /// its result to [`InitiatorLogin::job_done`].
+    Stretch,
     /// The login succeeded. Digests start with the next PDU in each direction.
     Complete(Box<LoggedIn>),
     /// The target moved: close the connection and log in at the new address.
@@ -183,7 +101,7 @@ pub enum InitiatorLoginStep {
 }
 
 /// The result of a successful login.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct LoggedIn {
     /// The target's half of the session identifier.
     pub tsih: Tsih,
@@ -193,59 +111,8 @@ pub struct LoggedIn {
     pub portal_group: Option<PortalGroupTag>,
     /// Whether the target authenticated itself.
     pub peer_authenticated: bool,
-}
-
-/// The reason for which an initiator gives up a login.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InitiatorLoginError {
-    /// A response was received after the login had ended, or before it began.
-    #[error("the target sent a Login Response that was not expected")]
-    OutOfTurn,
-    /// The login took more than [`MAX_LOGIN_PDUS`] responses.
-    #[error("the target sent too many Login Responses")]
-    TooManyPdus,
-    /// The login took more than [`MAX_LOGIN_TEXTS`] texts without a result.
-    #[error("the login makes no progress")]
-    TooManyTexts,
-    /// The target chose a version that the initiator does not support.
-    #[error("the target uses another protocol version")]
-    OtherVersion,
-    /// ISID, TSIH or the task tag differ from those of the request.
-    #[error("the ISID, TSIH or task tag differs from that of the request")]
-    IdentityChanged,
-    /// The target gave the new session no TSIH.
-    #[error("the target assigned no TSIH to the new session")]
-    NoTsih,
-    /// CSG is not the current stage of the login.
-    #[error("the current stage (CSG) is wrong")]
-    StageNotCurrent,
-    /// The target moves to a stage that the initiator did not request.
-    #[error("the target moved to a stage that the initiator did not request")]
-    StageNotAsked,
-    /// T and C are both set.
-    #[error("a Login Response has both the T bit and the C bit")]
-    TransitWithContinue,
-    /// The target sent text while it should wait for the rest of the initiator's text.
-    #[error("the target sent text before the initiator's text was complete")]
-    TextAmidRequest,
-    /// The target redirects the initiator without an address.
-    #[error("the target moved, but did not send its new address")]
-    MovedNowhere,
-    /// The text is not legal.
-    #[error(transparent)]
-    Text(#[from] BadText),
-    /// The target broke a rule of negotiation, or a negotiation had no result.
-    #[error(transparent)]
-    Negotiation(#[from] BadNegotiation),
-    /// The authentication failed.
-    #[error(transparent)]
-    Chap(#[from] BadChap),
-    /// The target chose an authentication method that the initiator did not offer, or none.
-    #[error("the target chose an authentication method that the initiator did not offer")]
-    MethodNotOffered,
-    /// The target offered a key when the initiator could not answer any more.
-    #[error("the target offered a key when the initiator could not answer any more")]
-    OfferAtTheEnd,
+    /// What protects the PDUs of the connection: present exactly if an AEAD digest was negotiated.
+    pub record_keys: Option<RecordKeys>,
 }
 
 /// The login of one connection.
@@ -267,6 +134,11 @@ pub struct InitiatorLogin {
     pdus: usize,
     texts: usize,
     phase: Phase,
+    transcript: Transcript,
+    /// The context of the password login.
+    context: Option<[u8; 64]>,
+    /// The slow step of the password login, until it is polled.
+    job: Option<StretchJob>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,6 +154,8 @@ enum Auth {
     Offered,
     /// CHAP is under way.
     Chap(InitiatorChap),
+    /// The password login is under way.
+    Opaque(Box<InitiatorOpaque>),
     /// The authentication is complete, or was not needed.
     Done { peer_authenticated: bool },
 }
@@ -289,7 +163,10 @@ enum Auth {
 impl InitiatorLogin {
     /// Prepares a login. `entropy` must be fresh random bytes of the operating system's generator; the login
     /// uses them up.
-    pub fn new(plan: LoginPlan, entropy: [u8; 32]) -> Self {
+    pub fn new(mut plan: LoginPlan, entropy: [u8; 32]) -> Self {
+        if let AuthPlan::Opaque { .. } = plan.auth {
+            plan.stages = LoginStages::SecurityAndOperational;
+        }
         let setting = match &plan.purpose {
             Purpose::Discovery => LoginContext::Discovery,
             Purpose::NewSession(_) => LoginContext::Leading,
@@ -317,6 +194,9 @@ impl InitiatorLogin {
             pdus: 0,
             texts: 0,
             phase: Phase::NotStarted,
+            transcript: Transcript::default(),
+            context: None,
+            job: None,
             plan,
         }
     }
@@ -368,8 +248,30 @@ impl InitiatorLogin {
 
     /// Handles a Login Response and returns the next step.
     pub fn handle(&mut self, response: &LoginResponse) -> InitiatorLoginStep {
-        let step = self.step(response).unwrap_or_else(InitiatorLoginStep::Drop);
-        if !matches!(step, InitiatorLoginStep::Send(_)) {
+        let step = self.step(response);
+        self.concluded(step)
+    }
+
+    /// Returns the slow step of the password login when one is due.
+    pub const fn poll_job(&mut self) -> Option<StretchJob> {
+        self.job.take()
+    }
+
+    /// Returns whether the result is that of the slow step that the login waits for.
+    pub fn awaits(&self, result: &StretchResult) -> bool {
+        matches!(&self.auth, Auth::Opaque(opaque) if opaque.awaits(result))
+    }
+
+    /// Handles the result of the slow step and returns the next step.
+    pub fn job_done(&mut self, result: StretchResult) -> InitiatorLoginStep {
+        let step = self.stretched(result);
+        self.concluded(step)
+    }
+
+    /// Ends the login unless it goes on after this step.
+    fn concluded(&mut self, step: Result<InitiatorLoginStep, InitiatorLoginError>) -> InitiatorLoginStep {
+        let step = step.unwrap_or_else(InitiatorLoginStep::Drop);
+        if !matches!(step, InitiatorLoginStep::Send(_) | InitiatorLoginStep::Stretch) {
             self.phase = Phase::Over;
         }
         step
@@ -377,8 +279,12 @@ impl InitiatorLogin {
 
     fn step(&mut self, response: &LoginResponse) -> Result<InitiatorLoginStep, InitiatorLoginError> {
         self.pdus += 1;
-        if self.phase != Phase::UnderWay {
+        let is_stretching = matches!(&self.auth, Auth::Opaque(opaque) if opaque.is_stretching());
+        if self.phase != Phase::UnderWay || is_stretching {
             return Err(InitiatorLoginError::OutOfTurn);
+        }
+        if self.plan.keys.min_protection > Level::None && !matches!(self.plan.auth, AuthPlan::Opaque { .. }) {
+            return Err(InitiatorLoginError::ProtectionWithoutPassword);
         }
         if self.pdus > MAX_LOGIN_PDUS {
             return Err(InitiatorLoginError::TooManyPdus);
@@ -392,13 +298,16 @@ impl InitiatorLogin {
             return Err(InitiatorLoginError::IdentityChanged);
         }
         self.check_header(response)?;
+        //= iscsi-aead#section-4.2
+        //# MUST NOT enter full feature phase without a matching one.
+        let data = self.transcript.receive_response(response)?;
         if !self.outgoing.is_done() {
-            if !response.data.is_empty() || response.cont || response.transit {
+            if !data.is_empty() || response.cont || response.transit {
                 return Err(InitiatorLoginError::TextAmidRequest);
             }
             return Ok(InitiatorLoginStep::Send(self.next_call()));
         }
-        let Some(text) = self.incoming.add(&response.data, response.cont)? else {
+        let Some(text) = self.incoming.add(data, response.cont)? else {
             //= rfc7143#section-6.2
             //# An initiator receiving a Text or Login Response with the C bit set to 1 MUST answer
             //# with a Text or Login Request with no data segment (DataSegmentLength 0).
@@ -473,8 +382,25 @@ impl InitiatorLogin {
             // The initiator sends its proof together with the request for the next stage; the target's proof
             // arrives with the response that moves to it.
             Auth::Chap(chap) => chap.has_proved(),
+            Auth::Opaque(opaque) if opaque.is_stretching() => return Ok(InitiatorLoginStep::Stretch),
+            Auth::Opaque(_) => false,
             Auth::Done { .. } => true,
         };
+        self.send(out)
+    }
+
+    /// Handles the result of the slow step: the target knows the password's record, and the initiator proves
+    /// that it knows the password.
+    fn stretched(&mut self, result: StretchResult) -> Result<InitiatorLoginStep, InitiatorLoginError> {
+        let Auth::Opaque(opaque) = &mut self.auth else { return Err(InitiatorLoginError::OutOfTurn) };
+        let mut out = TextBuilder::new();
+        //= iscsi-aead#section-3.1
+        //# An initiator that OPAQUE refuses closes the connection.
+        let keys = opaque.job_done(result, &mut out)?;
+        self.transcript.prove(keys);
+        self.negotiator.permit_aead();
+        self.auth = Auth::Done { peer_authenticated: true };
+        self.ready = true;
         self.send(out)
     }
 
@@ -485,11 +411,14 @@ impl InitiatorLogin {
         };
         self.stage = response.nsg;
         if self.stage == Stage::FULL_FEATURE {
+            let (tsih, negotiated) = (Tsih(response.tsih), self.negotiator.finish()?);
+            let seed = self.transcript.finish(negotiated.connection.header_digest.aead());
             return Ok(InitiatorLoginStep::Complete(Box::new(LoggedIn {
-                tsih: Tsih(response.tsih),
-                negotiated: self.negotiator.finish()?,
+                tsih,
+                negotiated,
                 portal_group: self.portal_group,
                 peer_authenticated,
+                record_keys: seed.map(|seed| seed.derive(Role::Initiator, tsih)),
             })));
         }
         let mut out = TextBuilder::new();
@@ -501,6 +430,18 @@ impl InitiatorLogin {
     fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextBuilder) -> Result<Sorted<'a>, InitiatorLoginError> {
         let mut sorted = Sorted::default();
         for pair in parse(text)? {
+            if self.transcript.is_misplaced(pair.name) {
+                return Err(BadConfirmation::Misplaced.into());
+            }
+            if let Auth::Opaque(_) = self.auth {
+                if !sorted.opaque.take(&pair)? {
+                    return Err(OpaqueError::OtherKey.into());
+                }
+                continue;
+            }
+            if OpaqueKeys::is_key(pair.name) && matches!(self.plan.auth, AuthPlan::Opaque { .. }) {
+                return Err(OpaqueError::KeyOutOfTurn.into());
+            }
             let Some(key) = Key::by_name(pair.name.as_bytes()) else {
                 answer_unknown(&pair, out)?;
                 continue;
@@ -538,6 +479,11 @@ impl InitiatorLogin {
                     chap.start(out);
                     self.auth = Auth::Chap(chap);
                 }
+                (AuthPlan::Opaque { user, password }, Some(method)) if method == METHOD.as_bytes() => {
+                    let mut opaque = InitiatorOpaque::new(user, password.clone(), *self.entropy)?;
+                    opaque.start(out)?;
+                    self.auth = Auth::Opaque(Box::new(opaque));
+                }
                 _ => return Err(InitiatorLoginError::MethodNotOffered),
             },
             (Auth::Chap(chap), None) => {
@@ -545,6 +491,10 @@ impl InitiatorLogin {
                     let peer_authenticated = chap.authenticates_peer();
                     self.auth = Auth::Done { peer_authenticated };
                 }
+            }
+            (Auth::Opaque(opaque), None) => {
+                let context = self.context.ok_or(OpaqueError::KeyOutOfTurn)?;
+                self.job = Some(opaque.handle_answer(&sorted.opaque, context)?);
             }
             (Auth::Done { .. }, None) if sorted.chap.is_empty() => {}
             _ => return Err(BadChap::KeyOutOfTurn.into()),
@@ -560,6 +510,10 @@ impl InitiatorLogin {
             AuthPlan::None => "None",
             AuthPlan::Chap { or_none: true, peer: None, .. } => "CHAP,None",
             AuthPlan::Chap { .. } => "CHAP",
+            //= iscsi-aead#section-9
+            //# Fall back to another AuthMethod when this one failed.
+            // The initiator offers no other method that the target could choose.
+            AuthPlan::Opaque { .. } => METHOD,
         }
     }
 
@@ -573,7 +527,8 @@ impl InitiatorLogin {
 
     /// Makes a request of the next piece of the outgoing text.
     fn next_call(&mut self) -> OwnedLoginRequest {
-        let (data, cont) = self.outgoing.next_piece(self.plan.piece_max);
+        let tail = self.transcript.tail_len(self.ready, self.next_stage());
+        let (data, cont) = self.outgoing.next_piece_before(self.plan.piece_max, tail);
         //= rfc7143#section-6.3.3
         //# The initiator MUST indicate its intent to terminate the negotiation by setting the T
         //# bit to 1; the target sets the T bit to 1 on the last response.
@@ -583,12 +538,9 @@ impl InitiatorLogin {
     }
 
     fn call(&mut self, transit: bool, cont: bool, data: Vec<u8>) -> OwnedLoginRequest {
-        let next = match (self.stage, self.plan.stages) {
-            (Stage::SECURITY, LoginStages::SecurityAndOperational) => Stage::OPERATIONAL,
-            _ => Stage::FULL_FEATURE,
-        };
+        let next = self.next_stage();
         self.asked = transit.then_some(next);
-        OwnedLoginRequest {
+        let mut request = OwnedLoginRequest {
             transit,
             cont,
             csg: self.stage,
@@ -599,6 +551,22 @@ impl InitiatorLogin {
             cid: self.plan.cid,
             cmd_sn: self.plan.cmd_sn,
             data,
+        };
+        if let Some(pair) = self.transcript.pair_for_request(&request.as_request(0)) {
+            request.data.extend_from_slice(&pair.into_bytes());
+        }
+        self.transcript.add_request(&request.as_request(0));
+        if self.context.is_none() && !cont && matches!(self.auth, Auth::Opaque(_)) {
+            self.context = Some(self.transcript.digest());
+        }
+        request
+    }
+
+    /// Returns the stage that follows the current one.
+    const fn next_stage(&self) -> Stage {
+        match (self.stage, self.plan.stages) {
+            (Stage::SECURITY, LoginStages::SecurityAndOperational) => Stage::OPERATIONAL,
+            _ => Stage::FULL_FEATURE,
         }
     }
 
@@ -621,6 +589,7 @@ impl InitiatorLogin {
 struct Sorted<'a> {
     auth_method: Option<&'a [u8]>,
     chap: ChapKeys<'a>,
+    opaque: OpaqueKeys<'a>,
     operational: Vec<(Key, Pair<'a>)>,
 }
 

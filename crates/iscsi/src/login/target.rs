@@ -6,6 +6,7 @@
 //! operational keys, full feature phase.
 
 mod identify;
+mod password;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -13,20 +14,25 @@ use alloc::vec::Vec;
 
 use base::state_machine::AcceptInfo;
 use base::time::Instant;
+use security::Level;
 use zeroize::Zeroizing;
 
-use self::identify::Identity;
+use self::identify::{Identity, login_effect};
+use self::password::check_joins;
+use super::confirmation::{BadConfirmation, Transcript};
 use super::deviation::Deviation;
-use super::directory::{ConnectionPath, Directory, SessionQuery};
+use super::directory::{ConnectionPath, Directory};
 use super::{
-    LoginEffect, LoginError, LoginOutcome, LoginRequest, LoginResponse, LoginStep, MAX_LOGIN_PDUS,
-    MAX_LOGIN_TEXTS, MAX_LOGIN_TIME, SessionKind, Stage, Status, VERSION,
+    Guess, LoginEffect, LoginError, LoginOutcome, LoginRequest, LoginResponse, LoginStep, MAX_LOGIN_PDUS,
+    MAX_LOGIN_TEXTS, MAX_LOGIN_TIME, PasswordLogin, SessionKind, Stage, Status, VERSION,
 };
+use crate::aead::AeadDigest;
 use crate::chap::exchange::{BadChap, ChapKeys, TargetChap};
 use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Key, Role};
 use crate::name::{Cid, IscsiName, Isid, Tsih};
 use crate::negotiate::key_rules::{BadNegotiation, KeyRules};
 use crate::negotiate::negotiator::answer_unknown;
+use crate::opaque::{METHOD, OpaqueError, OpaqueKeys, TargetOpaque};
 use crate::text::value::list;
 use crate::text::{Collector, Pair, TextBuilder, TextSplitter, parse};
 
@@ -48,6 +54,9 @@ pub struct TargetLogin {
     claims: ClaimedIdentity,
     identity: Option<Identity>,
     auth: Auth,
+    transcript: Transcript,
+    /// The try of a password that the outgoing text permits.
+    guess: Option<Guess>,
     over: bool,
     /// Whether initiator names without a standard form are accepted.
     lenient: bool,
@@ -71,6 +80,8 @@ enum Auth {
     Open,
     /// CHAP is under way.
     Chap(TargetChap),
+    /// The password login is under way.
+    Opaque(TargetOpaque),
     /// The authentication succeeded under this user name, or was not needed.
     Done(Option<String>),
 }
@@ -121,6 +132,9 @@ struct Sorted<'a> {
     session_type: Option<&'a [u8]>,
     auth_method: Option<&'a [u8]>,
     chap: ChapKeys<'a>,
+    opaque: OpaqueKeys<'a>,
+    /// Whether there are keys of the password login, which has not begun.
+    opaque_too_early: bool,
     operational: Vec<(Key, Pair<'a>)>,
 }
 
@@ -142,6 +156,8 @@ impl TargetLogin {
             claims: ClaimedIdentity::default(),
             identity: None,
             auth: Auth::Open,
+            transcript: Transcript::default(),
+            guess: None,
             over: false,
             lenient: false,
             deviations: Vec::new(),
@@ -174,6 +190,11 @@ impl TargetLogin {
         }
     }
 
+    /// Returns whether the initiator proved its password in the password login.
+    pub const fn has_proven(&self) -> bool {
+        self.transcript.is_proven()
+    }
+
     /// Returns the time by which the login must be complete; the owner closes the connection then.
     pub const fn deadline(&self) -> Instant {
         self.deadline
@@ -187,8 +208,17 @@ impl TargetLogin {
         directory: &dyn Directory,
     ) -> LoginStep {
         let step = self.step(now, request, directory).unwrap_or_else(|failure| fail(request, failure));
-        self.over |= !matches!(step, LoginStep::Continue(_));
+        self.over |= !matches!(step, LoginStep::Continue(_) | LoginStep::PermitGuess { .. });
         step
+    }
+
+    /// Handles a Login Request that was received before the response of the last step was sent.
+    pub fn handle_early(&mut self, request: &LoginRequest<'_>) -> LoginStep {
+        self.over = true;
+        //= rfc7143#section-6.3
+        //# There MUST NOT be more than one outstanding Login Request or Login Response on an
+        //# iSCSI connection.
+        fail(request, LoginError::RequestBeforeResponse.into())
     }
 
     /// Handles a PDU that is not a Login Request; `itt` is its task tag.
@@ -232,17 +262,23 @@ impl TargetLogin {
             return Err(LoginError::TooManyPdus.into());
         }
         self.check_header(request)?;
+        //= iscsi-aead#section-4.1
+        //# A side MUST hash every Login PDU of the connection from the first one on, including those without
+        //# text.
+        let data = self.transcript.receive_request(request)?;
         if !self.outgoing.is_done() {
-            if !request.data.is_empty() || request.cont {
+            if !data.is_empty() || request.cont {
                 return Err(LoginError::TextAmidAnswer.into());
             }
             return self.emit(request, directory);
         }
-        let Some(text) = self.incoming.add(request.data, request.cont)? else {
+        let Some(text) = self.incoming.add(data, request.cont)? else {
             //= rfc7143#section-6.2
             //# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a
             //# Text or Login Response with no data segment (DataSegmentLength 0).
-            return Ok(LoginStep::Continue(response_to(request)));
+            let mut response = response_to(request);
+            self.transcript.send_response(&mut response);
+            return Ok(LoginStep::Continue(response));
         };
         self.texts += 1;
         if self.texts > MAX_LOGIN_TEXTS {
@@ -338,7 +374,9 @@ impl TargetLogin {
         if let Some(alias) = sorted.initiator_alias {
             identity.set_alias(alias);
         }
-        if self.stage == Stage::SECURITY {
+        if let Auth::Opaque(_) = self.auth {
+            self.prove(&sorted, request, directory, out).map_err(Failure::from)
+        } else if self.stage == Stage::SECURITY {
             self.authenticate(&sorted, request.transit, directory, out).map_err(Failure::from)
         } else {
             self.operate(&sorted, request.transit, out).map_err(Failure::from)
@@ -348,6 +386,23 @@ impl TargetLogin {
     fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextBuilder) -> Result<Sorted<'a>, LoginError> {
         let mut sorted = Sorted::default();
         for pair in parse(text)? {
+            if self.transcript.is_misplaced(pair.name) {
+                return Err(BadConfirmation::Misplaced.into());
+            }
+            if let Auth::Opaque(_) = self.auth {
+                //= iscsi-aead#section-3.1
+                //# Each text of steps 3 to 5 MUST hold exactly the keys shown.
+                if !sorted.opaque.take(&pair)? {
+                    return Err(OpaqueError::OtherKey.into());
+                }
+                continue;
+            }
+            if OpaqueKeys::is_key(pair.name) {
+                if self.has_proven() {
+                    return Err(OpaqueError::KeyOutOfTurn.into());
+                }
+                sorted.opaque_too_early = true;
+            }
             //= rfc7143#section-6.2
             //# An iSCSI implementation MUST comprehend all text keys defined in this document.
             //= rfc7143#section-6.2
@@ -401,12 +456,14 @@ impl TargetLogin {
                 //= rfc7143#section-6.3.2
                 //# The target MUST reply with the first option in the list it supports and is allowed
                 //# to use for the specific initiator
-                self.auth = match list(offer).find(|method| policy.takes(method)) {
-                    Some(b"None") => Auth::Done(None),
-                    Some(_) => Auth::Chap(TargetChap::new(policy.chap, *self.entropy)),
+                let (auth, method) = match list(offer).find(|method| policy.takes(method)) {
+                    Some(b"None") => (Auth::Done(None), "None"),
+                    Some(b"CHAP") => (Auth::Chap(TargetChap::new(policy.chap, *self.entropy)), "CHAP"),
+                    Some(_) if sorted.opaque_too_early => return Err(OpaqueError::KeyOutOfTurn.into()),
+                    Some(_) => (Auth::Opaque(TargetOpaque::default()), METHOD),
                     None => return Err(LoginError::NoCommonAuthMethod),
                 };
-                let method = if matches!(self.auth, Auth::Done(_)) { "None" } else { "CHAP" };
+                self.auth = auth;
                 out.put(Key::AuthMethod.name(), method);
             }
             (Auth::Open, None) if !chap_here => {
@@ -487,13 +544,19 @@ impl TargetLogin {
         let declared = self.identity.as_ref().map(|identity| identity.negotiator.peer_max_recv());
         let limit = declared.unwrap_or(u32::MAX).min(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH);
         let mut response = response_to(request);
-        (response.data, response.cont) = self.outgoing.next_piece(usize::try_from(limit).unwrap_or(512));
+        let tail = self.transcript.tail_len(self.ready && request.transit, request.nsg);
+        (response.data, response.cont) =
+            self.outgoing.next_piece_before(usize::try_from(limit).unwrap_or(512), tail);
         //= rfc7143#section-11.13.6
         //# If the Status-Class is 0, the T bit MUST NOT be set to 1 if the T bit in the request was set to 0.
         //= rfc7143#section-11.13.7
         //# A Login Response with the C bit set to 1 MUST have the T bit set to 0.
         if response.cont || !self.ready || !request.transit {
-            return Ok(LoginStep::Continue(response));
+            self.transcript.send_response(&mut response);
+            return Ok(match self.guess.take() {
+                Some(guess) => LoginStep::PermitGuess { response, guess },
+                None => LoginStep::Continue(response),
+            });
         }
         //= rfc7143#section-6.3
         //# The selected NSG MUST NOT exceed the value stated by the initiator.
@@ -501,6 +564,7 @@ impl TargetLogin {
         //# both the request and response MUST indicate FullFeaturePhase as the next phase via the
         //# NSG field.
         (response.transit, response.nsg) = (true, request.nsg);
+        self.transcript.send_response(&mut response);
         self.stage = request.nsg;
         self.ready = false;
         if self.stage != Stage::FULL_FEATURE {
@@ -522,6 +586,17 @@ impl TargetLogin {
         //# An iSCSI target MUST perform integrity checking before the new parameters take effect.
         let negotiated = identity.negotiator.finish()?;
         let query = identity.query(fixed);
+        let effect = login_effect(&query, directory)?;
+        let digest = negotiated.connection.header_digest.aead();
+        let password_login = user.clone().filter(|_| self.transcript.is_proven());
+        let password_login = password_login.map(|user| {
+            let protection = digest.map_or(Level::None, AeadDigest::level);
+            PasswordLogin { user, protection }
+        });
+        if let LoginEffect::AddsConnection(_) | LoginEffect::ReinstatesConnection(_) = effect {
+            let session = directory.find_session(&query).ok_or(LoginError::NoSuchSession)?;
+            check_joins(password_login.as_ref(), session.password_login.as_ref())?;
+        }
         Ok(LoginOutcome {
             kind: identity.kind.clone(),
             initiator: identity.initiator.clone(),
@@ -530,38 +605,13 @@ impl TargetLogin {
             tsih: fixed.tsih,
             cid: fixed.cid,
             cmd_sn: request.cmd_sn,
-            effect: login_effect(&query, directory)?,
+            effect,
             negotiated,
             user: user.clone(),
+            password_login,
+            record_keys: self.transcript.finish(digest),
         })
     }
-}
-
-/// Determines the effect of the login on the set of sessions. The result can change until the login is
-/// complete, so this function is called again then.
-fn login_effect(query: &SessionQuery<'_>, directory: &dyn Directory) -> Result<LoginEffect, LoginError> {
-    //= rfc7143#section-11.12.6
-    //# The target MUST check the value presented with the first Login Request and act as specified in Section
-    //# 6.3.1.
-    let facts = directory.find_session(query);
-    if query.tsih == Tsih::NEW {
-        return Ok(facts.map_or(LoginEffect::NewSession, |facts| LoginEffect::ReinstatesSession(facts.tsih)));
-    }
-    let facts = facts.ok_or(LoginError::NoSuchSession)?;
-    if query.target.is_some() && facts.portal_group != query.portal_group {
-        return Err(LoginError::OtherPortalGroup);
-    }
-    if facts.has_cid {
-        //= rfc7143#section-6.3.4
-        //# Targets MUST support opening a second connection even when they do not support
-        //# multiple connections in the Full Feature Phase if ErrorRecoveryLevel is 2 and SHOULD
-        //# support opening a second connection if ErrorRecoveryLevel is less than 2.
-        return Ok(LoginEffect::ReinstatesConnection(facts.tsih));
-    }
-    if facts.connections >= facts.parameters.max_connections {
-        return Err(LoginError::TooManyConnections);
-    }
-    Ok(LoginEffect::AddsConnection(facts.tsih))
 }
 
 /// Makes a response without text that stays in the stage.

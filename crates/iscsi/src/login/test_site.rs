@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -9,6 +10,7 @@ use core::net::SocketAddr;
 use base::rng::Rng;
 use base::state_machine::{AcceptInfo, PortalId};
 use base::time::Instant;
+use security::opaque::{Password, PasswordRecord, StretchCost};
 
 use super::directory::{
     AuthPolicy, ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo,
@@ -54,7 +56,24 @@ pub(super) fn open() -> AuthPolicy {
 }
 
 pub(super) fn guarded() -> AuthPolicy {
-    AuthPolicy { allows_none: false, chap: Algorithms::ALL, own: Some(itself()) }
+    AuthPolicy { chap: Algorithms::ALL, own: Some(itself()), ..AuthPolicy::default() }
+}
+
+/// Returns a policy that requires the password login.
+pub(super) fn by_password() -> AuthPolicy {
+    AuthPolicy { opaque: true, ..AuthPolicy::default() }
+}
+
+pub(super) const USER: &str = "alice";
+pub(super) const PASSWORD: &str = "correct horse";
+
+pub(super) fn password(text: &str) -> Password {
+    Password::new(text.as_bytes()).unwrap()
+}
+
+fn record(text: &str, seed: u8) -> Arc<PasswordRecord> {
+    let cost = StretchCost { memory_kib: 8, passes: 1, lanes: 1 };
+    Arc::new(PasswordRecord::make(&password(text), USER, cost, [seed; 32]).unwrap())
 }
 
 pub(super) struct TestSite {
@@ -64,11 +83,18 @@ pub(super) struct TestSite {
     /// The result of a target lookup, if it is not the test target.
     pub(super) instead: Option<TargetLookup>,
     pub(super) discovery: Option<DiscoveryAccess>,
+    /// The record of the user's password, and the one that answers for all other users.
+    pub(super) records: Option<[Arc<PasswordRecord>; 2]>,
 }
 
 impl TestSite {
     pub(super) fn with(auth: AuthPolicy, keys: KeyPolicy) -> Self {
-        Self { auth, keys, sessions: vec![], instead: None, discovery: None }
+        let records = auth.opaque.then(|| [record(PASSWORD, 1), record("nobody knows this one", 2)]);
+        Self { auth, keys, sessions: vec![], instead: None, discovery: None, records }
+    }
+
+    pub(super) fn by_password() -> Self {
+        Self::with(by_password(), KeyPolicy::default())
     }
 
     pub(super) fn open() -> Self {
@@ -109,12 +135,18 @@ impl Directory for TestSite {
         (asked == user().name).then(|| user().secret)
     }
 
+    fn password_record(&self, _: Realm, _: &IscsiName, user: &str) -> Option<Arc<PasswordRecord>> {
+        let [known, other] = self.records.as_ref()?;
+        Some(if user == USER { known } else { other }.clone())
+    }
+
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
         let fits = |facts: &&SessionInfo| match query.tsih {
             Tsih::NEW => query.isid == ISID && facts.portal_group == query.portal_group,
             tsih => query.isid == ISID && facts.tsih == tsih,
         };
-        self.sessions.iter().find(fits).map(|facts| SessionInfo { has_cid: query.cid.0 == 1, ..*facts })
+        let facts = self.sessions.iter().find(fits)?;
+        Some(SessionInfo { has_cid: query.cid.0 == 1, ..facts.clone() })
     }
 
     fn next_target(
@@ -198,7 +230,7 @@ impl Talk {
             assert!(!(response.transit && response.cont));
         };
         match step {
-            LoginStep::Continue(response) => {
+            LoginStep::Continue(response) | LoginStep::PermitGuess { response, .. } => {
                 check(&response);
                 assert_eq!(response.status(), Status::SUCCESS);
                 let text = spaced(&response.data);

@@ -25,10 +25,12 @@ use crate::negotiate::key_rules::BadNegotiation;
 use crate::negotiate::{Digest, DigestPolicy, KeyPolicy, SessionParameters};
 use crate::text::BadText;
 
+mod password;
+
 /// How a login between the two halves ended.
 #[derive(Debug)]
 enum End {
-    Both(LoggedIn, Box<LoginOutcome>),
+    Both(Box<LoggedIn>, Box<LoginOutcome>),
     Refused(Status, LoginError),
     Redirected(TargetAddress, bool),
     Dropped(InitiatorLoginError),
@@ -58,7 +60,7 @@ fn run(plan: LoginPlan, site: &TestSite) -> (End, usize) {
     let mut entered = None;
     for requests in 1..=MAX_LOGIN_PDUS {
         let (mut response, refused) = match target.handle(Instant::ORIGIN, &call.as_request(0), site) {
-            LoginStep::Continue(response) => (response, None),
+            LoginStep::Continue(response) | LoginStep::PermitGuess { response, .. } => (response, None),
             LoginStep::Complete { response, outcome } => {
                 entered = Some(outcome);
                 (response, None)
@@ -74,10 +76,11 @@ fn run(plan: LoginPlan, site: &TestSite) -> (End, usize) {
                 call = next;
                 continue;
             }
-            InitiatorLoginStep::Complete(logged_in) => End::Both(*logged_in, entered.unwrap()),
+            InitiatorLoginStep::Complete(logged_in) => End::Both(logged_in, entered.unwrap()),
             InitiatorLoginStep::Refused(status) => End::Refused(status, refused.unwrap()),
             InitiatorLoginStep::Redirected { to, permanently } => End::Redirected(to, permanently),
             InitiatorLoginStep::Drop(why) => End::Dropped(why),
+            InitiatorLoginStep::Stretch => panic!("no password login here"),
         };
         return (end, requests);
     }
@@ -239,10 +242,16 @@ fn a_further_connection_joins_the_session() {
     //# the same TSIH value MUST be used whenever the initiator or target refers to the
     //# session and a TSIH is required.
     let parameters = SessionParameters { max_connections: 4, ..SessionParameters::default() };
-    let facts =
-        SessionInfo { tsih: Tsih(0x77), portal_group: GROUP, parameters, connections: 1, has_cid: false };
+    let facts = SessionInfo {
+        tsih: Tsih(0x77),
+        portal_group: GROUP,
+        parameters,
+        connections: 1,
+        has_cid: false,
+        password_login: None,
+    };
     let purpose = |tsih| Purpose::Join { target: name(TARGET), tsih, parameters };
-    let site = || TestSite { sessions: vec![facts], ..TestSite::open() };
+    let site = || TestSite { sessions: vec![facts.clone()], ..TestSite::open() };
     match run(plan(purpose(Tsih(0x77)), AuthPlan::None), &site()).0 {
         End::Both(ours, theirs) => {
             assert_eq!((ours.tsih, theirs.effect), (Tsih(0x77), LoginEffect::AddsConnection(Tsih(0x77))));

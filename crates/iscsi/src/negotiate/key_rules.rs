@@ -30,6 +30,9 @@ pub enum BadNegotiation {
     /// The result of the negotiation is not acceptable to this side.
     #[error("initiator and target cannot agree on {}", .0.name())]
     NoAgreement(Key),
+    /// Of HeaderDigest and DataDigest, one is an AEAD digest and the other one is not the same.
+    #[error("HeaderDigest and DataDigest are not the same AEAD digest")]
+    AeadDigestsDiffer,
     /// `NotUnderstood`, `Irrelevant` or `Reject` was received for a key that was not offered.
     #[error("the peer answered a key that was not offered")]
     AnswerWithoutOffer,

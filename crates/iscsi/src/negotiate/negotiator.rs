@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use super::key_rules::BadNegotiation;
 use super::{ConnectionParameters, Digest, KeyPolicy, Negotiated, SessionParameters, TaskReporting, Want};
+use crate::aead::AeadDigest;
 use crate::keys::{BooleanResult, Key, Kind, NumberResult, Role, TABLE, Usage};
 use crate::recovery::RecoveryLevel;
 use crate::text::value::{boolean, boolean_text, list, number_in};
@@ -33,6 +34,10 @@ pub struct Negotiator {
     setting: LoginContext,
     slots: [KeyState; Key::COUNT],
     own_declared: bool,
+    /// Whether the connection has keys for an AEAD digest.
+    has_keys: bool,
+    /// The AEAD digest that answers the offers of both digests in the text that is being received.
+    joint_aead: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +88,20 @@ pub fn answer_unknown(pair: &Pair<'_>, out: &mut TextBuilder) -> Result<(), BadN
 impl Negotiator {
     /// Starts a negotiation in which no key was sent yet.
     pub const fn new(role: Role, policy: KeyPolicy, setting: LoginContext) -> Self {
-        Self { role, policy, setting, slots: [KeyState::Untouched; Key::COUNT], own_declared: false }
+        Self {
+            role,
+            policy,
+            setting,
+            slots: [KeyState::Untouched; Key::COUNT],
+            own_declared: false,
+            has_keys: false,
+            joint_aead: None,
+        }
+    }
+
+    /// Permits AEAD digests: the login gave the connection keys.
+    pub const fn permit_aead(&mut self) {
+        self.has_keys = true;
     }
 
     /// Offers every key that this side has a policy for and that neither side has sent (used by the
@@ -116,6 +134,7 @@ impl Negotiator {
         pairs: &[(Key, Pair<'_>)],
         out: &mut TextBuilder,
     ) -> Result<(), BadNegotiation> {
+        self.joint_aead = self.joint_aead_of(pairs);
         let mut order: Vec<usize> = (0..pairs.len()).collect();
         // The values of these keys depend on keys that may follow them in the text.
         let dependent = |key: &Key| matches!(key, Key::FirstBurstLength | Key::MaxOutstandingR2T);
@@ -162,7 +181,30 @@ impl Negotiator {
                 return Err(BadNegotiation::NoAgreement(spec.key));
             }
         }
-        Ok(Negotiated { session: self.session(), connection: self.connection() })
+        let connection = self.connection();
+        //= iscsi-aead#section-5
+        //# HeaderDigest and DataDigest MUST end as the same AEAD digest, or neither as one.
+        if connection.header_digest.aead() != connection.data_digest.aead() {
+            return Err(BadNegotiation::AeadDigestsDiffer);
+        }
+        Ok(Negotiated { session: self.session(), connection })
+    }
+
+    /// Chooses the AEAD digest that answers the offers of HeaderDigest and DataDigest in one text.
+    fn joint_aead_of(&self, pairs: &[(Key, Pair<'_>)]) -> Option<&'static str> {
+        let offer_of = |wanted: Key| {
+            let (_, pair) = pairs.iter().find(|(key, _)| *key == wanted)?;
+            (self.slot(wanted) == KeyState::Untouched).then_some(pair.value)
+        };
+        let (header, data) = (offer_of(Key::HeaderDigest)?, offer_of(Key::DataDigest)?);
+        let Some(Want::Names(ours)) = self.want(Key::HeaderDigest) else { return None };
+        let supported = |name: &[u8]| ours.iter().copied().find(|own| own.as_bytes() == name);
+        //= iscsi-aead#section-5
+        //# A target takes the first AEAD digest of HeaderDigest that it supports and that
+        //# DataDigest offers too, for both keys
+        list(header)
+            .filter_map(supported)
+            .find(|name| is_aead(name) && list(data).any(|other| other == name.as_bytes()))
     }
 
     /// Appends the answer to an offer of the peer, or handles the answer to an offer of this side.
@@ -239,7 +281,13 @@ impl Negotiator {
     /// Computes the result of this side's policy and the peer's value; `None` when the value is not legal or
     /// no common value exists.
     fn result_of(&self, key: Key, value: &[u8]) -> Option<Value> {
+        let is_answer = self.slot(key) == KeyState::Offered;
         match (key.spec().kind, self.want(key)?) {
+            (Kind::List { .. }, Want::Names(_))
+                if !is_answer && self.joint_aead.is_some() && is_digest(key) =>
+            {
+                self.joint_aead.map(Value::Name)
+            }
             (Kind::List { .. }, Want::Names(ours)) => list(value)
                 //= rfc7143#section-6.2.1
                 //# The responding party MUST respond with the same key and the first value that it
@@ -248,8 +296,13 @@ impl Negotiator {
                 //= rfc7143#section-6.2.1
                 //# If an acceptor does not understand any particular value in a list, it MUST ignore
                 //# it.
-                .find_map(|name| ours.iter().find(|own| own.as_bytes() == name))
-                .map(|name| Value::Name(name)),
+                .find_map(|name| {
+                    //= iscsi-aead#section-5
+                    //# if there is none, it MUST choose for each key as if the AEAD digests were not offered.
+                    let may_be = |own: &&str| is_answer || !is_digest(key) || !is_aead(own);
+                    ours.iter().copied().find(|own| own.as_bytes() == name && may_be(own))
+                })
+                .map(Value::Name),
             (Kind::Number { result, .. }, Want::Number(own)) => {
                 let theirs = self.number_from(key, value)?;
                 Some(Value::Number(match result {
@@ -277,9 +330,9 @@ impl Negotiator {
 
     /// Returns the policy for `key`, moved into the legal range and adapted to the values that are settled.
     fn want(&self, key: Key) -> Option<Want> {
-        let want = self.policy.want(key)?;
-        let (Want::Number(number), Kind::Number { min, max, .. } | Kind::DeclaredNumber { min, max, .. }) =
-            (want, key.spec().kind)
+        let want = self.policy.want(key, self.has_keys)?;
+        let (&Want::Number(number), Kind::Number { min, max, .. } | Kind::DeclaredNumber { min, max, .. }) =
+            (&want, key.spec().kind)
         else {
             return Some(want);
         };
@@ -323,8 +376,8 @@ impl Negotiator {
         let value = match self.want(key) {
             Some(Want::Number(number)) => number.to_string(),
             Some(Want::Flag(flag)) => boolean_text(flag).to_string(),
-            Some(Want::Names(names)) => names.join(","),
-            None => return,
+            Some(Want::Names(names)) if !names.is_empty() => names.join(","),
+            Some(Want::Names(_)) | None => return,
         };
         out.put(key.name(), value);
         self.set(key, KeyState::Offered);
@@ -495,6 +548,14 @@ impl Negotiator {
             *slot = to;
         }
     }
+}
+
+const fn is_digest(key: Key) -> bool {
+    matches!(key, Key::HeaderDigest | Key::DataDigest)
+}
+
+fn is_aead(name: &str) -> bool {
+    AeadDigest::by_name(name).is_some()
 }
 
 impl Value {

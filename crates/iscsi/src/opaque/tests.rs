@@ -13,8 +13,8 @@ fn password(text: &str) -> Password {
     Password::new(text.as_bytes()).unwrap()
 }
 
-fn record() -> PasswordRecord {
-    PasswordRecord::make(&password("correct horse"), "alice", CHEAP, [1; 32]).unwrap()
+fn record() -> Arc<PasswordRecord> {
+    Arc::new(PasswordRecord::make(&password("correct horse"), "alice", CHEAP, [1; 32]).unwrap())
 }
 
 fn keys(text: &[u8]) -> Result<OpaqueKeys<'_>, OpaqueError> {
@@ -44,9 +44,9 @@ fn exchange(
 ) -> Result<(LoginKeys, String, LoginKeys), OpaqueError> {
     let (record, mut target) = (record(), TargetOpaque::default());
     let ((), first) = text(|out| initiator.start(out))?;
-    let record_of = |_: &str| Some(&record);
+    let record_of = |_: &str| Some(record.clone());
     let step = |out: &mut _| target.handle_start(&keys(&first)?, contexts.1, [3; 32], &record_of, out);
-    let ((), second) = text(step)?;
+    let (_, second) = text(step)?;
     let job = initiator.handle_answer(&keys(&second)?, contexts.0)?;
     let (ours, third) = text(|out| initiator.job_done(job.run(), out))?;
     let (user, theirs) = target.handle_finish(&keys(&third)?)?;
@@ -86,7 +86,7 @@ fn the_target_refuses_texts_that_are_not_the_first_step_and_then_everything() {
         ("X-org.targe.user=alice\0X-org.targe.ke1=alice\0", OpaqueError::Message),
         (&format!("X-org.targe.user=alice\0X-org.targe.ke1=0x{}\0", "ff".repeat(96)), OpaqueError::Message),
     ] {
-        let (mut target, record_of) = (TargetOpaque::default(), |_: &str| Some(&record));
+        let (mut target, record_of) = (TargetOpaque::default(), |_: &str| Some(record.clone()));
         let mut out = TextBuilder::new();
         let keys = keys(said.as_bytes()).unwrap();
         let result = target.handle_start(&keys, CONTEXT, [3; 32], &record_of, &mut out);
@@ -131,14 +131,15 @@ fn the_initiator_runs_no_job_for_an_answer_that_is_malformed_or_too_dear() {
 
 #[test]
 fn the_result_of_another_job_is_not_taken() {
-    let (record, record_of) = (record(), |record| move |_: &str| Some(record));
+    let record = record();
     let answered = |entropy| {
         let mut initiator = InitiatorOpaque::new("alice", password("correct horse"), entropy).unwrap();
         let ((), first) = text(|out| initiator.start(out)).unwrap();
         let mut target = TargetOpaque::default();
-        let step =
-            |out: &mut _| target.handle_start(&keys(&first)?, CONTEXT, [3; 32], &record_of(&record), out);
-        let ((), second) = text(step).unwrap();
+        let step = |out: &mut _| {
+            target.handle_start(&keys(&first)?, CONTEXT, [3; 32], &|_| Some(record.clone()), out)
+        };
+        let (_, second) = text(step).unwrap();
         let job = initiator.handle_answer(&keys(&second).unwrap(), CONTEXT).unwrap();
         (initiator, job)
     };
@@ -164,9 +165,9 @@ fn a_flipped_bit_in_any_step_ends_the_exchange() {
         let result = (|| {
             let ((), mut first) = text(|out| initiator.start(out))?;
             flip(0, &mut first);
-            let record_of = |_: &str| Some(&record);
+            let record_of = |_: &str| Some(record.clone());
             let step = |out: &mut _| target.handle_start(&keys(&first)?, CONTEXT, [3; 32], &record_of, out);
-            let ((), mut second) = text(step)?;
+            let (_, mut second) = text(step)?;
             flip(1, &mut second);
             let job = initiator.handle_answer(&keys(&second)?, CONTEXT)?;
             let (_, mut third) = text(|out| initiator.job_done(job.run(), out))?;

@@ -20,6 +20,8 @@ pub const fn target_response(why: ProtocolError) -> TargetResponse {
     match why {
         // §7.8: without a trustworthy header the start of the next PDU is unknown (framing lost).
         ProtocolError::HeaderDigestMismatch | ProtocolError::DataSegmentTooLong => drop_connection(),
+        // `docs/iscsi-aead.md` §7: whatever the level repairs would be damaged again.
+        ProtocolError::PdusModified => end_session(),
         // §7.8: the target rejects the PDU. A rejected command leaves a gap in the CmdSNs, which the
         // initiator must fill in time or lose its session. For a rejected Data-Out the task fails.
         //= rfc7143#section-7.8
@@ -103,6 +105,8 @@ pub const fn initiator_response(why: TargetFault) -> InitiatorAction {
         // Damage. §7.8: without a trustworthy header the start of the next PDU is unknown, and level 0 has no
         // way to get discarded data again.
         TargetFault::HeaderDigestMismatch | TargetFault::DataDigestMismatch => DROP,
+        // `docs/iscsi-aead.md` §7: whatever the level repairs would be damaged again.
+        TargetFault::PdusModified => END,
         // §7.1.4.3: a connection that is silent is lost. The same holds for one that swallows requests.
         TargetFault::PingUnanswered | TargetFault::CommandLost => DROP,
         // §4.2.2.2, §7.8: a repair that does not succeed is not tried for ever on the same connection.

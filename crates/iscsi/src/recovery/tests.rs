@@ -31,6 +31,7 @@ fn initiator_faults() -> impl Iterator<Item = InitiatorFault> {
         DataDigestMismatch,
         DataOutDigestMismatch,
         RefusedDataOutDigestMismatch,
+        PdusModified,
         DataSegmentTooLong,
         Malformed(MALFORMED),
         AhsNotAllowed,
@@ -85,6 +86,7 @@ fn target_faults() -> impl Iterator<Item = TargetFault> {
     every!(TargetFault {
         HeaderDigestMismatch,
         DataDigestMismatch,
+        PdusModified,
         DataSegmentTooLong,
         Malformed(MALFORMED),
         AhsNotAllowed,

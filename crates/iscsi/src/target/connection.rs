@@ -4,24 +4,28 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, ConnId};
 use base::time::Instant;
 
 use super::arena::Key;
 use super::contract::ConnectionView;
+use super::guess_limit::PasswordGuess;
 use super::incoming::Incoming;
 use super::output::Output;
 use super::protocol_error::ProtocolError;
 use super::states::{self, ConnectionEvent};
 use super::status_log::StatusLog;
 use super::timer::Deadlines;
+use crate::aead::{Decryptor, RecordKeys};
 use crate::framing::{Framing, Receiver};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::ConnectionPath;
 use crate::login::target::TargetLogin;
-use crate::negotiate::ConnectionParameters;
 use crate::negotiate::full_feature::TargetText;
+use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu::Ttt;
+use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
 use crate::serial::{CmdSn, StatSn};
 
@@ -33,12 +37,17 @@ pub(crate) struct Connection {
     /// Its PDU receiver. It is taken out while received bytes are processed.
     pub(crate) receiver: Option<Box<Receiver>>,
     pub(crate) framing: Framing,
+    /// What opens the PDUs after the last one of the login, until the receiver takes it.
+    pub(crate) decryptor: Option<Decryptor>,
+    pub(crate) writer: PduWriter,
     /// The PDU whose header is complete and whose data segment is being received, except in the login.
     pub(crate) incoming: Option<Incoming>,
     /// Bytes of the memory quota that are reserved for this data segment.
     pub(crate) reserved: usize,
     /// Its login, while that is under way.
     pub(crate) login: Option<Box<TargetLogin>>,
+    /// The try of a password in its login, until that has succeeded or failed.
+    pub(crate) guess: Option<Box<PasswordGuess>>,
     /// The next command number while there is no session.
     pub(crate) login_cmd_sn: CmdSn,
     pub(crate) session: Option<Key>,
@@ -113,9 +122,12 @@ impl Connection {
             state: states::Connection::TransportUp,
             receiver: Some(Box::new(Receiver::new(framing))),
             framing,
+            decryptor: None,
+            writer: PduWriter::default(),
             incoming: None,
             reserved: 0,
             login: Some(Box::new(TargetLogin::new(now, arrival))),
+            guess: None,
             login_cmd_sn: CmdSn(0),
             session: None,
             joins: None,
@@ -148,6 +160,36 @@ impl Connection {
             ping_overdue: false,
             text: TargetText::new(),
         }
+    }
+
+    /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest. The
+    /// last Login Response is still to be sent.
+    ///
+    /// # Errors
+    /// `Bug`: an AEAD digest was negotiated and there are no keys. The connection must not go on in the
+    /// clear.
+    pub(crate) fn enter_full_feature(
+        &mut self,
+        parameters: ConnectionParameters,
+        level: RecoveryLevel,
+        record_keys: Option<RecordKeys>,
+        pool: &Pool,
+    ) -> Result<(), ProtocolError> {
+        if parameters.header_digest.aead().is_some() && record_keys.is_none() {
+            return Err(ProtocolError::impossible());
+        }
+        let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
+        self.framing = Framing {
+            header_digest: parameters.header_digest == Digest::Crc32c,
+            data_digest: parameters.data_digest == Digest::Crc32c,
+            data_len_max: parameters.target_max_recv,
+            resync: level.skips_damaged_headers() && decryptor.is_none(),
+        };
+        self.writer = PduWriter::new(&parameters, encryptor, pool);
+        (self.parameters, self.level, self.decryptor) = (parameters, level, decryptor);
+        self.exp_stat_sn = self.stat_sn;
+        self.status_log = StatusLog::new(self.stat_sn);
+        Ok(())
     }
 
     /// Returns whether received bytes are read.

@@ -63,12 +63,19 @@ impl Engine {
                     connection.last_heard = now;
                     connection.bytes_since_heard = 0;
                     receiver.set_framing(connection.framing);
+                    if let Some(decryptor) = connection.decryptor.take() {
+                        receiver.set_decryptor(decryptor);
+                    }
                 }
                 Ok(FramingEvent::Damaged) => {
                     self.stats.header_digest_errors += 1;
                     self.count_repair(conn, |repairs| repairs.header_digest_errors += 1);
                 }
                 Err(StreamError::HeaderDigest) => return Err(ProtocolError::HeaderDigestMismatch),
+                Err(StreamError::Modified) => {
+                    self.handle_omission(conn, ProtocolError::PdusModified);
+                    return Ok(());
+                }
                 Err(StreamError::TooLong) => return Err(ProtocolError::DataSegmentTooLong),
                 Err(StreamError::RxBufferTaken) => return Err(ProtocolError::Bug),
             }

@@ -25,6 +25,7 @@ use transport::quota::DataQuotas;
 use super::arena::{Arena, Key};
 use super::connection::{Connection, index};
 use super::contract::{Event, FailedLogin, LoginRejected, Repairs, SessionLimits};
+use super::guess_limit::GuessLimit;
 use super::initiator_notes::{Deviation, InitiatorNote, Notes};
 use super::output::Output;
 use super::protocol_error::ProtocolError;
@@ -66,6 +67,8 @@ pub struct Engine {
     /// Failed logins that were not polled yet.
     pub(super) failed_logins: VecDeque<FailedLogin>,
     pub(super) notes: Notes,
+    /// The rate limit on guesses of passwords.
+    pub(super) guesses: GuessLimit,
     pub(super) next_ttt: u32,
     /// The time at the last call.
     pub(super) now: Instant,
@@ -263,6 +266,7 @@ impl Engine {
             control_bytes: 0,
             failed_logins: VecDeque::new(),
             notes: Notes::default(),
+            guesses: GuessLimit::default(),
             next_ttt: 0,
             now: Instant::ORIGIN,
             stats: EngineStats::default(),
@@ -403,6 +407,7 @@ impl Engine {
             (Owner::Connection(conn), Timer::Login) => {
                 self.handle_omission(conn, ProtocolError::LoginTooSlow)
             }
+            (Owner::Connection(conn), Timer::Guess) => self.on_guess_timer(now, conn),
             (Owner::Connection(conn), Timer::Logout) => self.on_logout_timer(conn),
             (Owner::Connection(conn), Timer::Silence) => self.on_silence_timer(now, conn),
             (Owner::Connection(conn), Timer::Data) => self.on_data_timer(now, conn),
@@ -413,7 +418,10 @@ impl Engine {
             (Owner::Session(session), Timer::Retain) => self.on_retain_timer(now, session),
             (Owner::Session(session), Timer::Detached) => self.take_back_detached(now, session),
             (Owner::Session(session), Timer::Discovery) => self.on_discovery_timer(now, session),
-            (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout | Timer::Data | Timer::Ack)
+            (
+                Owner::Session(_),
+                Timer::Login | Timer::Guess | Timer::Silence | Timer::Logout | Timer::Data | Timer::Ack,
+            )
             | (
                 Owner::Connection(_),
                 Timer::Gap

@@ -1,11 +1,12 @@
 //! Logins, and the sessions that successful logins create or join (RFC 7143 §6.3).
 
 use alloc::boxed::Box;
-
+use alloc::sync::Arc;
 use core::net::SocketAddr;
 
 use base::state_machine::{Action, ConnId};
 use base::time::Instant;
+use security::opaque::PasswordRecord;
 use transport::target::SessionId;
 
 use super::arena::Key;
@@ -17,19 +18,19 @@ use super::output::{Body, Control};
 use super::protocol_error::ProtocolError;
 use super::session::Session;
 use super::states::{self, ConnectionEvent, SessionEvent};
-use super::status_log::StatusLog;
 use super::timer::Timer;
 use super::window::Window;
 use super::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
-use crate::framing::{DataSink, Framing, ReceivedPdu};
+use crate::framing::{DataSink, ReceivedPdu};
+use crate::keys::Role;
 use crate::login::directory::{
     ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo, SessionQuery,
     TargetAccess, TargetId, TargetLookup,
 };
-use crate::login::target::ClaimedIdentity;
+use crate::login::target::{ClaimedIdentity, TargetLogin};
 use crate::login::{self, LoginEffect, LoginOutcome, LoginStep, SessionKind, Stage, Status};
 use crate::name::{IscsiName, PortalGroupTag, Tsih};
-use crate::negotiate::{Digest, KeyPolicy};
+use crate::negotiate::KeyPolicy;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
 use crate::pdu::{Itt, Opcode, PduHeader, TargetSn};
@@ -65,6 +66,7 @@ impl Engine {
             return Err(ProtocolError::impossible());
         };
         let Some(mut login) = connection.login.take() else { return Err(ProtocolError::impossible()) };
+        let is_early = connection.guess.as_ref().is_some_and(|guess| guess.is_waiting());
         let step = if segment.bhs.opcode() == Opcode::LOGIN_REQUEST {
             let request = LoginRequest::decode(&segment.bhs)?;
             if connection.state == states::Connection::TransportUp {
@@ -72,7 +74,12 @@ impl Engine {
                 connection.login_cmd_sn = request.cmd_sn;
             }
             let directory = WithSessions { outer: context.directory, engine: self, conn };
-            let step = login.handle(context.now, &as_request(&request, data.filled()), &directory);
+            let call = as_request(&request, data.filled());
+            let step = if is_early {
+                login.handle_early(&call)
+            } else {
+                login.handle(context.now, &call, &directory)
+            };
             let joins = self.joined_by(request.tsih, request.isid, login.claims().initiator.as_ref());
             if let Some(connection) = self.conn_mut(conn) {
                 connection.joins = joins;
@@ -82,14 +89,17 @@ impl Engine {
             login.handle_other(segment.bhs.itt().0)
         };
         self.pool.recycle_buf(data);
+        if login.has_proven() {
+            self.end_guess(context.now, conn, true);
+        }
         match step {
             LoginStep::Continue(response) => {
-                let held = login.held();
-                if let Some(connection) = self.conn_mut(conn) {
-                    connection.login = Some(login);
-                }
-                self.hold_text(conn, held)?;
+                self.keep_login(conn, login)?;
                 self.login_response(conn, response)
+            }
+            LoginStep::PermitGuess { response, guess } => {
+                self.keep_login(conn, login)?;
+                self.request_guess(context.now, conn, guess, response)
             }
             LoginStep::Complete { response, outcome } => {
                 self.hold_text(conn, 0)?;
@@ -110,7 +120,19 @@ impl Engine {
         }
     }
 
-    fn login_response(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), ProtocolError> {
+    fn keep_login(&mut self, conn: ConnId, login: Box<TargetLogin>) -> Result<(), ProtocolError> {
+        let held = login.held();
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.login = Some(login);
+        }
+        self.hold_text(conn, held)
+    }
+
+    pub(super) fn login_response(
+        &mut self,
+        conn: ConnId,
+        response: login::LoginResponse,
+    ) -> Result<(), ProtocolError> {
         let pdu = LoginResponse {
             transit: response.transit,
             continues: response.cont,
@@ -128,6 +150,7 @@ impl Engine {
     }
 
     fn refuse_login(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), ProtocolError> {
+        self.end_guess(self.now, conn, false);
         self.login_response(conn, response)?;
         if let Some(connection) = self.conn_mut(conn) {
             connection.on(ConnectionEvent::LoginFailed)?;
@@ -148,9 +171,10 @@ impl Engine {
         &mut self,
         context: PduContext<'_>,
         mut response: login::LoginResponse,
-        outcome: LoginOutcome,
+        mut outcome: LoginOutcome,
     ) -> Result<(), ProtocolError> {
         let conn = context.conn;
+        let record_keys = outcome.record_keys.take();
         let found = match outcome.effect {
             LoginEffect::NewSession => self.new_session(context, &outcome),
             //= rfc7143#section-7.15
@@ -218,24 +242,17 @@ impl Engine {
         //# For a new session, the target MUST generate a non-zero TSIH and ONLY return it in the Login
         //# Final-Response (see Section 6.3).
         response.tsih = state.tsih.0;
+        let record_keys = record_keys.map(|seed| seed.derive(Role::Target, state.tsih));
         let announced = state.pending_session_up.take();
         state.is_announced |= announced.is_some();
         let level = state.parameters.error_recovery_level;
         let parameters = outcome.negotiated.connection;
+        let pool = self.pool.clone();
         let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         connection.on(ConnectionEvent::LoginDone)?;
         connection.session = Some(session);
         connection.cid = outcome.cid.0;
-        connection.parameters = parameters;
-        connection.framing = Framing {
-            header_digest: parameters.header_digest == Digest::Crc32c,
-            data_digest: parameters.data_digest == Digest::Crc32c,
-            data_len_max: parameters.target_max_recv,
-            resync: level.skips_damaged_headers(),
-        };
-        connection.level = level;
-        connection.exp_stat_sn = connection.stat_sn;
-        connection.status_log = StatusLog::new(connection.stat_sn);
+        connection.enter_full_feature(parameters, level, record_keys, &pool)?;
         connection.deadlines.clear(Timer::Login);
         self.release_login_slot(conn);
         self.stats.logins += 1;
@@ -261,6 +278,9 @@ impl Engine {
             Session::new(context.now, outcome.kind.clone(), via.peer, names, parameters, limits, window)
         });
         self.watch_discovery(key);
+        if let Some(state) = self.sessions.get_mut(key) {
+            state.password_login.clone_from(&outcome.password_login);
+        }
         if let (SessionKind::Normal { target, name, portal_group }, Some(state)) =
             (&outcome.kind, self.sessions.get_mut(key))
         {
@@ -351,6 +371,15 @@ impl Directory for WithSessions<'_> {
         self.outer.chap_secret(realm, initiator, user)
     }
 
+    fn password_record(
+        &self,
+        realm: Realm,
+        initiator: &IscsiName,
+        user: &str,
+    ) -> Option<Arc<PasswordRecord>> {
+        self.outer.password_record(realm, initiator, user)
+    }
+
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
         let fits = |session: &&Session| {
             self.is_same_nexus(session, query)
@@ -369,6 +398,7 @@ impl Directory for WithSessions<'_> {
             connections: u16::try_from(session.conns.len()).unwrap_or(u16::MAX),
             has_cid: session.conns.iter().any(|conn| cid_of(conn) == Some(query.cid.0))
                 || session.lost.has_cid(query.cid.0),
+            password_login: session.password_login.clone(),
         })
     }
 

@@ -23,6 +23,9 @@ pub enum ProtocolError {
     /// data is not certain.
     #[error("the target received a Data-Out with a wrong data digest")]
     RefusedDataOutDigestMismatch,
+    /// So many data segments had a wrong tag of an AEAD digest that somebody must be modifying them.
+    #[error("somebody modifies PDUs on the way to the target: too many had a wrong data digest")]
+    PdusModified,
     /// A data segment is longer than the target's MaxRecvDataSegmentLength.
     #[error("the initiator sent a data segment longer than MaxRecvDataSegmentLength")]
     DataSegmentTooLong,
@@ -190,7 +193,10 @@ impl ProtocolError {
     pub(crate) const fn is_data_digest(self) -> bool {
         matches!(
             self,
-            Self::DataDigestMismatch | Self::DataOutDigestMismatch | Self::RefusedDataOutDigestMismatch
+            Self::DataDigestMismatch
+                | Self::DataOutDigestMismatch
+                | Self::RefusedDataOutDigestMismatch
+                | Self::PdusModified
         )
     }
 }

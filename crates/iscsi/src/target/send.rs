@@ -21,7 +21,7 @@ use super::task::{SentStatus, Task, TaskResult};
 use crate::pdu::data_in::{DataIn, DataInStatus};
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{Bhs, Itt, MAX_DATA_SEGMENT, PduHeader, TargetSn, Ttt};
-use crate::pdu_writer::Digests;
+use crate::pdu_writer::PduWriter;
 use crate::serial::{DataSn, StatSn};
 
 impl Engine {
@@ -98,20 +98,18 @@ impl Engine {
         sn: TargetSn,
         out: &mut Transmit,
     ) -> bool {
-        let Some(connection) = self.conn(conn) else {
+        let Some(connection) = self.conn_mut(conn) else {
             self.impossible(None);
             return false;
         };
         let data = body.bytes();
         let (bhs, uses_stat_sn) = control.encode(sn);
         // The last PDU of the login, which negotiates the digests, carries none itself (§13.1).
-        let digests = if matches!(control, Control::Login(_)) {
-            Digests::NONE
-        } else {
-            Digests::of(&connection.parameters)
-        };
-        digests.header(&bhs.with_data_len(data.len()), out);
-        digests.copied(data, out);
+        let mut plain = PduWriter::default();
+        let is_login = matches!(control, Control::Login(_));
+        let writer = if is_login { &mut plain } else { &mut connection.writer };
+        writer.header(&bhs.with_data_len(data.len()), out);
+        writer.copied(data, out);
         self.stats.pdus_out += 1;
         uses_stat_sn
     }
@@ -119,9 +117,9 @@ impl Engine {
     fn send_r2t(&mut self, now: Instant, conn: ConnId, (key, ttt): (Key, Ttt), out: &mut Transmit) {
         let sn = self.counters(conn);
         if let Some(bhs) = self.r2t(key, ttt, sn)
-            && let Some(connection) = self.conn(conn)
+            && let Some(connection) = self.conn_mut(conn)
         {
-            Digests::of(&connection.parameters).header(&bhs, out);
+            connection.writer.header(&bhs, out);
             self.stats.pdus_out += 1;
             self.watch_data(now, conn);
         }
@@ -179,14 +177,14 @@ impl Engine {
             self.impossible(None);
             return SendProgress::TaskDone;
         };
-        let (digests, stat_sn) = (Digests::of(&connection.parameters), connection.stat_sn);
+        let (writer_max, stat_sn) = (connection.writer.segment_max(), connection.stat_sn);
         //= rfc7143#section-11.7.1
         //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the
         //# total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
         //# FirstBurstLength for unsolicited data).
         let segment_max = connection.parameters.initiator_max_recv.min(MAX_DATA_SEGMENT);
         // §11.7: segments are filled with whole words until the last of a sequence.
-        let segment_max = to_usize(segment_max).min(out.segment_max()) & !3;
+        let segment_max = to_usize(segment_max).min(writer_max).min(out.segment_max()) & !3;
         let Some(task) = self.tasks.get_mut(key) else {
             self.impossible(None);
             return SendProgress::TaskDone;
@@ -243,8 +241,12 @@ impl Engine {
             self.log_status(now, conn, LoggedStatus::Task(key));
         }
         let header = DataIn { is_final, acknowledge, status, lun, itt, ttt, sn, data_sn, buffer_offset };
-        digests.header(&header.encode().with_data_len(to_usize(len)), out);
-        digests.shared(to_usize(len), parts, out);
+        let Some(connection) = self.conn_mut(conn) else {
+            self.impossible(None);
+            return SendProgress::TaskDone;
+        };
+        connection.writer.header(&header.encode().with_data_len(to_usize(len)), out);
+        connection.writer.shared(to_usize(len), parts, out);
         self.stats.pdus_out += 1;
         match (ends, is_final && !last) {
             (true, _) => SendProgress::TaskDone,
@@ -256,8 +258,6 @@ impl Engine {
     /// Sends a Data-In once more, unchanged but for the counters of the session (§11.16).
     pub(super) fn put_data_again(&mut self, conn: ConnId, key: Key, sent: SentData, out: &mut Transmit) {
         let mut sn = self.counters(conn);
-        let Some(connection) = self.conn(conn) else { return self.impossible(None) };
-        let digests = Digests::of(&connection.parameters);
         let Some(task) = self.tasks.get(key) else { return self.impossible(None) };
         //= rfc7143#section-11.16
         //# The numbered Data-In PDUs requested by a Data SNACK MUST be delivered as exact replicas of the
@@ -284,15 +284,16 @@ impl Engine {
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
         task.data_in.read_sent(sent.offset, sent.len, |part| parts.push(part));
         let len = to_usize(sent.len);
-        digests.header(&header.encode().with_data_len(len), out);
-        digests.shared(len, parts, out);
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
+        connection.writer.header(&header.encode().with_data_len(len), out);
+        connection.writer.shared(len, parts, out);
         self.stats.pdus_out += 1;
     }
 
     /// Sends an R2T once more.
     pub(super) fn put_r2t_again(&mut self, conn: ConnId, bhs: Bhs, out: &mut Transmit) {
-        if let Some(connection) = self.conn(conn) {
-            Digests::of(&connection.parameters).header(&bhs, out);
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.writer.header(&bhs, out);
             self.stats.pdus_out += 1;
         }
     }
@@ -341,10 +342,10 @@ impl Engine {
         sense: Option<&[u8]>,
         out: &mut Transmit,
     ) {
-        let Some(connection) = self.conn(conn) else { return self.impossible(None) };
-        let digests = Digests::of(&connection.parameters);
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
+        let writer = &mut connection.writer;
         match sense {
-            None => digests.header(&response.encode(), out),
+            None => writer.header(&response.encode(), out),
             //= rfc7143#section-4.6.1.2
             //# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
             Some(sense) => {
@@ -356,8 +357,8 @@ impl Engine {
                 // §11.4.7: the length of the sense data, then the sense data.
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
                 let data = [&len, sense].concat();
-                digests.header(&response.encode().with_data_len(data.len()), out);
-                digests.copied(&data, out);
+                writer.header(&response.encode().with_data_len(data.len()), out);
+                writer.copied(&data, out);
             }
         }
         self.stats.pdus_out += 1;

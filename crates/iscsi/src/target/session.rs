@@ -25,7 +25,7 @@ use super::states::{self, SessionEvent};
 use super::task::Task;
 use super::timer::Deadlines;
 use super::window::Window;
-use crate::login::SessionKind;
+use crate::login::{PasswordLogin, SessionKind};
 use crate::name::{IscsiName, Isid, Tsih};
 use crate::negotiate::SessionParameters;
 use crate::pdu::Itt;
@@ -42,6 +42,8 @@ pub(crate) struct Session {
     pub(crate) isid: Isid,
     pub(crate) tsih: Tsih,
     pub(crate) parameters: SessionParameters,
+    /// The password login of its first connection, if it was one.
+    pub(crate) password_login: Option<PasswordLogin>,
     pub(crate) limits: SessionLimits,
     pub(crate) state: states::Session,
     /// Its connections, the leading one first.
@@ -173,6 +175,7 @@ impl Session {
             isid,
             tsih,
             parameters,
+            password_login: None,
             limits,
             state: states::Session::Active,
             conns: SmallVec::new(),

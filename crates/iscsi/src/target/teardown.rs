@@ -28,6 +28,7 @@ impl Engine {
         let session = self.conn(conn).and_then(|connection| connection.session);
         self.leave_session(conn, down);
         self.release_login_slot(conn);
+        self.end_guess(now, conn, false);
         if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
             self.open_conns = self.open_conns.saturating_sub(1);
             self.release_unsolicited(session, connection.reserved);
@@ -55,6 +56,7 @@ impl Engine {
             _ => {}
         }
         self.stats.dropped += 1;
+        self.end_guess(self.now, conn, false);
         let down = match why {
             ProtocolError::PingUnanswered | ProtocolError::LogoutTooSlow | ProtocolError::DataTooSlow => {
                 SessionEnd::TimedOut
@@ -77,6 +79,7 @@ impl Engine {
         connection.deadlines.clear(Timer::Data);
         connection.deadlines.clear(Timer::Logout);
         connection.deadlines.clear(Timer::Login);
+        connection.deadlines.clear(Timer::Guess);
         connection.deadlines.clear(Timer::Ack);
         let moved = connection.handle_loss();
         let session = connection.session.take();

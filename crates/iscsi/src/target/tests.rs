@@ -12,6 +12,7 @@ mod happy;
 mod management;
 mod mcs;
 mod notes;
+mod passwords;
 mod sessions;
 mod stall;
 mod stream;

@@ -16,6 +16,8 @@ use super::arena::Key;
 pub(crate) enum Timer {
     /// The login of a connection.
     Login,
+    /// The response that permits a try of a password.
+    Guess,
     /// Silence on a connection: the connection is pinged, or dropped.
     Silence,
     /// Data that the initiator owes.

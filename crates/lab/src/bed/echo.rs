@@ -26,8 +26,7 @@ pub struct Echo {
 /// An echo over any stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EchoPlan {
-    /// The bytes of an answer.
-    pub(crate) block: usize,
+    pub(crate) exchange: Exchange,
     /// The requests under way.
     pub(crate) depth: usize,
     pub(crate) warmup: Duration,
@@ -49,16 +48,48 @@ pub(crate) struct EchoReport {
     pub(crate) answers: u64,
 }
 
+/// The lengths of a request and of its answer, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exchange {
+    request: usize,
+    answer: usize,
+}
+
+impl Exchange {
+    /// A short request that is answered with a block, as a read is.
+    pub(crate) const fn read(block: usize) -> Self {
+        Self { request: REQUEST_LEN, answer: block }
+    }
+
+    /// A request that brings a block and has a short answer, as a write is.
+    const fn write(block: usize) -> Self {
+        Self { request: REQUEST_LEN + block, answer: REQUEST_LEN }
+    }
+}
+
 /// Measures a bare echo between the hosts of a bed: the server answers each request of 48 bytes with a block,
 /// as a target answers a read, and the client keeps `depth` requests under way.
 ///
 /// # Errors
 /// [`LabError::System`]
 pub fn echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Result<Echo, LabError> {
+    echo_of(bed, Exchange::read(block), depth, span)
+}
+
+/// Measures a bare echo as [`echo_rate`] does, but each request brings a block and is answered with 48 bytes,
+/// as a write is.
+///
+/// # Errors
+/// [`LabError::System`]
+pub fn write_echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Result<Echo, LabError> {
+    echo_of(bed, Exchange::write(block), depth, span)
+}
+
+fn echo_of(bed: &Bed, exchange: Exchange, depth: usize, span: Duration) -> Result<Echo, LabError> {
     let (initiator, target) = connected_at(bed, TARGET_ADDRESS)?;
-    let plan = EchoPlan { block, depth, warmup: WARMUP.min(span), span };
+    let plan = EchoPlan { exchange, depth, warmup: WARMUP.min(span), span };
     let report = echo(initiator, target, plan).map_err(|why| system("measure a bare echo", why))?;
-    let answers = to_f64(report.bytes) / to_f64(u64::try_from(block).unwrap_or(u64::MAX));
+    let answers = to_f64(report.bytes) / to_f64(u64::try_from(exchange.answer).unwrap_or(u64::MAX));
     let per_second = answers / report.seconds;
     let in_flight = to_f64(u64::try_from(depth).unwrap_or(u64::MAX));
     Ok(Echo { per_second, latency_us: in_flight / per_second.max(f64::MIN_POSITIVE) * 1e6 })
@@ -67,40 +98,50 @@ pub fn echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Resul
 /// Measures an echo between the two ends of a stream. Both ends are closed at the end.
 pub(crate) fn echo<S: Read + Write + Send>(client: S, server: S, plan: EchoPlan) -> io::Result<EchoReport> {
     std::thread::scope(|scope| {
-        let serving = scope.spawn(move || answer_requests(server, plan.block));
-        let report = request_blocks(client, plan);
+        let serving = scope.spawn(move || answer_requests(server, plan.exchange));
+        let report = request_answers(client, plan);
         let _ = serving.join();
         report
     })
 }
 
-fn answer_requests(mut stream: impl Read + Write, block: usize) -> io::Result<Infallible> {
-    let answer = vec![0x5a; block];
+fn answer_requests(mut stream: impl Read + Write, exchange: Exchange) -> io::Result<Infallible> {
+    let answer = vec![0x5a; exchange.answer];
     let (mut requests, mut partial) = (vec![0; CHUNK], 0);
     loop {
         // The client closes the connection at the end.
         partial += usize::try_from(read_some(&mut stream, &mut requests)?).unwrap_or(0);
-        for _ in 0..partial / REQUEST_LEN {
+        for _ in 0..partial / exchange.request {
             stream.write_all(&answer)?;
         }
-        partial %= REQUEST_LEN;
+        partial %= exchange.request;
     }
 }
 
 /// The client owns the stream: it closes when the measurement ends.
-fn request_blocks(mut stream: impl Read + Write, plan: EchoPlan) -> io::Result<EchoReport> {
-    let EchoPlan { block, depth, warmup, span } = plan;
-    let requests = vec![0; REQUEST_LEN * depth];
+fn request_answers(mut stream: impl Read + Write, plan: EchoPlan) -> io::Result<EchoReport> {
+    let EchoPlan { exchange: Exchange { request, answer }, depth, warmup, span } = plan;
+    // Short requests are sent many at a time.
+    let at_once = (CHUNK / request).clamp(1, depth.max(1));
+    let requests = vec![0; request * at_once];
+    let send = |stream: &mut dyn Write, mut count: usize| {
+        while count > 0 {
+            let now = count.min(at_once);
+            stream.write_all(requests.get(..request * now).unwrap_or(&requests))?;
+            count -= now;
+        }
+        io::Result::Ok(())
+    };
     let mut sent: VecDeque<Instant> = std::iter::repeat_n(Instant::now(), depth).collect();
-    stream.write_all(&requests)?;
-    let mut buffer = vec![0; block.max(CHUNK)];
+    send(&mut stream, depth)?;
+    let mut buffer = vec![0; answer.max(CHUNK)];
     let (mut pending, mut start, mut report) = (0, None, EchoReport::default());
     let warm = Instant::now() + warmup;
     loop {
         let received = read_some(&mut stream, &mut buffer)?;
         pending += usize::try_from(received).unwrap_or(0);
-        let whole = pending / block;
-        pending %= block;
+        let whole = pending / answer;
+        pending %= answer;
         let now = Instant::now();
         report.bytes_in_all += received;
         let answered: Vec<Instant> = sent.drain(..whole.min(sent.len())).collect();
@@ -118,6 +159,6 @@ fn request_blocks(mut stream: impl Read + Write, plan: EchoPlan) -> io::Result<E
             }
         }
         sent.extend(std::iter::repeat_n(now, whole));
-        stream.write_all(requests.get(..REQUEST_LEN * whole).unwrap_or(&requests))?;
+        send(&mut stream, whole)?;
     }
 }

@@ -86,6 +86,12 @@ fn an_echo_answers_every_request() {
         assert!((100.0..3100.0).contains(&found.per_second), "{one:?} {many:?}");
     }
     assert!((many.latency_us * many.per_second / 32e6 - 1.0).abs() < 1e-9, "{many:?}");
+    // Blocks of requests take as much of the link as blocks of answers. A whole request can be longer than
+    // what is sent at once.
+    let writes = write_echo_rate(&bed, 4096, 32, Duration::from_millis(400)).unwrap();
+    assert!((100.0..3100.0).contains(&writes.per_second), "{writes:?}");
+    let long = write_echo_rate(&bed, 1 << 20, 2, Duration::from_millis(400)).unwrap();
+    assert!((1.0..16.0).contains(&long.per_second), "{long:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A worker: one reactor that runs a part of the sessions.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,9 +12,12 @@ use drivers::config::EngineKind;
 use drivers::stats::Stats;
 use initiator::driver::{Driver, DriverEvent, SessionId};
 use initiator::{CommandError, Event, Path, Reply, SessionUp};
+use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::pace::Pace;
 use super::{BenchError, BenchPlan, BenchReport, Job};
+use crate::bed::to_f64;
 
 /// The longest time for all sessions to come up before the load starts, whatever the limits of the sessions
 /// are.
@@ -23,6 +27,9 @@ const UP_WITHIN: Duration = Duration::from_secs(60);
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 /// The same limit after a stop was requested.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
+
+/// How much longer than asked a sleep of a paced load may last, in nanoseconds.
+const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
 
 /// How often a waiting worker checks whether another one has failed.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -136,8 +143,11 @@ struct SessionLoad<'a> {
     next: u64,
     /// How many commands are still to be started.
     left: u64,
-    /// The start time of each command under way, and whether it is a read.
+    /// The start time of each command under way, or when it was due, and whether it is a read.
     started: Vec<(Instant, bool)>,
+    /// The schedule of a paced load, and the slots of `started` without a command.
+    pace: Option<Pace>,
+    idle: Vec<usize>,
 }
 
 impl<'a> Worker<'a> {
@@ -190,11 +200,7 @@ impl<'a> Worker<'a> {
         let from = if self.plan.count.is_some() { self.now } else { self.now + self.plan.warmup };
         // If the run was stopped during the login, some sessions are not up: start no load.
         let lanes = if self.gate.is_over() { 0 } else { self.lanes.len() };
-        for at in 0..lanes {
-            for slot in 0..self.plan.depth {
-                self.start(at, slot);
-            }
-        }
+        self.begin(lanes);
         while self.now < from && !self.gate.is_over() {
             self.poll_once((from - self.now).min(POLL_INTERVAL))?;
         }
@@ -207,7 +213,7 @@ impl<'a> Worker<'a> {
         self.measured = Some((self.now, None));
         let measured_from = self.now;
         let mut failure = None;
-        while until.map_or(self.under_way > 0, |until| self.now < until) && !self.gate.is_over() {
+        while until.map_or_else(|| self.is_loading(), |until| self.now < until) && !self.gate.is_over() {
             if let Err(why) =
                 self.poll_once(until.map_or(POLL_INTERVAL, |until| (until - self.now).min(POLL_INTERVAL)))
             {
@@ -217,6 +223,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.gate.ends();
+        self.count_waiting();
         self.report.seconds = (self.now - measured_from).as_secs_f64();
         self.measured = Some((measured_from, Some(self.now)));
         let after = self.driver.reactor_stats();
@@ -262,7 +269,68 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn start(&mut self, at: usize, slot: usize) {
+    /// Starts the first commands of so many sessions, or their schedules.
+    fn begin(&mut self, lanes: usize) {
+        if self.plan.rate.is_some() {
+            // Otherwise the kernel may let each sleep last 50 µs longer than the schedule asks for.
+            let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
+        }
+        for at in 0..lanes {
+            let Some(lane) = self.lanes.get_mut(at) else { continue };
+            if let Some(rate) = self.plan.rate {
+                let rate = rate / to_f64(u64::try_from(self.plan.jobs.len()).unwrap_or(1));
+                lane.pace = Some(Pace::new(rate, lane.rng.next_u64(), self.now));
+                lane.idle = (0..self.plan.depth).rev().collect();
+            } else {
+                (0..self.plan.depth).for_each(|slot| self.start(at, slot, self.now));
+            }
+        }
+    }
+
+    /// Returns whether a load with a number of commands still has some.
+    fn is_loading(&self) -> bool {
+        self.under_way > 0 || self.lanes.iter().any(|lane| lane.left > 0)
+    }
+
+    /// Starts the commands of a paced load that are due, as far as the queue depth allows.
+    fn start_due(&mut self) {
+        for at in 0..self.lanes.len() {
+            while let Some((slot, due)) = self.lanes.get_mut(at).and_then(|lane| lane.take_due(self.now)) {
+                self.report.due += u64::from(self.is_measured(due));
+                self.start(at, slot, due);
+            }
+        }
+    }
+
+    /// Counts the commands of a paced load that are due and not started.
+    fn count_waiting(&mut self) {
+        let Some((_, until)) = self.window else { return };
+        let end = until.unwrap_or(self.now).min(self.now);
+        for at in 0..self.lanes.len() {
+            let pace = |worker: &mut Self| {
+                let lane = worker.lanes.get_mut(at)?;
+                lane.pace.as_mut().filter(|_| lane.left > 0)?.take_due(end)
+            };
+            while let Some(due) = pace(self) {
+                self.report.due += u64::from(self.is_measured(due));
+                self.report.waiting += 1;
+            }
+        }
+    }
+
+    /// Returns whether a moment lies within the measurement.
+    fn is_measured(&self, moment: Instant) -> bool {
+        self.window.is_some_and(|(from, until)| from <= moment && until.is_none_or(|until| moment <= until))
+    }
+
+    /// Returns how long nothing of a paced load is due.
+    fn until_due(&self) -> Option<Duration> {
+        let lanes = self.lanes.iter().filter(|_| !self.ending);
+        lanes.filter_map(SessionLoad::next_due).min().map(|due| due.saturating_duration_since(self.now))
+    }
+
+    /// Starts a command, which was due at this moment.
+    fn start(&mut self, at: usize, slot: usize, due: Instant) {
         let Some(lane) = self.lanes.get_mut(at) else { return };
         let Some(left) = lane.left.checked_sub(1) else { return };
         lane.left = left;
@@ -280,15 +348,16 @@ impl<'a> Worker<'a> {
             lane.job.geometry.write(lane.job.lun, (first, lane.blocks), data, false)
         };
         match lane.started.get_mut(slot) {
-            Some(started) => *started = (self.now, read),
-            None => lane.started.push((self.now, read)),
+            Some(started) => *started = (due, read),
+            None => lane.started.push((due, read)),
         }
         self.under_way += 1;
         self.driver.submit(lane.session, u64::try_from(slot).unwrap_or(u64::MAX), command);
     }
 
     fn poll_once(&mut self, wait_max: Duration) -> Result<(), BenchError> {
-        self.driver.run_once(Some(wait_max)).map_err(|why| BenchError::Reactor(why.to_string()))?;
+        let wait = self.until_due().map_or(wait_max, |span| span.min(wait_max));
+        self.driver.run_once(Some(wait)).map_err(|why| BenchError::Reactor(why.to_string()))?;
         self.now = Instant::now();
         while let Some(event) = self.driver.poll_event() {
             match event {
@@ -296,6 +365,9 @@ impl<'a> Worker<'a> {
                 DriverEvent::Session { session, event: news } => self.heard(session, news)?,
                 _ => {}
             }
+        }
+        if !self.ending {
+            self.start_due();
         }
         Ok(())
     }
@@ -324,18 +396,17 @@ impl<'a> Worker<'a> {
         if let Some(data) = data {
             self.driver.recycle(data);
         }
-        if self
-            .window
-            .is_some_and(|(from, until)| from <= self.now && until.is_none_or(|until| self.now <= until))
-        {
+        if self.is_measured(self.now) {
             let side = if read { &mut self.report.reads } else { &mut self.report.writes };
             side.count += 1;
             side.bytes += u64::from(self.plan.block_bytes);
             side.latency.record(self.now - started);
         }
         self.report.bytes_moved += self.share_measured(started) * f64::from(self.plan.block_bytes);
-        if !self.ending {
-            self.start(at, slot);
+        match self.lanes.get_mut(at).filter(|_| !self.ending) {
+            Some(lane) if lane.pace.is_some() => lane.idle.push(slot),
+            Some(_) => self.start(at, slot, self.now),
+            None => {}
         }
         Ok(())
     }
@@ -387,7 +458,23 @@ impl<'a> SessionLoad<'a> {
             next: number * share,
             left: plan.count.unwrap_or(u64::MAX),
             started: vec![(now, true); plan.depth],
+            pace: None,
+            idle: Vec::new(),
         }
+    }
+
+    /// Takes a slot and the next command of the schedule, if it is due and there are both.
+    fn take_due(&mut self, now: Instant) -> Option<(usize, Instant)> {
+        self.next_due()?;
+        let due = self.pace.as_mut()?.take_due(now)?;
+        Some((self.idle.pop()?, due))
+    }
+
+    /// Returns when the schedule starts the next command; none if it has no more, or the queue depth is
+    /// reached.
+    fn next_due(&self) -> Option<Instant> {
+        let can_start = self.left > 0 && !self.idle.is_empty();
+        self.pace.as_ref().filter(|_| can_start).map(Pace::due)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use base::rng::Rng;
-use iscsi::digest::Crc32c;
+use iscsi::digest::{Crc32c, DIGEST_LEN};
 use netem::stream::{PduLayout, StreamDirection};
 use serde::{Deserialize, Serialize};
 
@@ -322,12 +322,13 @@ fn below(rng: &mut Rng, bound: usize) -> usize {
     usize::try_from(rng.below(u64::try_from(bound).unwrap_or(u64::MAX))).unwrap_or(0)
 }
 
-/// Computes the digests of a PDU again.
+/// Computes the digests of a PDU again, if they are CRC32C.
 fn reseal(pdu: &mut [u8], layout: &PduLayout) {
     let parts = [(&layout.header, &layout.header_digest), (&layout.data, &layout.data_digest)];
     for (covered, digest) in parts {
         let value = pdu.get(covered.clone()).map(Crc32c::of);
-        if let (Some(value), Some(place)) = (value, pdu.get_mut(digest.clone()).filter(|at| !at.is_empty())) {
+        let place = pdu.get_mut(digest.clone()).filter(|place| place.len() == DIGEST_LEN);
+        if let (Some(value), Some(place)) = (value, place) {
             place.copy_from_slice(&value);
         }
     }

@@ -33,30 +33,26 @@ pub(super) fn advise(change: &Change) -> Advice {
 }
 
 impl Advice {
-    /// Returns the advice as the end of a sentence that tells the cost.
-    pub(super) const fn sentence(self) -> &'static str {
+    /// Returns the advice as a sentence about digests of this name. The cost follows it.
+    pub(super) fn sentence(self, digests: &str) -> String {
         match self {
-            Self::Enable => "switch them on",
+            Self::Enable => format!("use {digests}"),
             Self::EnableUnlessThroughputCounts => {
-                "switch them on, unless the last percent of throughput counts more than undetected corruption"
+                format!("use {digests}, unless the last percent of throughput counts more than corrupt data")
             }
-            Self::Weigh => "weigh that against undetected corruption",
+            Self::Weigh => format!("weigh the cost of {digests} against the risk of corrupt data"),
             Self::MeasureLonger => {
-                "that is too uncertain for advice: run it again with more rounds, on a machine that does nothing else"
+                "this run gives no advice; run it again with more rounds, on a machine that does nothing else"
+                    .to_owned()
             }
         }
     }
-
-    /// Returns whether the user has to weigh the cost against what digests buy.
-    pub(super) const fn weighs_risk(self) -> bool {
-        matches!(self, Self::EnableUnlessThroughputCounts | Self::Weigh)
-    }
 }
 
-/// Tells what digests buy.
-pub(super) const BENEFIT: &str = "Digests detect corruption that passes the checksums of Ethernet and TCP, in \
-     switches, adapters and drivers. Leave them off only where a layer above checks the data, such as a file system \
-     with checksums.";
+/// Tells what digests are and what they buy.
+pub(super) const BENEFIT: &str = "Digests are checksums (CRC32C) that iSCSI adds to the header and to the data of each \
+     PDU. They detect corruption that the checksums of Ethernet and TCP miss: in switches, adapters, drivers and \
+     memory. Leave them off only where a layer above checks the data, such as a file system with checksums.";
 
 #[cfg(test)]
 mod tests {

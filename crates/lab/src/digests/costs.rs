@@ -2,7 +2,7 @@
 
 use super::samples::{Cell, CellSamples, Measured, Sample};
 use crate::bed::Calibration;
-use crate::plan::{Digests, Link};
+use crate::plan::Digests;
 use crate::statistics::{Change, Pairing, holm, percent_change};
 
 /// The change of throughput of a workload.
@@ -13,11 +13,11 @@ pub(super) struct Cost {
     pub(super) change: Change,
 }
 
-/// Returns the changes of throughput against no digest, for every workload and setting. Their significance is
-/// corrected for their number.
+/// Returns the changes of throughput against no digest, for every workload at a load of 100 % and every
+/// setting. Their significance is corrected for their number.
 pub(super) fn throughput_costs(measured: &Measured) -> Vec<Cost> {
     let mut costs = Vec::new();
-    for samples in &measured.cells {
+    for samples in measured.full_load() {
         for digests in [Digests::Header, Digests::Data, Digests::Both] {
             let change = change_of(samples, digests, throughput);
             costs.extend(change.map(|change| Cost { cell: samples.cell, digests, change }));
@@ -38,16 +38,14 @@ pub(super) fn change_of(
     complete.then(|| percent_change(&base, &other, Pairing::Paired))
 }
 
-/// Returns the change of a quantity on a link, and the number of its workloads: each round gives the
-/// geometric mean over them. If the run ended early, the rounds count that all measured workloads have.
-pub(super) fn mean_change(
-    measured: &Measured,
-    link: Link,
+/// Returns the change of a quantity over some workloads, and their number: each round gives the geometric
+/// mean over them. If the run ended early, the rounds count that all measured workloads have.
+pub(super) fn mean_change<'a>(
+    workloads: impl Iterator<Item = &'a CellSamples>,
     digests: Digests,
     of: impl Fn(&Sample) -> Option<f64> + Copy,
 ) -> Option<(Change, usize)> {
-    let on_link = measured.cells.iter().filter(|samples| samples.cell.link == link);
-    let pairs: Vec<(Vec<f64>, Vec<f64>)> = on_link
+    let pairs: Vec<(Vec<f64>, Vec<f64>)> = workloads
         .map(|samples| (samples.values(Digests::None, of), samples.values(digests, of)))
         .filter(|(base, other)| !base.is_empty() && base.len() == other.len())
         .collect();

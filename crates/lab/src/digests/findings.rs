@@ -1,17 +1,18 @@
 //! The report: what the samples mean.
 
+mod lower_loads;
 mod plots;
 mod tables;
 
 use super::Subject;
-use super::advice::{Advice, BENEFIT, advise};
+use super::advice::{BENEFIT, advise};
 use super::costs::{Cost, link_limit, mean_change, throughput, throughput_costs};
 use super::plan::DigestsPlan;
-use super::samples::{Measured, link_name};
+use super::samples::{Measured, Sample, link_name};
 use crate::plan::{Digests, Link};
 use crate::report::{Ended, Report, SCHEMA, Section};
 use crate::statistics::estimate;
-use crate::text::{cost, counted, joined, percent};
+use crate::text::{capitalized, cost, counted, joined, percent};
 
 /// The share of the link's limit from which on the link is what limits a workload.
 const LIMITED_FROM: f64 = 0.95;
@@ -56,9 +57,16 @@ fn sections(measured: &Measured, costs: &[Cost]) -> Vec<Section> {
             ..section("Throughput", THROUGHPUT)
         },
         Section { tables: tables::latency(measured), ..section("Latency", LATENCY) },
-        Section { tables: tables::processor_time(measured), ..section("Processor time", PROCESSOR_TIME) },
+        Section {
+            tables: tables::processor_time(measured, measured.full_load(), "Processor time for each GiB"),
+            ..section("Processor time", PROCESSOR_TIME)
+        },
         Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) },
     ];
+    if measured.lower_loads().next().is_some() {
+        let tables = lower_loads::tables(measured);
+        sections.insert(3, Section { tables, ..section("Lower loads", LOWER_LOADS) });
+    }
     if !measured.calibrations.is_empty() {
         sections.push(Section { tables: tables::links(measured), ..section("Calibration", CALIBRATION) });
     }
@@ -78,6 +86,12 @@ const LATENCY: &str =
     "The latency of a command, from its submission to the arrival of its status, at the initiator.";
 const PROCESSOR_TIME: &str = "User and system time of the whole process for each GiB of payload, reads and writes \
      together. The target's includes up to 100 µs of polling before it sleeps, which makes small loads look dear.";
+const LOWER_LOADS: &str = "An application seldom uses all of a path. Here commands come at random times (a Poisson \
+     process), at a given percentage of the commands per second that sessions without digests reached at full load in \
+     the same round. All settings of the digests get the same commands at the same times, so that the throughput is \
+     the same, and digests cost latency and processor time only. The latency counts from the moment a command was due: \
+     if it has to wait, because as many commands as the queue depth are under way, the wait counts. \"Started\" is \
+     the share of the commands that could be started before the end of the measurement.";
 const PUBLISHED: &str = "Dennis Daugherty, \"Understanding iSCSI Digests\" (JDSU Medusa Labs), measured half reads \
      and half writes of 64 KiB between two hosts of the first decade of this century, which computed CRC32C with \
      tables. Processors have an instruction for it since. His frames of 9014 bytes are an MTU of 9000.";
@@ -85,18 +99,18 @@ const CALIBRATION: &str = "The rates of bare TCP streams through each link befor
      shaped link counts a frame as a wire does: an MTU of 1500 carries 1448 bytes of payload in 1538 bytes of wire.";
 const NOT_OFFERED: &str = "The target refuses these settings, so they were not measured.";
 
-/// Answers the question, in sentences.
+/// Answers the question, in sentences: the advice for each link, and what explains it.
 fn summary(measured: &Measured, costs: &[Cost]) -> Vec<String> {
-    let answers: Vec<_> = links(measured).into_iter().filter_map(|link| answer(measured, link)).collect();
-    let weighs_risk = answers.iter().any(|(_, advice)| advice.weighs_risk());
-    let mut sentences: Vec<String> = answers.into_iter().map(|(sentence, _)| sentence).collect();
+    let links = links(measured);
+    let mut sentences: Vec<String> = links.iter().filter_map(|link| answer(measured, *link)).collect();
     if sentences.is_empty() {
         sentences.push(without_answer(measured));
     }
+    sentences.push(BENEFIT.to_owned());
     sentences.extend(worst(costs));
+    sentences.extend(links.iter().filter_map(|link| lower_loads::answer(measured, *link)));
     sentences.extend(limited(measured));
     sentences.extend(processor_time(measured));
-    sentences.extend(weighs_risk.then(|| BENEFIT.to_owned()));
     sentences
 }
 
@@ -111,30 +125,31 @@ fn links(measured: &Measured) -> Vec<Link> {
     links
 }
 
-/// Tells what both digests, or the strongest setting that was measured, cost on a link, and gives advice.
-fn answer(measured: &Measured, link: Link) -> Option<(String, Advice)> {
-    let strongest = [
-        (Digests::Both, "both digests"),
-        (Digests::Data, "data digests"),
-        (Digests::Header, "header digests"),
-    ];
-    let found = strongest.into_iter().find_map(|(digests, name)| {
-        mean_change(measured, link, digests, throughput).map(|(change, count)| (name, change, count))
-    });
-    let (name, change, count) = found?;
+/// The settings that stand for digests, the strongest first.
+const STRONGEST: [(Digests, &str); 3] =
+    [(Digests::Both, "both digests"), (Digests::Data, "data digests"), (Digests::Header, "header digests")];
+
+/// Gives advice for a link, and tells what both digests, or the strongest setting that was measured, cost.
+fn answer(measured: &Measured, link: Link) -> Option<String> {
+    let on_link = || measured.full_load().filter(|samples| samples.cell.link == link);
+    let (name, change, count) = STRONGEST.into_iter().find_map(|(digests, name)| {
+        mean_change(on_link(), digests, throughput).map(|(change, count)| (name, change, count))
+    })?;
     let place = match link {
         Link::AsItIs => "On this path".to_owned(),
-        Link::Unshaped => "On an unshaped link, where the processors are the limit,".to_owned(),
+        Link::Unshaped => "On a link without a rate limit, where the processors are the limit".to_owned(),
         Link::Shaped(_) => format!("On a link of {}", link_name(link)),
     };
-    let (cost, count, advice) = (cost(&change), counted(count, "workload"), advise(&change));
-    Some((format!("{place} {name} cost {cost}, the mean of {count}: {}.", advice.sentence()), advice))
+    let (cost, advice) = (cost(&change), advise(&change).sentence(name));
+    let mean =
+        if count == 1 { String::new() } else { format!(", the mean of {}", counted(count, "workload")) };
+    Some(format!("{place}: {advice}. {} cost {cost}{mean}.", capitalized(name)))
 }
 
 fn without_answer(measured: &Measured) -> String {
     let refused: Vec<String> =
         measured.not_offered.iter().map(|(digests, _)| digests.name().to_owned()).collect();
-    let has_base = measured.cells.iter().any(|samples| !samples.values(Digests::None, throughput).is_empty());
+    let has_base = measured.full_load().any(|samples| !samples.values(Digests::None, throughput).is_empty());
     match refused.as_slice() {
         [] if measured.cells.iter().any(|samples| samples.rounds() > 0) && !has_base => {
             "Nothing can be compared: the plan measures no sessions without digests.".to_owned()
@@ -148,22 +163,20 @@ fn without_answer(measured: &Measured) -> String {
 fn worst(costs: &[Cost]) -> Option<String> {
     let significant = costs.iter().filter(|cost| cost.change.significant && cost.change.percent < 0.0);
     let Some(worst) = significant.min_by(|a, b| a.change.percent.total_cmp(&b.change.percent)) else {
-        let none = "No single workload shows a significant cost.";
+        let none = "No single workload shows a cost that is larger than chance explains.";
         return (!costs.is_empty()).then(|| none.to_owned());
     };
     let (path, workload) = (worst.cell.path(), worst.cell.workload());
-    let digests = match worst.digests {
-        Digests::Both => "both digests".to_owned(),
-        other => format!("digests: {}", other.name()),
-    };
-    Some(format!("The highest cost is {}, with {workload} ({path}; {digests}).", cost(&worst.change)))
+    let digests = STRONGEST.into_iter().find(|(digests, _)| *digests == worst.digests);
+    let digests = digests.map_or(worst.digests.name(), |(_, name)| name);
+    let cost = cost(&worst.change);
+    Some(format!("The highest cost of a single workload is {cost}: {workload}, {path}, {digests}."))
 }
 
 /// Tells where the link, and not the digests, limits the throughput.
 fn limited(measured: &Measured) -> Option<String> {
     let shaped: Vec<f64> = measured
-        .cells
-        .iter()
+        .full_load()
         .filter_map(|samples| {
             let reached = estimate(&samples.values(Digests::None, throughput)).value;
             let share = reached / link_limit(&samples.cell, measured)?;
@@ -173,8 +186,8 @@ fn limited(measured: &Measured) -> Option<String> {
     let limited = shaped.iter().filter(|share| **share >= LIMITED_FROM).count();
     (limited > 0).then(|| {
         format!(
-            "In {limited} of {} on shaped links, sessions without digests reach at least {} % of what the link carries \
-             bare: there the link hides what digests cost, and only the processor time shows it.",
+            "In {limited} of {} on links with a rate limit, the link is the limit: sessions without digests reach at \
+             least {} % of what it can carry. There digests cost processor time and hardly any throughput.",
             counted(shaped.len(), "workload"),
             percent(LIMITED_FROM * 100.0)
         )
@@ -183,9 +196,9 @@ fn limited(measured: &Measured) -> Option<String> {
 
 /// Tells the processor time that both digests take.
 fn processor_time(measured: &Measured) -> Option<String> {
-    let added = |of: fn(&super::samples::Sample) -> Option<f64>| {
+    let added = |of: fn(&Sample) -> Option<f64>| {
         let mut differences = Vec::new();
-        for samples in &measured.cells {
+        for samples in measured.full_load() {
             let (base, other) = (samples.values(Digests::None, of), samples.values(Digests::Both, of));
             if !base.is_empty() && base.len() == other.len() {
                 differences.push((estimate(&other).value - estimate(&base).value) * 1000.0);
@@ -197,8 +210,8 @@ fn processor_time(measured: &Measured) -> Option<String> {
     let target = added(|sample| sample.target_cpu);
     let target = target.map_or_else(String::new, |ms| format!(" and {ms:.0} ms of the target"));
     Some(format!(
-        "In the median workload, both digests take {initiator:.0} ms of processor time of the initiator{target} for \
-         each GiB."
+        "For each GiB of data, both digests take {initiator:.0} ms of processor time of the initiator{target}, in the \
+         median workload."
     ))
 }
 
@@ -214,9 +227,11 @@ pub(super) fn caveats(subject: &Subject, measured: &Measured) -> Vec<String> {
         deviations.max_by(|a, b| a.abs().total_cmp(&b.abs())).filter(|worst| worst.abs() >= 1.0)
     {
         caveats.push(format!(
-            "A shaped link deviates by {worst:+.1} % from the rate of a wire: the machine was too busy for the shaper."
+            "A link with a rate limit deviates by {worst:+.1} % from the rate of a wire: the machine was too busy for \
+             the shaper."
         ));
     }
+    caveats.extend(lower_loads::caveat(measured));
     if measured.connections_lost > 0 {
         let lost = counted(usize::try_from(measured.connections_lost).unwrap_or(usize::MAX), "connection");
         caveats.push(format!("{lost} broke and came back during measurements."));
@@ -248,7 +263,7 @@ const BED_CAVEATS: [&str; 4] = [
      and at its receiver. Between two machines the cost is lower where the processors are the limit.",
     "The link is a pair of virtual Ethernet interfaces (veth), shaped by a token bucket. It has no adapter, no switch \
      and no interrupts.",
-    "On an unshaped link, TCP segments of up to 64 KiB cross in one piece, as with an adapter that segments by itself: \
+    "On a link without a rate limit, TCP segments of up to 64 KiB cross in one piece, as with an adapter that segments by itself: \
      the MTU makes no difference there.",
     "The disk is in the target's memory. A slower disk hides more of what digests cost.",
 ];

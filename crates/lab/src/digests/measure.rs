@@ -43,6 +43,15 @@ pub(super) struct TestPath {
     geometry: Geometry,
 }
 
+/// What varies between the measurements of a workload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setting {
+    pub(super) digests: Digests,
+    /// The rate of a paced load, in commands per second.
+    pub(super) rate: Option<f64>,
+    pub(super) seed: u64,
+}
+
 impl TestPath {
     /// Opens the path. On a bed, the RAM disk is written full, since blocks that were never written cost less
     /// to read.
@@ -152,20 +161,21 @@ impl TestPath {
         client_load::job(&url, &self.geometry, depth)
     }
 
-    /// Measures a workload once. Returns none if it was stopped, and why it failed if it did.
+    /// Measures a workload once, paced if there is a rate in commands per second. Returns none if it was
+    /// stopped or the load was so low that no command ended, and why it failed if it did.
     pub(super) fn measure(
         &mut self,
         plan: &DigestsPlan,
         cell: &Cell,
-        digests: Digests,
-        seed: u64,
+        setting: Setting,
         stop: &AtomicBool,
     ) -> Result<Option<(Sample, BenchReport)>, LabError> {
+        let Setting { digests, rate, seed } = setting;
         let depth = usize::try_from(cell.depth).unwrap_or(1);
         let mut load = load(vec![self.job(digests, depth)?], cell.block, depth);
         load.read_percent = cell.mix.0;
         (load.time, load.warmup) = (seconds(plan.seconds), seconds(plan.warmup));
-        load.seed = seed;
+        (load.seed, load.rate) = (seed, rate);
         let before = self.target_time();
         let measured = run_on(self.bed.as_ref(), || crate::bench::run(&load, stop))?;
         let spent = before.zip(self.target_time()).map(|(before, after)| after.saturating_sub(before));
@@ -177,8 +187,10 @@ impl TestPath {
             return Err(self.failed(why));
         }
         let sample = Sample::of(&report, cell.block, spent);
-        let sample = sample.ok_or_else(|| self.failed("no command ended within the measurement"))?;
-        Ok(Some((sample, report)))
+        match sample {
+            None if rate.is_none() => Err(self.failed("no command ended within the measurement")),
+            sample => Ok(sample.map(|sample| (sample, report))),
+        }
     }
 
     fn target_time(&self) -> Option<Duration> {

@@ -8,11 +8,16 @@ use crate::plan::{
     Digests, Link, Mix, Word, block, check_measurements, check_rounds, list, number, read_keys, size_text,
 };
 
+/// The load at which a session always keeps as many commands under way as the depth, in percent.
+pub(super) const LOAD_FULL: u32 = 100;
+/// The lowest load, in percent.
+const LOAD_MIN: u32 = 10;
+
 /// The most measurements of one run.
 const MEASUREMENTS_MAX: u64 = 100_000;
 
 /// What varies, and how long each measurement takes. A run measures every combination of the lists in every
-/// round.
+/// round, except that loads below 100 % are measured with the greatest depth only.
 ///
 /// A plan file is TOML and has the keys of this structure; a key that it leaves out has the value of
 /// [`Self::full`].
@@ -35,6 +40,10 @@ pub struct DigestsPlan {
     pub block: Vec<u32>,
     /// Which commands: `read`, `write`, or the percentage of reads.
     pub mix: Vec<Mix>,
+    /// The offered load, 10 to 100: 100 is as much as the depth allows; less is so many percent of the
+    /// commands per second that sessions without digests reached at 100 in the same round. The list must
+    /// have 100.
+    pub load: Vec<u32>,
     /// The rate of the link: `unshaped`, or bits per second such as `1G`.
     pub link: Vec<Link>,
     /// The seed of addresses and data.
@@ -42,21 +51,23 @@ pub struct DigestsPlan {
 }
 
 impl DigestsPlan {
-    /// Returns the plan of a full run, about fifteen minutes.
+    /// Returns the plan of a full run, about fifteen minutes. Six rounds are the fewest that give the median
+    /// a confidence interval of 95 %.
     ///
     /// It has half reads and half writes, as the published measurement: what a digest costs a read, it
     /// costs a write at the other end. Blocks of 512 bytes are left out: like those of 4 KiB, their cost is
     /// that of a command.
     pub fn full() -> Self {
         Self {
-            rounds: 7,
-            seconds: 1.0,
+            rounds: 6,
+            seconds: 0.8,
             warmup: 0.2,
             digests: Digests::ALL.to_vec(),
             mtu: vec![1500, 9000],
             depth: vec![1, 32],
             block: vec![4 << 10, 64 << 10, 1 << 20],
             mix: vec![Mix(50)],
+            load: vec![LOAD_FULL, 60],
             link: vec![Link::Shaped(1_000_000_000), Link::Unshaped],
             seed: 1,
         }
@@ -67,8 +78,8 @@ impl DigestsPlan {
     pub fn quick() -> Self {
         Self {
             rounds: 5,
-            seconds: 0.5,
-            warmup: 0.1,
+            seconds: 0.4,
+            warmup: 0.08,
             mtu: vec![1500],
             block: vec![4 << 10, 64 << 10],
             ..Self::full()
@@ -91,6 +102,7 @@ impl DigestsPlan {
             depth: list("depth", file.depth, full.depth, |word| number(word, 1, 1024))?,
             block: list("block", file.block, full.block, block)?,
             mix: list("mix", file.mix, full.mix, Mix::parse)?,
+            load: list("load", file.load, full.load, |word| number(word, LOAD_MIN, LOAD_FULL))?,
             link: list("link", file.link, full.link, Link::parse)?,
             seed: file.seed.unwrap_or(full.seed),
         };
@@ -100,12 +112,28 @@ impl DigestsPlan {
 
     fn check(&self) -> Result<(), LabError> {
         check_rounds(self.rounds, self.seconds, self.warmup)?;
+        if !self.load.contains(&LOAD_FULL) {
+            return Err(LabError::Plan(format!(
+                "load: {LOAD_FULL} must be in the list: lower loads are percentages of what is reached there"
+            )));
+        }
         check_measurements(self.measurements(), MEASUREMENTS_MAX)
+    }
+
+    /// Returns the loads below 100 %, in the order of the plan.
+    pub(super) fn lower_loads(&self) -> impl Iterator<Item = u32> {
+        self.load.iter().copied().filter(|load| *load < LOAD_FULL)
+    }
+
+    /// Returns the depth with which loads below 100 % are measured: the one that makes the fewest commands
+    /// wait for others.
+    pub(super) fn paced_depth(&self) -> u32 {
+        self.depth.iter().copied().max().unwrap_or(1)
     }
 
     /// Returns the number of measurements.
     pub fn measurements(&self) -> u64 {
-        let lists = [self.digests.len(), self.mtu.len(), self.depth.len()];
+        let lists = [self.digests.len(), self.mtu.len(), self.depth.len() + self.lower_loads().count()];
         let more = [self.block.len(), self.mix.len(), self.link.len()];
         let product = lists.into_iter().chain(more).fold(1, usize::saturating_mul);
         u64::try_from(product).unwrap_or(u64::MAX).saturating_mul(u64::from(self.rounds))
@@ -120,13 +148,14 @@ impl DigestsPlan {
             self.link.iter().filter(|link| **link != Link::AsItIs).map(Link::to_string).collect();
         let mut text = format!(
             "rounds = {}\nseconds = {:?}\nwarmup = {:?}\ndigests = {}\ndepth = {:?}\nblock = {blocks}\nmix = \
-             {}\nseed = {}\n",
+             {}\nload = {:?}\nseed = {}\n",
             self.rounds,
             self.seconds,
             self.warmup,
             quoted(self.digests.iter().map(|digests| digests.name().to_owned()).collect()),
             self.depth,
             quoted(self.mix.iter().map(|mix| mix.word()).collect()),
+            self.load,
             self.seed
         );
         if !links.is_empty() {
@@ -148,6 +177,7 @@ struct PlanFile {
     depth: Option<Vec<Word>>,
     block: Option<Vec<Word>>,
     mix: Option<Vec<Word>>,
+    load: Option<Vec<Word>>,
     link: Option<Vec<Word>>,
     seed: Option<u64>,
 }
@@ -164,7 +194,8 @@ mod tests {
         assert_eq!(DigestsPlan::parse("").unwrap(), DigestsPlan::full());
         let text =
             "rounds = 2\nmix = [\"write\", 70]\nblock = [512, \"1M\"]\nlink = [\"2500M\"]\nseconds = 2\n";
-        let plan = DigestsPlan::parse(text).unwrap();
+        let plan = DigestsPlan::parse(&format!("{text}load = [30, \"100\"]\n")).unwrap();
+        assert_eq!(plan.load, [30, 100]);
         assert_eq!(plan.mix, [Mix(0), Mix(70)]);
         assert_eq!(plan.block, [512, 1 << 20]);
         assert_eq!(plan.link, [Link::Shaped(2_500_000_000)]);
@@ -188,6 +219,8 @@ mod tests {
             ("block = [\"32M\"]", "block: \"32M\""),
             ("mix = [101]", "mix: \"101\""),
             ("mix = [\"reads\"]", "mix: \"reads\""),
+            ("load = [100, 5]", "load: \"5\": expected 10 to 100"),
+            ("load = [60]", "load: 100 must be in the list"),
             ("link = [\"as it is\"]", "link: \"as it is\""),
             ("link = [\"1000G\"]", "link: \"1000G\""),
             ("depth = [4, 4]", "depth: \"4\" is there twice"),
@@ -204,6 +237,7 @@ mod tests {
         let seconds = |plan: DigestsPlan| {
             f64::from(u32::try_from(plan.measurements()).unwrap()) * (plan.seconds + plan.warmup + 0.05)
         };
+        assert_eq!(DigestsPlan::quick().measurements(), 5 * 4 * 2 * 2 * 3);
         assert!((90.0..130.0).contains(&seconds(DigestsPlan::quick())));
         assert!((780.0..960.0).contains(&seconds(DigestsPlan::full())));
     }

@@ -6,7 +6,7 @@ use crate::bed::{Calibration, Echo, LinkPlan, to_f64};
 use crate::bench::BenchReport;
 use crate::report::{Better, Metric};
 
-use super::plan::DigestsPlan;
+use super::plan::{DigestsPlan, LOAD_FULL};
 use crate::plan::{Digests, Link, Mix, size_text};
 
 /// With fewer commands, the 99.9th percentile is the longest latency.
@@ -21,6 +21,8 @@ pub(super) struct Cell {
     pub(super) depth: u32,
     pub(super) block: u32,
     pub(super) mix: Mix,
+    /// The offered load in percent.
+    pub(super) load: u32,
 }
 
 /// The result of one measurement.
@@ -37,6 +39,17 @@ pub(super) struct Sample {
     /// Processor seconds per GiB.
     pub(super) initiator_cpu: f64,
     pub(super) target_cpu: Option<f64>,
+    /// What a load below 100 % offered.
+    pub(super) offered: Option<Offered>,
+}
+
+/// What a paced load offered in one measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Offered {
+    /// The commands that were due, in MB/s.
+    pub(super) throughput: f64,
+    /// The percentage of them that was started before the end of the measurement.
+    pub(super) started_percent: f64,
 }
 
 /// A workload and its samples.
@@ -63,7 +76,8 @@ pub(super) struct Measured {
 }
 
 impl Cell {
-    /// Returns the workloads of a plan. Those on one link with one MTU follow each other.
+    /// Returns the workloads of a plan. Those on one link with one MTU follow each other, and loads below
+    /// 100 % follow the load that they are a part of.
     pub(super) fn all(plan: &DigestsPlan) -> Vec<Self> {
         let mut cells = Vec::new();
         for link in &plan.link {
@@ -72,9 +86,13 @@ impl Cell {
             for mtu in mtus {
                 for depth in &plan.depth {
                     for block in &plan.block {
-                        let workload =
-                            |mix: &Mix| Self { link: *link, mtu, depth: *depth, block: *block, mix: *mix };
-                        cells.extend(plan.mix.iter().map(workload));
+                        for mix in &plan.mix {
+                            let (link, depth, block, mix) = (*link, *depth, *block, *mix);
+                            let cell = Self { link, mtu, depth, block, mix, load: LOAD_FULL };
+                            cells.push(cell);
+                            let lower = plan.lower_loads().filter(|_| depth == plan.paced_depth());
+                            cells.extend(lower.map(|load| Self { load, ..cell }));
+                        }
                     }
                 }
             }
@@ -92,9 +110,19 @@ impl Cell {
         }
     }
 
+    /// Returns the workload that a load below 100 % is a part of.
+    pub(super) const fn at_full_load(&self) -> Self {
+        Self { load: LOAD_FULL, ..*self }
+    }
+
+    pub(super) const fn is_full_load(&self) -> bool {
+        self.load == LOAD_FULL
+    }
+
     /// Returns the workload without the path: `4K, depth 1`.
     pub(super) fn workload(&self) -> String {
-        format!("{}, {}, depth {}", size_text(self.block), self.mix, self.depth)
+        let workload = format!("{}, {}, depth {}", size_text(self.block), self.mix, self.depth);
+        if self.is_full_load() { workload } else { format!("{workload}, load {} %", self.load) }
     }
 
     /// Returns the path: `1 Gbit/s, MTU 1500`.
@@ -111,6 +139,7 @@ impl Cell {
             ("depth", self.depth.to_string()),
             ("block", size_text(self.block)),
             ("mix", self.mix.to_string()),
+            ("load", format!("{} %", self.load)),
             ("digests", digests.to_owned()),
         ];
         pairs.map(|(name, value)| (name.to_owned(), value)).into()
@@ -120,7 +149,7 @@ impl Cell {
 /// Returns the name of a link in sentences.
 pub(super) fn link_name(link: Link) -> String {
     match link {
-        Link::Unshaped => "unshaped link".to_owned(),
+        Link::Unshaped => "link without a rate limit".to_owned(),
         Link::AsItIs => "the path to the target".to_owned(),
         Link::Shaped(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", to_f64(bits) / 1e9),
         Link::Shaped(bits) => format!("{} Mbit/s", to_f64(bits) / 1e6),
@@ -145,6 +174,18 @@ impl Sample {
             p999: (total.count >= COMMANDS_MIN_FOR_P999).then(|| us(9990)),
             initiator_cpu: report.cpu_s / gib(total.count),
             target_cpu: target.map(|spent| spent.as_secs_f64() / gib(report.commands)),
+            offered: Offered::of(report, block),
+        })
+    }
+}
+
+impl Offered {
+    /// Reads what a paced load offered; none if nothing was due, as in a load that is not paced.
+    fn of(report: &BenchReport, block: u32) -> Option<Self> {
+        let due = to_f64(report.due);
+        (report.due > 0).then(|| Self {
+            throughput: due * f64::from(block) / report.seconds / 1e6,
+            started_percent: (1.0 - to_f64(report.waiting) / due).max(0.0) * 100.0,
         })
     }
 }
@@ -152,7 +193,7 @@ impl Sample {
 /// A quantity of samples: its name, its unit, which values are better, and its value in a sample.
 type Quantity = (&'static str, &'static str, Better, fn(&Sample) -> Option<f64>);
 
-const QUANTITIES: [Quantity; 7] = [
+const QUANTITIES: [Quantity; 8] = [
     ("throughput", "MB/s", Better::Higher, |sample| Some(sample.throughput)),
     ("commands", "1/s", Better::Higher, |sample| Some(sample.iops)),
     ("latency, median", "µs", Better::Lower, |sample| Some(sample.p50)),
@@ -160,6 +201,7 @@ const QUANTITIES: [Quantity; 7] = [
     ("latency, 99.9th percentile", "µs", Better::Lower, |sample| sample.p999),
     ("processor time of the initiator", "s/GiB", Better::Lower, |sample| Some(sample.initiator_cpu)),
     ("processor time of the target", "s/GiB", Better::Lower, |sample| sample.target_cpu),
+    ("offered load", "MB/s", Better::Neither, |sample| Some(sample.offered?.throughput)),
 ];
 
 impl CellSamples {
@@ -180,6 +222,24 @@ impl CellSamples {
 }
 
 impl Measured {
+    /// Returns the workloads at a load of 100 %.
+    pub(super) fn full_load(&self) -> impl Iterator<Item = &CellSamples> + Clone {
+        self.cells.iter().filter(|samples| samples.cell.is_full_load())
+    }
+
+    /// Returns the workloads at loads below 100 %.
+    pub(super) fn lower_loads(&self) -> impl Iterator<Item = &CellSamples> + Clone {
+        self.cells.iter().filter(|samples| !samples.cell.is_full_load())
+    }
+
+    /// Returns the commands per second of a workload that a load below 100 % offers in a round: its share of
+    /// what sessions without digests, or with the fewest, reached at 100 %.
+    pub(super) fn offered_rate(&self, cell: &Cell, round: usize) -> Option<f64> {
+        let full = self.full_load().find(|samples| samples.cell == cell.at_full_load())?;
+        let (_, samples) = full.settings.iter().min_by_key(|(digests, _)| *digests)?;
+        samples.get(round).map(|sample| sample.iops * f64::from(cell.load) / f64::from(LOAD_FULL))
+    }
+
     /// Returns everything as metrics. A quantity that some rounds lack is left out.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let mut metrics = Vec::new();

@@ -6,7 +6,7 @@ use super::costs::throughput_costs;
 use super::*;
 use crate::bed::{Calibration, Echo, LinkPlan};
 use crate::report::{Cell as TableCell, Table};
-use samples::Sample;
+use samples::{Offered, Sample};
 
 const GBIT: Link = Link::Shaped(1_000_000_000);
 
@@ -16,6 +16,7 @@ fn plan(link: Link) -> DigestsPlan {
         rounds: 9,
         mtu: vec![1500],
         block: vec![4 << 10, 64 << 10],
+        load: vec![100],
         link: vec![link],
         ..DigestsPlan::full()
     }
@@ -44,6 +45,8 @@ fn samples(plan: &DigestsPlan, costs: &[(Digests, f64)], seed: u64) -> Measured 
                     p999: None,
                     initiator_cpu: 0.5 + cost / 100.0,
                     target_cpu: (plan.link != [Link::AsItIs]).then_some(0.4 + cost / 100.0),
+                    offered: (!cell.is_full_load())
+                        .then_some(Offered { throughput: 60.0, started_percent: 100.0 }),
                 });
             }
         }
@@ -104,12 +107,16 @@ fn the_report_finds_the_costs_that_are_there() {
     let report = report_of(&plan, &measured);
     check_form(&report);
     assert!(
-        report.summary[0].starts_with("On a link of 1 Gbit/s both digests cost "),
+        report.summary[0].starts_with("On a link of 1 Gbit/s: use both digests, unless the last percent"),
         "{:?}",
         report.summary
     );
-    assert!(report.summary[0].contains("unless the last percent"), "{:?}", report.summary);
-    assert!(report.summary[1].starts_with("The highest cost is "), "{:?}", report.summary);
+    assert!(report.summary[0].contains(". Both digests cost "), "{:?}", report.summary);
+    assert!(
+        report.summary[2].starts_with("The highest cost of a single workload is "),
+        "{:?}",
+        report.summary
+    );
     assert!(
         report.summary.iter().any(|text| text.contains("60 ms of processor time of the initiator and 60 ms"))
     );
@@ -127,8 +134,12 @@ fn cheap_digests_are_to_be_switched_on() {
     let costs = [(Digests::None, 0.0), (Digests::Header, 0.1), (Digests::Data, 0.3), (Digests::Both, 0.4)];
     let report = report_of(&plan, &samples(&plan, &costs, 7));
     check_form(&report);
-    assert!(report.summary[0].contains("where the processors are the limit"), "{:?}", report.summary);
-    assert!(report.summary[0].ends_with("workloads: switch them on."), "{:?}", report.summary);
+    assert!(
+        report.summary[0]
+            .contains("where the processors are the limit: use both digests. Both digests cost "),
+        "{:?}",
+        report.summary
+    );
 }
 
 #[test]
@@ -139,7 +150,7 @@ fn a_setting_that_the_target_refuses_is_not_offered_and_never_zero() {
     measured.not_offered = vec![(Digests::Data, why.to_owned()), (Digests::Both, why.to_owned())];
     let report = report_of(&plan, &measured);
     check_form(&report);
-    assert!(report.summary[0].starts_with("On this path header digests cost "), "{:?}", report.summary);
+    assert!(report.summary[0].starts_with("On this path: use header digests. "), "{:?}", report.summary);
     let throughput = tables(&report).next().unwrap();
     for row in &throughput.rows {
         assert_eq!(row[5..7], [(); 2].map(|()| TableCell::Absent("not offered".to_owned())));
@@ -159,7 +170,8 @@ fn a_run_without_samples_has_a_report() {
     measured.cells.iter_mut().for_each(|cell| cell.echo = None);
     let report = report_of(&plan, &measured);
     check_form(&report);
-    assert_eq!(report.summary, ["The run ended before anything could be compared."]);
+    assert_eq!(report.summary[0], "The run ended before anything could be compared.");
+    assert_eq!(report.summary.len(), 2, "{:?}", report.summary);
     assert!(report.metrics.is_empty() && report.sections[0].plots.is_empty());
 }
 
@@ -193,7 +205,7 @@ fn one_round_has_no_confidence_interval() {
     let report = report_of(&plan, &samples(&plan, &OF_ALL, 10));
     check_form(&report);
     assert!(report.summary[0].contains("one round, so no confidence interval"), "{:?}", report.summary);
-    assert!(report.summary[0].contains("too uncertain"), "{:?}", report.summary);
+    assert!(report.summary[0].contains("this run gives no advice"), "{:?}", report.summary);
 }
 
 #[test]
@@ -204,5 +216,62 @@ fn reads_replace_writes_on_a_lun_that_must_not_be_written() {
     assert_eq!((plan.mix, plan.link, caveats.len()), (vec![Mix(100)], vec![Link::AsItIs], 1));
     let (plan, caveats) = adapted(&DigestsPlan::full(), &subject(true));
     assert_eq!((plan.mix.as_slice(), caveats.len()), (&[Mix(50)][..], 0));
-    assert_eq!(Cell::all(&plan).len(), 2 * 3, "one path has one MTU");
+    assert_eq!(Cell::all(&plan).len(), 3 * 3, "one path has one MTU; two depths, and one of them at 60 %");
+}
+
+#[test]
+fn lower_loads_show_latency_and_processor_time() {
+    let plan = DigestsPlan { load: vec![60, 100], ..plan(GBIT) };
+    let measured = samples(&plan, &OF_ALL, 13);
+    let names: Vec<String> = measured.cells.iter().map(|samples| samples.cell.workload()).collect();
+    let at = names.iter().position(|name| name == "64K, 50 % reads, depth 32, load 60 %").unwrap();
+    assert_eq!(names[at - 1], "64K, 50 % reads, depth 32", "{names:?}");
+    assert_eq!(names.len(), 4 + 2, "the greatest depth alone: {names:?}");
+    let none = measured.cells[at - 1].values(Digests::None, |sample| Some(sample.iops));
+    let rate = measured.offered_rate(&measured.cells[at].cell, 4).unwrap();
+    assert!((rate / none[4] - 0.6).abs() < 1e-9, "{rate} of {none:?}");
+    assert_eq!(measured.offered_rate(&measured.cells[at].cell, 9), None);
+
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    let sentence =
+        report.summary.iter().find(|text| text.contains("60 % of what the link of 1 Gbit/s can do"));
+    let sentence = sentence.unwrap();
+    assert!(
+        sentence.contains("cost it no throughput. Both digests change the median latency by +6"),
+        "{sentence}"
+    );
+    assert!(sentence.contains("the means of 2 workloads"), "{sentence}");
+    let section = report.sections.iter().find(|section| section.title == "Lower loads").unwrap();
+    assert_eq!(section.tables.len(), 2, "latency and processor time of one path");
+    assert!(section.tables.iter().all(|table| table.rows.len() == 2));
+    // The other sections have loads of 100 % only.
+    assert!(
+        report.sections[..3].iter().flat_map(|section| &section.tables).all(|table| table.rows.len() == 4)
+    );
+    assert!(findings::caveats(&bed(), &measured).iter().all(|text| !text.contains("offered")));
+}
+
+fn bed() -> Subject {
+    Subject::Bed { program: PathBuf::new() }
+}
+
+#[test]
+fn a_load_that_was_not_reached_is_named() {
+    let plan = DigestsPlan { load: vec![100, 60], ..plan(GBIT) };
+    let mut measured = samples(&plan, &OF_ALL, 14);
+    let slow = measured.cells.iter_mut().rfind(|samples| !samples.cell.is_full_load()).unwrap();
+    let (_, list) = slow.settings.iter_mut().find(|(digests, _)| *digests == Digests::Data).unwrap();
+    for sample in list {
+        sample.offered = Some(Offered { throughput: 60.0, started_percent: 90.0 });
+    }
+    let report = report_of(&plan, &measured);
+    assert!(
+        report.summary.iter().any(|text| text.contains("not all of the offered load was reached")),
+        "{:?}",
+        report.summary
+    );
+    let caveats = findings::caveats(&bed(), &measured);
+    let caveat = caveats.iter().find(|text| text.contains("was not reached in 1 case")).unwrap();
+    assert!(caveat.contains("digests: data: only 90 % of the commands"), "{caveat}");
 }

@@ -94,6 +94,8 @@ fn summary(measured: &Measured, comparisons: &[Comparison]) -> Vec<String> {
         links(measured).into_iter().filter_map(|link| answer(measured, link)).collect();
     if sentences.is_empty() {
         sentences.push("The run ended before anything could be compared.".to_owned());
+    } else {
+        sentences.push(WHAT_IS_WHAT.to_owned());
     }
     sentences.extend(score(comparisons));
     sentences.extend(bound(measured));
@@ -101,6 +103,9 @@ fn summary(measured: &Measured, comparisons: &[Comparison]) -> Vec<String> {
     sentences.extend(disturbed(measured));
     sentences
 }
+
+const WHAT_IS_WHAT: &str = "HyperSCSI carries SCSI commands in Ethernet frames, without IP and TCP, and always with a \
+     checksum (CRC32C) over each frame. iSCSI carries them over TCP; its checksums, the digests, are optional.";
 
 /// Returns the links of the undisturbed workloads in the order of the plan.
 fn links(measured: &Measured) -> Vec<Link> {
@@ -123,7 +128,7 @@ fn answer(measured: &Measured, link: Link) -> Option<String> {
     let place = match link {
         Link::Shaped(_) => format!("On a link of {}", link_name(link)),
         Link::Unshaped | Link::AsItIs => {
-            "On an unshaped link, where the processors are the limit,".to_owned()
+            "On a link without a rate limit, where the processors are the limit,".to_owned()
         }
     };
     let digests = mean_change(on_link(), Protocol::IscsiDigests, throughput);
@@ -135,19 +140,27 @@ fn answer(measured: &Measured, link: Link) -> Option<String> {
     Some(format!("{place} HyperSCSI moves {plain}{digests} ({count})."))
 }
 
-/// Writes a change: `3.1 % more than iSCSI (95 % CI +2.9 to +3.3 %)`.
+/// Writes a change: `3.1 % more than iSCSI (95 % confidence interval: +2.9 to +3.3 %)`.
 fn against(change: &Change, base: &str) -> String {
     let word = if change.percent < 0.0 { "less" } else { "more" };
     let interval = if change.low.is_finite() && change.high.is_finite() {
-        format!(" (95 % CI {:+.1} to {:+.1} %)", change.low, change.high)
+        format!(" (95 % confidence interval: {:+.1} to {:+.1} %)", change.low, change.high)
     } else {
         " (one round, so no confidence interval)".to_owned()
     };
     if !change.significant && change.low.is_finite() {
-        return format!("as much as {base}, within the error of measurement{interval}");
+        // A wide interval does not show that both are alike.
+        return if change.high - change.low > ALIKE_MAX {
+            format!("an amount that this run cannot tell from that of {base}{interval}")
+        } else {
+            format!("as much as {base}, within the error of measurement{interval}")
+        };
     }
     format!("{:.1} % {word} than {base}{interval}", change.percent.abs())
 }
+
+/// The widest interval, in percent, of an insignificant change that shows that two values are alike.
+const ALIKE_MAX: f64 = 10.0;
 
 /// Counts the workloads that each protocol wins.
 fn score(comparisons: &[Comparison]) -> Option<String> {
@@ -179,8 +192,8 @@ fn bound(measured: &Measured) -> Option<String> {
         .fold((f64::INFINITY, 0.0_f64), |(low, high), share| (low.min(*share), high.max(*share)));
     (!shares.is_empty()).then(|| {
         format!(
-            "On shaped links, sequential reads and writes over HyperSCSI reach {least:.1} to {most:.1} % of what its \
-             frames leave of the wire."
+            "On links with a rate limit, sequential reads and writes over HyperSCSI reach {least:.1} to {most:.1} % of \
+             what such a link can carry in its frames."
         )
     })
 }
@@ -203,7 +216,7 @@ fn processor_time(measured: &Measured) -> Option<String> {
         format!(", and {}", against(&change, "iSCSI with both digests"))
     });
     Some(format!(
-        "With HyperSCSI, a GB costs both ends together {}{digests} in processor time.",
+        "Processor time of both ends together for each GB: HyperSCSI needs {}{digests}.",
         against(&plain, "iSCSI without digests")
     ))
 }
@@ -365,7 +378,7 @@ const THROUGHPUT: &str = "A workload is named by its access, the bytes of a comm
 const LATENCY: &str =
     "The latency of a command, from its submission to the arrival of its status, at the initiator.";
 const COSTS: &str = "For each 10⁹ bytes of payload, both ends together. Packets are those that the two virtual \
-     interfaces sent: on an unshaped link TCP's are up to 64 KiB long, as with an adapter that segments by itself. A \
+     interfaces sent: on a link without a rate limit TCP's are up to 64 KiB long, as with an adapter that segments by itself. A \
      virtual interface raises no interrupts, so that there are none to count; packets and voluntary context switches \
      stand in their place. The target may poll for up to 100 µs before it sleeps, the initiator does not.";
 const LOSS: &str = "A third host forwards the frames between the two others, and loses each with the same \
@@ -417,7 +430,7 @@ pub(super) fn caveats(measured: &Measured, load_average: f64) -> Vec<String> {
 }
 
 const FIXED_CAVEATS: [&str; 3] = [
-    "Both ends ran on this machine and shared its processors. On an unshaped link that limits both protocols.",
+    "Both ends ran on this machine and shared its processors. On a link without a rate limit that limits both protocols.",
     "The link is a pair of virtual Ethernet interfaces (veth), shaped by a token bucket. It has no adapter, no switch \
      and no interrupts, and no delay but that of its queue.",
     "The disks are in the target's memory. A stripe of eight adds sessions, not disks that could be slow.",

@@ -166,7 +166,7 @@ impl Cell {
 /// Returns the name of a link in sentences.
 pub(super) fn link_name(link: Link) -> String {
     match link {
-        Link::Unshaped | Link::AsItIs => "unshaped link".to_owned(),
+        Link::Unshaped | Link::AsItIs => "link without a rate limit".to_owned(),
         Link::Shaped(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", to_f64(bits) / 1e9),
         Link::Shaped(bits) => format!("{} Mbit/s", to_f64(bits) / 1e6),
     }

@@ -49,7 +49,7 @@ fn head(html: &mut String, report: &Report) {
     html.push_str("<div class=\"answer\">\n");
     for (index, text) in report.summary.iter().enumerate() {
         let class = if index == 0 { " class=\"lead\"" } else { "" };
-        let _ = writeln!(html, "<p{class}>{}</p>", Escaped(text));
+        let _ = writeln!(html, "<p{class}>{}</p>", Escaped(&prose(text)));
     }
     html.push_str("</div>\n<aside>\n");
     machine(html, report);
@@ -57,6 +57,11 @@ fn head(html: &mut String, report: &Report) {
     caveats(html, report);
     contents(html, report);
     html.push_str("</header>\n");
+}
+
+/// Keeps numbers and the percent signs behind them on one line.
+fn prose(text: &str) -> String {
+    text.replace(" %", "\u{a0}%")
 }
 
 fn state(html: &mut String, report: &Report) {
@@ -93,7 +98,7 @@ fn caveats(html: &mut String, report: &Report) {
     }
     html.push_str("<section class=\"caveats\">\n<h2>Limits of these figures</h2>\n<ul>\n");
     for text in &report.caveats {
-        let _ = writeln!(html, "<li>{}</li>", Escaped(text));
+        let _ = writeln!(html, "<li>{}</li>", Escaped(&prose(text)));
     }
     html.push_str("</ul>\n</section>\n");
 }
@@ -112,7 +117,7 @@ fn contents(html: &mut String, report: &Report) {
 fn section(html: &mut String, number: usize, section: &Section) {
     let _ = writeln!(html, "<section id=\"s{number}\">\n<h2>{}</h2>", Escaped(&section.title));
     for text in &section.text {
-        let _ = writeln!(html, "<p>{}</p>", Escaped(text));
+        let _ = writeln!(html, "<p>{}</p>", Escaped(&prose(text)));
     }
     if !section.plots.is_empty() {
         html.push_str("<div class=\"plots\">\n");

@@ -138,7 +138,7 @@ impl Canvas {
         let wrapped: Vec<Vec<String>> = groups.iter().map(|(name, _)| wrap(name, slot)).collect();
         let fits = wrapped.iter().all(|lines| {
             lines.len() <= LABEL_LINES_MAX
-                && lines.iter().all(|line| text_width(line) <= slot + GAP_MIN / 2.0)
+                && lines.iter().all(|line| text_width(line) <= slot - GAP_MIN / 4.0)
         });
         let longest = groups.iter().map(|(name, _)| text_width(&cut(name, NAME_MAX))).fold(0.0, f64::max);
         let (wrapped, labels_height, left) = if fits {

@@ -60,42 +60,34 @@ fn summary(results: &RiskResults) -> Vec<String> {
         return vec!["No PDU was damaged, so this run says nothing.".to_owned()];
     }
     let of = |digests| Some(results.of_digests(digests)).filter(|counts| counts.injected > 0);
-    let mut text = Vec::new();
-    if let Some(none) = of(Digests::None) {
-        text.push(format!(
-            "Without digests, {} of {} damaged PDUs gave the application wrong data or left wrong blocks on the \
-             medium, and nobody was told.",
-            grouped(none.wrong),
-            grouped(none.injected)
-        ));
-    }
-    if let Some(both) = of(Digests::Both) {
-        let count = if both.wrong == 0 { "none".to_owned() } else { grouped(both.wrong) };
-        text.push(format!("With both digests, {count} of {} did.", grouped(both.injected)));
-    }
-    for (digests, name) in [(Digests::Header, "the header digest"), (Digests::Data, "the data digest")] {
+    let mut text = answer(of(Digests::None), of(Digests::Both));
+    text.push(WHAT_IS_WHAT.to_owned());
+    for (digests, name) in [(Digests::Header, "header digests"), (Digests::Data, "data digests")] {
         if let Some(counts) = of(digests) {
             let (wrong, injected) = (grouped(counts.wrong), grouped(counts.injected));
-            text.push(format!("With {name} alone, {wrong} of {injected} did."));
+            text.push(format!("With {name} alone, {wrong} of {injected} did such silent damage."));
         }
     }
     for cell in results.cells.iter().filter(|cell| cell.digests == Digests::Both) {
         let counts = cell.counts;
         if counts.injected > 0 {
             text.push(format!(
-                "With both digests at ErrorRecoveryLevel {}, {} of {} faults were repaired without the application \
-                 noticing, {} were reported to it, and {} dropped a connection.",
+                "With both digests at ErrorRecoveryLevel {}, {} of {} were repaired without the application noticing, \
+                 {} were reported to it as errors, and {} did no harm, such as a PDU that arrives twice. {} closed a \
+                 connection.",
                 cell.erl,
                 grouped(counts.recovered),
                 grouped(counts.injected),
                 grouped(counts.reported),
+                grouped(counts.harmless),
                 grouped(counts.dropped)
             ));
         }
     }
     text.push(format!(
-        "{} of {} commands without a fault raised an alarm.",
-        total.false_alarms, total.controls
+        "False alarms: {} of {} commands without a damaged PDU seemed to have one.",
+        grouped(total.false_alarms),
+        grouped(total.controls)
     ));
     if total.unexplained > 0 {
         text.push(format!(
@@ -105,6 +97,39 @@ fn summary(results: &RiskResults) -> Vec<String> {
     }
     text
 }
+
+/// Begins with the answer: what damage does without digests, and with both.
+fn answer(none: Option<Counts>, both: Option<Counts>) -> Vec<String> {
+    let missed = |both: Counts| if both.wrong == 0 { "none".to_owned() } else { grouped(both.wrong) };
+    let advice = match (none, both) {
+        (Some(none), Some(both)) if none.wrong > 0 && both.wrong == 0 => "Use both digests. ",
+        _ => "",
+    };
+    let mut text = Vec::new();
+    if let Some(none) = none {
+        text.push(format!(
+            "{advice}Without digests, {} of {} damaged PDUs gave the application wrong data or left wrong blocks on the \
+             medium, and nobody was told.",
+            grouped(none.wrong),
+            grouped(none.injected)
+        ));
+    }
+    if let Some(both) = both {
+        let (missed, injected) = (missed(both), grouped(both.injected));
+        text.push(match none {
+            Some(_) => format!("With both digests, {missed} of {injected} did."),
+            None => {
+                format!("With both digests, {missed} of {injected} damaged PDUs left wrong data unreported.")
+            }
+        });
+    }
+    text
+}
+
+const WHAT_IS_WHAT: &str = "A PDU is a message of iSCSI, and digests are checksums (CRC32C) of its header and its data. \
+     Here a relay damaged PDUs, one at a time, behind the checksums of Ethernet and TCP, as faulty memory, adapters, \
+     switches and drivers do. The ErrorRecoveryLevel says what happens to an error that was detected: at 0 the session \
+     begins anew, at 1 the PDU is sent again, and at 2 a lost connection is replaced too.";
 
 fn caveats(plan: &RiskPlan, subject: &Subject, results: &RiskResults) -> Vec<String> {
     let mut text = vec![
@@ -159,7 +184,7 @@ fn matrix(results: &RiskResults) -> Section {
     ]);
     let rows = results.cells.iter().map(row).collect();
     Section {
-        title: "The matrix".to_owned(),
+        title: "What became of damaged PDUs".to_owned(),
         text: vec![
             "Detected means that an end reacted: a digest error in the initiator's counters, a Reject, a SNACK, a \
              repetition or a closed connection on the wire, or a command that failed. Silent means none of these."
@@ -346,12 +371,13 @@ mod tests {
         assert_eq!(
             report.summary[..2],
             [
-                "Without digests, 4 871 of 5 000 damaged PDUs gave the application wrong data or left wrong blocks \
+                "Use both digests. Without digests, 4 871 of 5 000 damaged PDUs gave the application wrong data or left wrong blocks \
                  on the medium, and nobody was told.",
                 "With both digests, none of 5 000 did."
             ]
         );
-        assert_eq!(report.summary.last().unwrap(), "0 of 70 commands without a fault raised an alarm.");
+        let alarms = "False alarms: 0 of 70 commands without a damaged PDU seemed to have one.";
+        assert_eq!(report.summary.last().unwrap(), alarms);
         for table in report.sections.iter().flat_map(|section| &section.tables) {
             assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
         }

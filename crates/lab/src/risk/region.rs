@@ -8,7 +8,7 @@ use oracle::pattern::Pattern;
 
 /// A range of logical blocks with signed contents. Every write increments the generation of its blocks.
 #[derive(Clone, Debug)]
-pub(super) struct Region {
+pub struct Region {
     device: DeviceId,
     block_len: usize,
     first: u64,
@@ -17,30 +17,30 @@ pub(super) struct Region {
 
 impl Region {
     /// Creates a region of `blocks`, of generation 1.
-    pub(super) fn new(device: DeviceId, block_len: usize, blocks: &Range<u64>) -> Self {
+    pub fn new(device: DeviceId, block_len: usize, blocks: &Range<u64>) -> Self {
         let count = usize::try_from(blocks.end.saturating_sub(blocks.start)).unwrap_or(0);
         Self { device, block_len, first: blocks.start, generations: vec![1; count] }
     }
 
     /// Returns its blocks.
-    pub(super) fn blocks(&self) -> Range<u64> {
+    pub fn blocks(&self) -> Range<u64> {
         self.first..self.first + u64::try_from(self.generations.len()).unwrap_or(0)
     }
 
     /// Returns the logical block length in bytes.
-    pub(super) const fn block_len(&self) -> usize {
+    pub const fn block_len(&self) -> usize {
         self.block_len
     }
 
     /// Increments the generation of some blocks.
-    pub(super) fn renew(&mut self, blocks: &Range<u64>) {
+    pub fn renew(&mut self, blocks: &Range<u64>) {
         let (skipped, count) = (self.index(blocks.start), blocks.end.saturating_sub(blocks.start));
         let count = usize::try_from(count).unwrap_or(0);
         self.generations.iter_mut().skip(skipped).take(count).for_each(|generation| *generation += 1);
     }
 
     /// Returns the bytes that some blocks must contain.
-    pub(super) fn content(&self, blocks: &Range<u64>) -> Vec<u8> {
+    pub fn content(&self, blocks: &Range<u64>) -> Vec<u8> {
         let count = usize::try_from(blocks.end.saturating_sub(blocks.start)).unwrap_or(0);
         let mut bytes = vec![0; count * self.block_len];
         for (lba, block) in blocks.clone().zip(bytes.chunks_mut(self.block_len)) {
@@ -51,7 +51,7 @@ impl Region {
     }
 
     /// Returns the blocks from `first` on that differ in `bytes` from what they must contain.
-    pub(super) fn wrong_blocks(&self, first: u64, bytes: &[u8]) -> Vec<u64> {
+    pub fn wrong_blocks(&self, first: u64, bytes: &[u8]) -> Vec<u64> {
         let mut expected = vec![0; self.block_len];
         let mut wrong = Vec::new();
         for (lba, block) in (first..).zip(bytes.chunks(self.block_len)) {

@@ -19,7 +19,7 @@ use super::plan::{Access, SecurityPlan};
 use super::protection::{PORT, Protection, TARGET_NAME, TLS_PORT};
 use super::records::RecordStream;
 use super::samples::{AbsentRow, Cell, Counted, Sample};
-use crate::bed::{Bed, Calibration, EchoPlan, LinkPlan, TARGET_ADDRESS, echo, to_f64};
+use crate::bed::{Bed, Calibration, EchoPlan, Exchange, LinkPlan, TARGET_ADDRESS, echo, to_f64};
 use crate::bench::{BenchPlan, Job};
 use crate::client_load::{self, explain_rights, seconds};
 use crate::experiment::LabError;
@@ -150,7 +150,7 @@ impl TestPath {
     ) -> Result<Found, LabError> {
         let (warmup, span) = durations(plan, cell);
         let [block, depth] = [cell.block, cell.depth].map(|number| usize::try_from(number).unwrap_or(1));
-        let echo_plan = EchoPlan { block, depth, warmup, span };
+        let echo_plan = EchoPlan { exchange: Exchange::read(block), depth, warmup, span };
         let (client, server) = self.streams(protection)?;
         let before = self.spent(false)?;
         let report = echo(client, server, echo_plan)

@@ -2,7 +2,9 @@
 
 use crate::statistics::{Change, Pairing, holm, percent_change};
 
-use super::samples::{Measured, TargetSamples};
+use super::plan::Workload;
+use super::samples::{Measured, Sample, TargetSamples};
+use crate::plan::Digests;
 
 /// The change from another target to ours with one workload.
 #[derive(Clone, Debug)]
@@ -36,6 +38,58 @@ pub(super) fn comparisons(measured: &Measured) -> Vec<Comparison> {
 
 fn rates(target: &TargetSamples, workload: usize) -> Vec<f64> {
     target.values(workload, |sample| Some(sample.iops))
+}
+
+/// What digests cost a target: the changes from a workload without digests to the same workload with them.
+#[derive(Clone, Debug)]
+pub(super) struct DigestCost {
+    /// The place of the workload with digests in the plan.
+    pub(super) workload: usize,
+    /// The name of the target.
+    pub(super) target: String,
+    /// The change of commands per second.
+    pub(super) rate: Change,
+    /// The change of the target's processor time for each command; a kernel target has none.
+    pub(super) processor: Option<Change>,
+}
+
+/// Returns what digests cost each target, for each workload with digests that the plan has without them too.
+/// The significance of the rates and that of the processor times are each corrected for their number.
+pub(super) fn digest_costs(measured: &Measured) -> Vec<DigestCost> {
+    let mut list = Vec::new();
+    for (workload, twin) in digest_pairs(measured) {
+        for target in measured.measured() {
+            let change = |of: fn(&Sample) -> Option<f64>| {
+                let (base, values) = (target.values(twin, of), target.values(workload, of));
+                let both = !base.is_empty() && !values.is_empty();
+                both.then(|| percent_change(&base, &values, Pairing::Paired))
+            };
+            let Some(rate) = change(|sample| Some(sample.iops)) else { continue };
+            let processor = change(|sample| sample.target_cpu);
+            list.push(DigestCost { workload, target: target.title().to_owned(), rate, processor });
+        }
+    }
+    holm(list.iter_mut().map(|cost| &mut cost.rate));
+    holm(list.iter_mut().filter_map(|cost| cost.processor.as_mut()));
+    list
+}
+
+/// Returns the places of the workloads with digests, each with that of the same workload without.
+pub(super) fn digest_pairs(measured: &Measured) -> Vec<(usize, usize)> {
+    let workloads = || measured.workloads.iter().enumerate();
+    let twin = |with: &Workload| workloads().find(|(_, other)| **other == with.without_digests());
+    workloads()
+        .filter(|(_, workload)| workload.digests != Digests::None)
+        .filter_map(|(at, workload)| Some((at, twin(workload)?.0)))
+        .collect()
+}
+
+/// Returns the processor time of a command of another target as a multiple of ours, by round: the commands
+/// that ours executes in a second of its processor time beside those of the other.
+pub(super) fn processor_ratios(ours: &TargetSamples, other: &TargetSamples, workload: usize) -> Vec<f64> {
+    let cost = |target: &TargetSamples| target.values(workload, |sample| sample.target_cpu);
+    let pairs = cost(ours).into_iter().zip(cost(other)).filter(|(ours, _)| *ours > 0.0);
+    pairs.map(|(ours, other)| other / ours).collect()
 }
 
 /// Returns the geometric mean, the least and the largest ratio of our rate to another target's, and the count

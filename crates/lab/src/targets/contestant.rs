@@ -10,13 +10,16 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use initiator::driver::ProtocolPlan;
 use initiator::{Geometry, Url};
+use iscsi::negotiate::DigestPolicy;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::bed::{Bed, INITIATOR_ADDRESS, Namespace, TARGET_ADDRESS, to_f64};
 use crate::bench::{BenchPlan, BenchReport};
 use crate::client_load::{PATIENCE, geometry_of, job, load, run_on, seconds};
 use crate::experiment::LabError;
+use crate::plan::Digests;
 use crate::target_process::supervisor::Supervised;
 use crate::target_process::{PrivateDirectory, TargetProcess};
 
@@ -34,6 +37,8 @@ const START_WITHIN: Duration = Duration::from_secs(20);
 /// How long the command for the version may take.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// A target that starts is looked at often, since the time until it listens is told.
+const LISTEN_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The port of the first target.
 const PORT: u16 = 3260;
@@ -61,6 +66,8 @@ pub(super) struct Contestant {
     geometry: Geometry,
     /// The resident memory before the first load; none of a kernel target.
     pub(super) idle_resident: Option<f64>,
+    /// The time from the start of the process to the first connection that it accepts.
+    pub(super) listens_after: Duration,
 }
 
 impl Contestant {
@@ -92,11 +99,13 @@ impl Contestant {
         if !rival.file.prepare.is_empty() {
             run(host, supervised.shell(&rival.file.prepare, &directory), &directory, START_WITHIN)?;
         }
+        let started = Instant::now();
         let mut process = supervised.start(Some(host), directory).map_err(|why| text(&why))?;
         let deadline = Instant::now() + START_WITHIN;
         if !rival.file.serve.trim().is_empty() {
             wait_for_port(&mut process, stage, address, deadline)?;
         }
+        let listens_after = started.elapsed();
         if !rival.file.setup.is_empty() {
             let directory = process.directory();
             run(host, supervised.shell(&rival.file.setup, directory), directory, START_WITHIN)
@@ -108,7 +117,8 @@ impl Contestant {
         let geometry = wait_for_disk(&mut process, stage, &url, deadline)?;
         let resident = (!process.processes().is_empty()).then(|| to_f64(process.resident()));
         let rival = rival.clone();
-        let contestant = Self { rival, process, address, name, url, geometry, idle_resident: resident };
+        let idle_resident = resident;
+        let contestant = Self { rival, process, address, name, url, geometry, idle_resident, listens_after };
         contestant.pause(true);
         Ok(contestant)
     }
@@ -172,10 +182,38 @@ impl Contestant {
 
     fn plan(&self, plan: &TargetsPlan, workload: &Workload, seed: u64) -> Result<BenchPlan, LabError> {
         let depth = usize::try_from(workload.depth).unwrap_or(1);
-        let mut load = load(vec![job(&self.url, &self.geometry, depth)?], workload.block, depth);
+        let url = self.with_digests(workload.digests);
+        let mut load = load(vec![job(&url, &self.geometry, depth)?], workload.block, depth);
         (load.read_percent, load.random, load.seed) = (workload.mix.0, workload.random, seed);
         (load.time, load.warmup) = (seconds(plan.seconds), seconds(plan.warmup));
         Ok(load)
+    }
+
+    fn with_digests(&self, digests: Digests) -> Url {
+        let policy = |on: bool| if on { DigestPolicy::RequireCrc32c } else { DigestPolicy::RequireNone };
+        let mut url = self.url.clone();
+        let keys = &mut url.endpoint.options.keys;
+        (keys.header_digest, keys.data_digest) = (policy(digests.header()), policy(digests.data()));
+        url
+    }
+
+    /// Returns why the target accepts no login with these digests.
+    pub(super) fn refuses(&mut self, stage: &Stage<'_>, digests: Digests) -> Option<String> {
+        self.pause(false);
+        let url = self.with_digests(digests);
+        let found = run_on(Some(stage.bed), || geometry_of(&url)).and_then(|found| found);
+        self.pause(true);
+        found.err().map(|why| shortened(&why.to_string()))
+    }
+
+    /// Returns how a session logs in that does nothing.
+    pub(super) fn idle_session(&self) -> Result<ProtocolPlan, LabError> {
+        Ok(job(&self.url, &self.geometry, 1)?.session)
+    }
+
+    /// Returns the resident memory in bytes.
+    pub(super) fn resident(&self) -> f64 {
+        to_f64(self.process.resident())
     }
 
     /// Returns why the target failed: its end, if it has ended.
@@ -280,7 +318,7 @@ fn wait_for_port(
         if stage.bed.target().run(is_open).map_err(|why| why.to_string())? {
             return Ok(());
         }
-        pause_or_give_up(process, stage, deadline, "it does not listen")?;
+        pause_or_give_up(process, stage, deadline, LISTEN_INTERVAL, "it does not listen")?;
     }
 }
 
@@ -296,7 +334,7 @@ fn wait_for_disk(
             Ok(Ok(geometry)) => format!("its disk has {} bytes, not {DISK_LEN}", geometry.bytes()),
             Ok(Err(why)) | Err(why) => why.to_string(),
         };
-        pause_or_give_up(process, stage, deadline, &why)?;
+        pause_or_give_up(process, stage, deadline, POLL_INTERVAL, &why)?;
     }
 }
 
@@ -304,6 +342,7 @@ fn pause_or_give_up(
     process: &mut TargetProcess,
     stage: &Stage<'_>,
     deadline: Instant,
+    interval: Duration,
     why: &str,
 ) -> Result<(), String> {
     if let Some(end) = process.end() {
@@ -312,7 +351,7 @@ fn pause_or_give_up(
     if Instant::now() >= deadline || stage.stop.load(Ordering::Relaxed) {
         return Err(shortened(&format!("{why}; {}", process.messages_now())));
     }
-    std::thread::sleep(POLL_INTERVAL);
+    std::thread::sleep(interval);
     Ok(())
 }
 

@@ -1,10 +1,12 @@
 //! The report: what the samples mean.
 
+mod digests;
+mod idle_sessions;
 mod plots;
 mod summary;
 mod tables;
 
-use super::comparison::{Comparison, comparisons};
+use super::comparison::{Comparison, DigestCost, comparisons, digest_costs};
 use super::plan::TargetsPlan;
 use super::samples::Measured;
 use crate::report::{Ended, Report, SCHEMA, Section};
@@ -22,7 +24,7 @@ pub(super) struct Run<'a> {
 
 /// Returns the report without what the caller knows: the times, the machine and the command.
 pub(super) fn report(run: &Run<'_>) -> Report {
-    let list = comparisons(run.measured);
+    let (list, costs) = (comparisons(run.measured), digest_costs(run.measured));
     Report {
         schema: SCHEMA,
         experiment: "targets".to_owned(),
@@ -30,24 +32,24 @@ pub(super) fn report(run: &Run<'_>) -> Report {
         started: String::new(),
         seconds: 0.0,
         ended: run.ended.clone(),
-        summary: summary::summary(run.measured, &list),
+        summary: summary::summary(run.measured, &list, &costs),
         caveats: Vec::new(),
         machine: Vec::new(),
         command: String::new(),
         plan: run.plan.to_toml(),
-        sections: sections(run, &list),
+        sections: sections(run, &list, &costs),
         metrics: run.measured.metrics(),
     }
 }
 
-fn sections(run: &Run<'_>, list: &[Comparison]) -> Vec<Section> {
+fn sections(run: &Run<'_>, list: &[Comparison], costs: &[DigestCost]) -> Vec<Section> {
     let measured = run.measured;
     let section = |title: &str, text: &str| Section {
         title: title.to_owned(),
         text: vec![text.to_owned()],
         ..Section::default()
     };
-    vec![
+    let all = vec![
         Section { tables: tables::targets(measured), ..section("Targets", TARGETS) },
         Section {
             tables: tables::rates(measured, list),
@@ -57,16 +59,20 @@ fn sections(run: &Run<'_>, list: &[Comparison]) -> Vec<Section> {
         Section { tables: tables::latency(measured), ..section("Latency", LATENCY) },
         Section { tables: tables::processor_time(measured), ..section("Processor time", PROCESSOR_TIME) },
         Section { tables: tables::calls(measured), ..section("System calls and context switches", CALLS) },
+        Section { tables: digests::tables(measured, costs), ..section("Cost of digests", DIGESTS) },
         Section { tables: tables::memory(measured), ..section("Memory", MEMORY) },
+        Section { tables: idle_sessions::tables(measured), ..section("Idle sessions", IDLE_SESSIONS) },
         Section { tables: tables::conformance(run.plan, measured), ..section("Conformance", CONFORMANCE) },
         Section { tables: tables::client(measured), ..section("The client", CLIENT) },
         Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) },
-    ]
+    ];
+    // The plan may have no digests and no idle sessions.
+    all.into_iter().filter(|section| !section.tables.is_empty()).collect()
 }
 
 const TARGETS: &str = "Every target serves a disk of its own of 256 MiB, written full before the start. All of them \
      run at the same time; only the one that is measured has load.";
-const THROUGHPUT: &str = "One session with one connection and no digests. The changes are the mean ratios, over the \
+const THROUGHPUT: &str = "One session with one connection, without digests where none are named. The changes are the mean ratios, over the \
      rounds, of the rate of commands of targe to that of the other target: positive numbers mean that targe is faster. \
      A change is called significant if it is so after Holm's correction for the number of comparisons, at 5 %.";
 const LATENCY: &str =
@@ -77,15 +83,22 @@ const PROCESSOR_TIME: &str = "User and system time of all threads and processes 
      up to 100 µs before it sleeps.";
 const CALLS: &str = "Counted in a round of its own, which is not part of the other figures: system calls by the \
      kernel's tracepoint raw_syscalls:sys_enter, voluntary context switches by /proc/PID/task/TID/status.";
+const DIGESTS: &str = "The changes are the mean ratios, over the rounds, of a workload with digests to the same workload \
+     without: negative numbers of the rate, and positive ones of the processor time, are what digests cost. Client and \
+     target compute them on the same processors. A target that accepts no login with digests is not measured with them.";
+const IDLE_SESSIONS: &str = "Every target was started anew for this. The client logs in again and again, and no session \
+     sends a command; the memory is read a second after the last login. The sessions of a smaller number stay when \
+     more log in. The time until a target listens includes that of a shell that starts it.";
 const MEMORY: &str = "Resident memory of all processes of the target together, before the first load and at its \
      largest under load. A disk in tmpfs does not count; a RAM disk of the target itself does.";
 const CONFORMANCE: &str = "Cases of targe conform target, which tests a target from outside by the rules of RFC 7143 \
      and RFC 7144. Cases that do not apply to what a target offers are skipped. The suite and targe are by the same \
      authors, so look at the failed cases before you judge: targe conform target ADDR.";
 const CLIENT: &str = "The bare echo is the limit of the network and two simple processes without iSCSI: a server that \
-     answers each request of 48 bytes with a block, and a client that keeps as many requests under way as the queue \
-     depth, measured in each round. It answers each request by itself, so that a target that answers several at once \
-     can be faster. The client of all targets is one thread; where it uses a whole processor, faster targets look alike.";
+     answers each request of 48 bytes with a block (for writes, each request of 48 bytes and a block with 48 bytes), and a \
+     client that keeps as many requests under way as the queue depth, measured in each round. It answers each request by \
+     itself, so that a target that answers several at once can be faster. The client of all targets is one thread; where \
+     it uses a whole processor, faster targets look alike.";
 const PUBLISHED: &str = "Bart Van Assche, Vladislav Bolkhovitin and James Bottomley, \"SCST and STGT\" (2008), \
      sequential reads in MB/s between two hosts; STGT is tgt. Networks and processors have changed since, so that the \
      ratios of the targets to each other compare, and not the figures.";

@@ -3,13 +3,19 @@
 use serde::Deserialize;
 
 use crate::experiment::LabError;
-use crate::plan::{Mix, Word, block, check_measurements, check_rounds, number, read_keys, size_text};
+use crate::plan::{
+    Digests, Mix, Word, block, check_measurements, check_rounds, number, read_keys, size_text,
+};
 
 /// The most measurements of one target.
 const MEASUREMENTS_MAX: u64 = 10_000;
 
 /// The most workloads of a plan.
 const WORKLOADS_MAX: usize = 64;
+
+/// The most counts of idle sessions, and the most sessions: each needs a port of one address.
+const IDLE_COUNTS_MAX: usize = 8;
+const IDLE_SESSIONS_MAX: u32 = 10_000;
 
 /// What is measured, and how long each measurement takes.
 ///
@@ -26,6 +32,9 @@ pub struct TargetsPlan {
     pub warmup: f64,
     /// Which cases of `targe conform target` run: patterns of their names, none for no case.
     pub conformance: Vec<String>,
+    /// The numbers of idle sessions with which the memory of a target is measured, from the least to the
+    /// most; none for no measurement.
+    pub idle_sessions: Vec<u32>,
     /// The seed of addresses and data.
     pub seed: u64,
     /// The workloads.
@@ -43,16 +52,29 @@ pub struct Workload {
     pub block: u32,
     /// The queue depth, 1 to 1024.
     pub depth: u32,
+    /// The digests of the session.
+    pub digests: Digests,
 }
 
 impl Workload {
     const fn new(random: bool, read_percent: u8, block: u32, depth: u32) -> Self {
-        Self { random, mix: Mix(read_percent), block, depth }
+        Self { random, mix: Mix(read_percent), block, depth, digests: Digests::None }
     }
 
-    /// Returns the workload in reports: `4K random reads, depth 1`.
+    /// Returns the workload in reports: `4K random reads, depth 1, both digests`.
     pub fn name(&self) -> String {
-        format!("{} {} {}, depth {}", size_text(self.block), self.access(), self.mix, self.depth)
+        let digests = match self.digests {
+            Digests::None => "",
+            Digests::Header => ", header digest",
+            Digests::Data => ", data digest",
+            Digests::Both => ", both digests",
+        };
+        format!("{} {} {}, depth {}{digests}", size_text(self.block), self.access(), self.mix, self.depth)
+    }
+
+    /// Returns this workload without digests.
+    pub const fn without_digests(&self) -> Self {
+        Self { digests: Digests::None, ..*self }
     }
 
     const fn access(&self) -> &'static str {
@@ -68,6 +90,7 @@ impl TargetsPlan {
             seconds: 2.0,
             warmup: 0.3,
             conformance: vec!["*".to_owned()],
+            idle_sessions: Vec::new(),
             seed: 1,
             workload: vec![
                 Workload::new(false, 100, 512, 32),
@@ -109,6 +132,7 @@ impl TargetsPlan {
             seconds: file.seconds.unwrap_or(full.seconds),
             warmup: file.warmup.unwrap_or(full.warmup),
             conformance: file.conformance.unwrap_or(full.conformance),
+            idle_sessions: file.idle_sessions.unwrap_or(full.idle_sessions),
             seed: file.seed.unwrap_or(full.seed),
             workload,
         };
@@ -129,7 +153,21 @@ impl TargetsPlan {
         if let Some((_, workload)) = twice {
             return Err(LabError::Plan(format!("workload: \"{}\" is there twice", workload.name())));
         }
+        self.check_idle_sessions()?;
         check_measurements(self.measurements(), MEASUREMENTS_MAX)
+    }
+
+    fn check_idle_sessions(&self) -> Result<(), LabError> {
+        let counts = &self.idle_sessions;
+        let ascends = counts.iter().zip(counts.iter().skip(1)).all(|(one, next)| one < next);
+        let fits = counts.iter().all(|count| (1..=IDLE_SESSIONS_MAX).contains(count));
+        if ascends && fits && counts.len() <= IDLE_COUNTS_MAX {
+            return Ok(());
+        }
+        Err(LabError::Plan(format!(
+            "idle_sessions: expected at most {IDLE_COUNTS_MAX} numbers from 1 to {IDLE_SESSIONS_MAX}, each larger \
+             than the one before it"
+        )))
     }
 
     /// Returns the number of measurements of one target, the round that counts included.
@@ -142,20 +180,23 @@ impl TargetsPlan {
     pub fn to_toml(&self) -> String {
         let patterns: Vec<String> = self.conformance.iter().map(|pattern| format!("{pattern:?}")).collect();
         let mut text = format!(
-            "rounds = {}\nseconds = {:?}\nwarmup = {:?}\nconformance = [{}]\nseed = {}\n",
+            "rounds = {}\nseconds = {:?}\nwarmup = {:?}\nconformance = [{}]\nidle_sessions = {:?}\nseed = {}\n",
             self.rounds,
             self.seconds,
             self.warmup,
             patterns.join(", "),
+            self.idle_sessions,
             self.seed
         );
         for workload in &self.workload {
             text += &format!(
-                "\n[[workload]]\naccess = \"{}\"\nmix = \"{}\"\nblock = \"{}\"\ndepth = {}\n",
+                "\n[[workload]]\naccess = \"{}\"\nmix = \"{}\"\nblock = \"{}\"\ndepth = {}\n\
+                 digests = \"{}\"\n",
                 workload.access(),
                 workload.mix.word(),
                 size_text(workload.block),
-                workload.depth
+                workload.depth,
+                workload.digests.name()
             );
         }
         text
@@ -170,6 +211,7 @@ struct PlanFile {
     seconds: Option<f64>,
     warmup: Option<f64>,
     conformance: Option<Vec<String>>,
+    idle_sessions: Option<Vec<u32>>,
     seed: Option<u64>,
     workload: Option<Vec<WorkloadFile>>,
 }
@@ -182,6 +224,7 @@ struct WorkloadFile {
     mix: Word,
     block: Word,
     depth: Word,
+    digests: Option<Digests>,
 }
 
 #[derive(Deserialize)]
@@ -202,6 +245,7 @@ impl WorkloadFile {
             block: block(&self.block.to_string()).map_err(|why| wrong("block", &self.block, why))?,
             depth: number(&self.depth.to_string(), 1, 1024)
                 .map_err(|why| wrong("depth", &self.depth, why))?,
+            digests: self.digests.unwrap_or(Digests::None),
         })
     }
 }
@@ -221,6 +265,33 @@ mod tests {
         assert_eq!(plan.workload, [Workload::new(true, 70, 512, 8)]);
         assert_eq!(plan.workload[0].name(), "512 random 70 % reads, depth 8");
         assert_eq!(TargetsPlan::parse(&plan.to_toml()).unwrap(), plan);
+        let text = format!("idle_sessions = [1, 100]\n{}digests = \"both\"\n", &text[17..]);
+        let plan = TargetsPlan::parse(&text).unwrap();
+        assert_eq!(plan.idle_sessions, [1, 100]);
+        assert_eq!(plan.workload[0].name(), "512 random 70 % reads, depth 8, both digests");
+        assert_eq!(TargetsPlan::parse(&plan.to_toml()).unwrap(), plan);
+    }
+
+    /// `make bench` runs this plan, and SPECIFICATION.md names what it must show.
+    #[test]
+    fn the_plan_of_make_bench_has_every_workload_with_and_without_digests() {
+        let plan = TargetsPlan::parse(include_str!("../../../../bench/speed.toml")).unwrap();
+        let (both, none): (Vec<Workload>, Vec<Workload>) =
+            plan.workload.iter().copied().partition(|workload| workload.digests == Digests::Both);
+        assert!(none.iter().all(|workload| workload.digests == Digests::None));
+        assert_eq!(both.iter().map(Workload::without_digests).collect::<Vec<_>>(), none);
+        for (mix, block, depth) in [
+            (100, 4 << 10, 1),
+            (0, 4 << 10, 1),
+            (100, 4 << 10, 32),
+            (0, 4 << 10, 32),
+            (100, 1 << 20, 8),
+            (0, 1 << 20, 8),
+        ] {
+            let workload = Workload::new(block == 4 << 10, mix, block, depth);
+            assert!(none.contains(&workload), "{}", workload.name());
+        }
+        assert_eq!(plan.idle_sessions, [1, 100, 2000]);
     }
 
     #[test]
@@ -234,6 +305,10 @@ mod tests {
             ("rounds = 0".to_owned(), "rounds: expected 1 to 1000"),
             ("seconds = 0.0".to_owned(), "seconds: expected 0.05 to 3600"),
             ("warmup = -1".to_owned(), "warmup: expected 0 to 600"),
+            ("idle_sessions = [2, 1]".to_owned(), "idle_sessions: expected at most 8 numbers"),
+            ("idle_sessions = [0]".to_owned(), "idle_sessions"),
+            ("idle_sessions = [20000]".to_owned(), "idle_sessions"),
+            (format!("{}digests = \"crc\"\n", workload("\"random\"", "\"read\"", "512", "1")), "digests"),
             ("workload = []".to_owned(), "workload: expected 1 to 64"),
             (workload("\"any\"", "\"read\"", "512", "1"), "access"),
             (workload("\"random\"", "\"reads\"", "512", "1"), "mix: \"reads\""),

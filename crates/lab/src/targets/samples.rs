@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::bed::to_f64;
 use crate::bench::BenchReport;
-use crate::plan::size_text;
+use crate::plan::{Digests, size_text};
 use crate::report::{Better, Metric};
 
 use super::conformance::Score;
@@ -42,6 +42,28 @@ pub(super) struct Counts {
     pub(super) resident: Option<f64>,
 }
 
+/// What idle sessions cost a target.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct IdleSessions {
+    /// The time from the start of the process to the first connection that it accepts, in seconds.
+    pub(super) listens_after: f64,
+    /// The resident memory without sessions, in bytes.
+    pub(super) before: f64,
+    /// For each number of sessions of the plan; the first error ends the list.
+    pub(super) costs: Vec<Result<IdleCost, String>>,
+    /// The resident memory after all have logged out, in bytes.
+    pub(super) after: Option<f64>,
+}
+
+/// What a number of idle sessions costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct IdleCost {
+    /// The time of all logins, one after the other, in seconds.
+    pub(super) logins: f64,
+    /// The resident memory with the sessions, in bytes.
+    pub(super) resident: f64,
+}
+
 /// What became of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -66,6 +88,10 @@ pub(super) struct TargetSamples {
     /// For each workload of the plan.
     pub(super) counts: Vec<Option<Counts>>,
     pub(super) conformance: Option<Result<Score, String>>,
+    /// The digests with which the target accepts no login, and why.
+    pub(super) refused: Vec<(Digests, String)>,
+    /// None if the plan names no idle sessions, or the run ended before.
+    pub(super) idle_sessions: Option<Result<IdleSessions, String>>,
 }
 
 /// All that a run measured.
@@ -73,6 +99,8 @@ pub(super) struct TargetSamples {
 pub(super) struct Measured {
     pub(super) targets: Vec<TargetSamples>,
     pub(super) workloads: Vec<Workload>,
+    /// The numbers of idle sessions of the plan.
+    pub(super) idle_counts: Vec<u32>,
     /// The rates of a bare echo of the block length and depth of each workload, one for each round.
     pub(super) echoes: Vec<Vec<f64>>,
     /// The I/O engine of the client.
@@ -112,7 +140,14 @@ impl TargetSamples {
             samples: vec![Vec::new(); workloads],
             counts: vec![None; workloads],
             conformance: None,
+            refused: Vec::new(),
+            idle_sessions: None,
         }
+    }
+
+    /// Returns why the target cannot be measured with these digests.
+    pub(super) fn refusal(&self, digests: Digests) -> Option<&str> {
+        self.refused.iter().find(|(refused, _)| *refused == digests).map(|(_, why)| why.as_str())
     }
 
     pub(super) fn title(&self) -> &str {
@@ -141,6 +176,37 @@ impl TargetSamples {
     /// Returns the largest resident memory under load.
     pub(super) fn resident_under_load(&self) -> Option<f64> {
         self.counts.iter().flatten().filter_map(|counts| counts.resident).reduce(f64::max)
+    }
+
+    /// Returns what each number of idle sessions costs: the number, and KiB of memory for each session.
+    pub(super) fn memory_of_sessions(&self, counts: &[u32]) -> Vec<(u32, IdleCost, f64)> {
+        let Some(Ok(idle)) = &self.idle_sessions else { return Vec::new() };
+        let costs = counts.iter().zip(idle.costs.iter().flatten());
+        costs
+            .map(|(count, cost)| (*count, *cost, (cost.resident - idle.before) / 1024.0 / f64::from(*count)))
+            .collect()
+    }
+
+    fn idle_metrics(&self, counts: &[u32]) -> Vec<Metric> {
+        let metric = |count: u32, quantity: &str, unit: &str, value: f64| Metric {
+            circumstances: vec![
+                ("target".to_owned(), self.rival.name.clone()),
+                ("idle sessions".to_owned(), count.to_string()),
+            ],
+            quantity: quantity.to_owned(),
+            unit: unit.to_owned(),
+            better: Better::Lower,
+            samples: vec![value],
+        };
+        let costs = self.memory_of_sessions(counts).into_iter();
+        costs
+            .flat_map(|(count, cost, memory)| {
+                [
+                    metric(count, "resident memory for each session", "KiB", memory),
+                    metric(count, "time of all logins", "ms", cost.logins * 1e3),
+                ]
+            })
+            .collect()
     }
 
     fn metrics(&self, workloads: &[Workload]) -> Vec<Metric> {
@@ -200,7 +266,10 @@ fn circumstances(target: &str, workload: &Workload) -> Vec<(String, String)> {
         ("block", size_text(workload.block)),
         ("depth", workload.depth.to_string()),
     ];
-    pairs.map(|(name, value)| (name.to_owned(), value)).into()
+    let digests = ("digests", workload.digests.name().to_owned());
+    // Reports of workloads without digests compare with those that had no such choice.
+    let digests = Some(digests).filter(|_| workload.digests != Digests::None);
+    pairs.into_iter().chain(digests).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Converts bytes to MiB.
@@ -223,6 +292,7 @@ impl Measured {
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let mut metrics: Vec<Metric> =
             self.targets.iter().flat_map(|target| target.metrics(&self.workloads)).collect();
+        metrics.extend(self.targets.iter().flat_map(|target| target.idle_metrics(&self.idle_counts)));
         let echoes = self.workloads.iter().zip(&self.echoes).filter(|(_, rates)| !rates.is_empty());
         for (workload, rates) in echoes {
             metrics.push(Metric {

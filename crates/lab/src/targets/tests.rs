@@ -2,8 +2,8 @@
 
 use base::rng::Rng;
 
-use super::comparison::comparisons;
-use super::samples::{Counts, Sample};
+use super::comparison::{comparisons, digest_costs, digest_pairs};
+use super::samples::{Counts, IdleCost, IdleSessions, Sample};
 use super::*;
 use crate::report::{Cell, Section, Table};
 
@@ -56,8 +56,8 @@ fn measured(plan: &TargetsPlan, rates: &[(&str, f64)], seed: u64) -> Measured {
         target.idle_resident = (!target.rival.is_in_kernel()).then_some(f64::from(4 << 20));
     }
     let echoes = vec![vec![1e5; 3]; plan.workload.len()];
-    let workloads = plan.workload.clone();
-    Measured { targets, workloads, echoes, engine: "io_uring".to_owned(), in_memory: true }
+    let (workloads, idle_counts) = (plan.workload.clone(), plan.idle_sessions.clone());
+    Measured { targets, workloads, idle_counts, echoes, engine: "io_uring".to_owned(), in_memory: true }
 }
 
 fn report_of(plan: &TargetsPlan, measured: &Measured) -> Report {
@@ -210,4 +210,98 @@ fn what_limits_the_figures_is_told() {
     {
         assert!(caveats.contains(part), "{part}: {caveats}");
     }
+}
+
+/// Returns the plan with each of its workloads once more, with both digests.
+fn plan_with_digests() -> TargetsPlan {
+    let plan = plan();
+    let with = plan.workload.iter().map(|workload| Workload { digests: Digests::Both, ..*workload });
+    TargetsPlan { workload: plan.workload.iter().copied().chain(with).collect(), ..plan }
+}
+
+#[test]
+fn the_cost_of_digests_is_found_for_each_target() {
+    let plan = plan_with_digests();
+    let mut measured = measured(&plan, &[("targe", 1e4), ("tgt", 5e3), ("istgt", 1e4)], 8);
+    let half = plan.workload.len() / 2;
+    assert_eq!(digest_pairs(&measured), (0..half).map(|at| (at + half, at)).collect::<Vec<_>>());
+    // Both digests take 12 % of the rate of targe, and half of that of tgt. istgt refuses them.
+    for at in 0..half {
+        for (target, factor) in [(0, 0.88), (1, 0.5)] {
+            let samples = measured.targets[target].samples[at].clone();
+            measured.targets[target].samples[at + half] = samples
+                .iter()
+                .map(|sample| Sample {
+                    iops: sample.iops * factor,
+                    target_cpu: sample.target_cpu.map(|cpu| cpu * 2.0),
+                    ..*sample
+                })
+                .collect();
+        }
+        measured.targets[2].samples[at + half].clear();
+    }
+    measured.targets[2].refused = vec![(Digests::Both, "the login was rejected".to_owned())];
+    let costs = digest_costs(&measured);
+    assert_eq!(costs.len(), 2 * half);
+    for cost in &costs {
+        let wanted = if cost.target == "targe" { -12.0 } else { -50.0 };
+        assert!((cost.rate.percent - wanted).abs() < 0.1 && cost.rate.significant, "{cost:?}");
+        assert!((cost.processor.unwrap().percent - 100.0).abs() < 0.1, "{cost:?}");
+    }
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    let told = "Both digests take this much of the rate of commands: targe 12 % (at most 12 %) and tgt 50 % (at most 50 \
+                %) (geometric mean of 6 workloads).";
+    assert!(report.summary.iter().any(|text| text == told), "{:?}", report.summary);
+    let table = &section(&report, "Cost of digests").tables[0];
+    assert_eq!(table.rows.len(), half);
+    let refused = Cell::Absent("not measured: the login was rejected".to_owned());
+    for title in ["istgt", "istgt, processor time"] {
+        assert!(column(table, title).into_iter().all(|cell| *cell == refused), "{title}");
+    }
+    let rates = &section(&report, "Throughput").tables[0];
+    assert_eq!(*column(rates, "istgt")[half], refused);
+}
+
+#[test]
+fn processor_time_is_told_as_a_multiple_of_ours() {
+    let plan = plan();
+    let report = report_of(&plan, &measured(&plan, &[("targe", 1e4), ("tgt", 2.5e3), ("lio", 1e4)], 10));
+    check_form(&report);
+    assert!(report.sections.iter().all(|section| section.title != "Cost of digests"));
+    let table = &section(&report, "Processor time").tables[1];
+    for cell in column(table, "tgt") {
+        assert!(matches!(cell, Cell::Estimate(found) if (found.value - 4.0).abs() < 0.1), "{cell:?}");
+    }
+}
+
+#[test]
+fn the_memory_of_idle_sessions_is_that_of_all_beside_none() {
+    let plan = TargetsPlan { idle_sessions: vec![1, 100], ..plan() };
+    let mut measured = measured(&plan, &[("targe", 1e4), ("tgt", 5e3)], 11);
+    let cost = |kib: f64, logins: f64| IdleCost { logins, resident: kib * 1024.0 };
+    measured.targets[0].idle_sessions = Some(Ok(IdleSessions {
+        listens_after: 0.006,
+        before: 4000.0 * 1024.0,
+        costs: vec![Ok(cost(4076.0, 0.001)), Ok(cost(4600.0, 0.04))],
+        after: Some(4100.0 * 1024.0),
+    }));
+    measured.targets[1].idle_sessions = Some(Ok(IdleSessions {
+        costs: vec![Ok(cost(8.0, 0.001)), Err("session 2: no more".to_owned())],
+        ..IdleSessions::default()
+    }));
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    let told = "An idle session takes this memory of the target: 6 KiB in targe (with 100 sessions) and 8 KiB in tgt \
+                (with 1 session).";
+    assert!(report.summary.iter().any(|text| text == told), "{:?}", report.summary);
+    let [sessions, ends] = section(&report, "Idle sessions").tables.as_slice() else { panic!("two tables") };
+    let memory = column(sessions, "for each session");
+    assert_eq!(memory[..2], [&Cell::Number(76.0), &Cell::Number(6.0)]);
+    assert_eq!(*memory[3], Cell::Absent("not measured: session 2: no more".to_owned()));
+    assert_eq!(*column(ends, "listens after")[0], Cell::Number(6.0));
+    assert!(matches!(column(ends, "after all have logged out")[1], Cell::Absent(_)));
+    let metrics =
+        report.metrics.iter().filter(|metric| metric.quantity == "resident memory for each session");
+    assert_eq!(metrics.map(|metric| metric.samples[0]).collect::<Vec<_>>(), [76.0, 6.0, 8.0]);
 }

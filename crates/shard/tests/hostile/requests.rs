@@ -271,7 +271,7 @@ fn a_session_that_may_only_read_resets_nothing() {
     ] {
         let reset = mallory.manage(function, lun, Itt::NONE);
         mallory.send(&mut world, reset.encode(), &[]);
-        assert_eq!(outcome(&mallory, &mut world), TmfResult::REJECTED, "{function:?}");
+        assert_eq!(outcome(&mallory, &mut world), TmfResult::NOT_AUTHORIZED, "{function:?}");
         for lun in 0..2 {
             assert_eq!(owner.read(&mut world, lun, 0, 1).status, 0, "{function:?}: no attention");
         }

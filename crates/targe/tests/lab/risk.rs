@@ -118,9 +118,11 @@ fn a_run_writes_its_report_and_bad_usage_is_told() {
     let unconfirmed = run(&["iscsi://127.0.0.1:1/iqn.2026-11.example.targe:none/0"]);
     std::fs::remove_dir_all(&directory).unwrap();
     assert_eq!(code, 0, "{stderr}");
-    assert!(stdout.starts_with("Without digests, "), "{stdout}");
+    assert!(stdout.starts_with("Use both digests. Without digests, "), "{stdout}");
     assert!(stdout.contains("With both digests, none of "), "{stdout}");
-    for heading in ["The matrix", "A data bit flips in a read", "An LBA bit flips in a write"] {
+    for heading in
+        ["What became of damaged PDUs", "A data bit flips in a read", "An LBA bit flips in a write"]
+    {
         assert!(page.contains(heading), "{heading}");
     }
     assert!(bad.0 == 2 && bad.2.contains("trails"), "{bad:?}");

@@ -33,7 +33,7 @@ fn a_long_write_fetches_its_data_in_several_parts() {
     let data = pattern(8192 * BLOCK, 1);
     world.transport_of(alice).hold_data_out(alice.session, true);
     let ticket = world.start(alice, 0, &write_10(3, data.len()), &data, 0);
-    let open = world.transport_of(alice).open_fetches(ticket);
+    let open = world.transport_of(alice).open_fetches(ticket).unwrap();
     assert!(open.len() > 1, "{open:?}");
     assert_eq!(world.end_of(alice, ticket), None);
     world.transport_of(alice).hold_data_out(alice.session, false);

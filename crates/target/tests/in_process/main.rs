@@ -1,4 +1,7 @@
 //! A third transport, in memory: a target needs no more of a transport than the traits of `transport`.
+//!
+//! Two suites pass through it: tests of the target, which drive it with the fixture `world`, and the device
+//! suite (`device_suite`).
 
 #![allow(
     clippy::unwrap_used,
@@ -8,13 +11,23 @@
     reason = "all of this is test code, where a panic is the verdict"
 )]
 
+extern crate alloc;
+
 mod commands;
+mod contract;
 mod copies;
+mod device_suite;
 mod medium;
 mod remap;
 mod removal;
 mod reservations;
 mod task_management;
+mod testbed;
+#[path = "../../../device/src/testing.rs"]
+mod testing;
 mod transport;
 mod two_transports;
+mod unit;
 mod world;
+
+use device::{no_lun, state_decode_error};

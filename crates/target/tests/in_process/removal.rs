@@ -19,7 +19,7 @@ fn every_command_of_a_removed_unit_is_answered() {
     let read = world.start(bob, 0, &read_10(0, BLOCK), &[], BLOCK);
     world.transport_of(alice).hold_data_out(alice.session, true);
     let fetching = world.start(alice, 0, &write_10(8, 64 * BLOCK), &[2; 64 * BLOCK], 0);
-    assert!(!world.transport_of(alice).open_fetches(fetching).is_empty());
+    assert!(world.transport_of(alice).open_fetches(fetching).is_some_and(|open| !open.is_empty()));
     world.remove_unit(0);
     for (who, ticket) in [(alice, written), (bob, read), (alice, fetching)] {
         assert_eq!(world.response(who, ticket).code(), NO_LUN);

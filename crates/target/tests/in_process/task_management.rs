@@ -187,13 +187,17 @@ fn target_cold_reset_closes_the_sessions_of_the_target_that_share_units() {
 
 #[test]
 fn a_reset_of_the_target_needs_write_access_to_all_its_units() {
+    //= rfc7143#section-11.5.1
+    //= type=test
+    //# When authorization fails at the target, the appropriate response as described in
+    //# Section 11.6.1 MUST be returned by the target.
     let mut world = World::new(2);
     let alice = world.login("alice", map_with(&[(0, 0, Access::ReadWrite), (1, 1, Access::ReadOnly)]));
     world.take_attentions(alice, 0);
     for function in [TmfFunction::TARGET_WARM_RESET, TmfFunction::TARGET_COLD_RESET] {
-        assert_eq!(world.manage(alice, function, 0), Some(TmfResult::REJECTED));
+        assert_eq!(world.manage(alice, function, 0), Some(TmfResult::NOT_AUTHORIZED));
     }
-    assert_eq!(world.manage(alice, TmfFunction::LOGICAL_UNIT_RESET, 1), Some(TmfResult::REJECTED));
+    assert_eq!(world.manage(alice, TmfFunction::LOGICAL_UNIT_RESET, 1), Some(TmfResult::NOT_AUTHORIZED));
     assert_eq!((world.take_attentions(alice, 0), &world.ended[..]), (vec![], &[][..]));
     // A session that sees no unit resets none, and ends itself.
     let nobody = world.login_over(FIRST, "nobody", 0, vec![]);

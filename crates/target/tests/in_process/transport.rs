@@ -50,14 +50,15 @@ pub(crate) struct Request<'a> {
     pub(crate) lun: u64,
     pub(crate) attribute: TaskAttribute,
     pub(crate) cdb: &'a [u8],
-    /// The Data-Out buffer.
+    /// The length of the Data-Out buffer, and its bytes. None if the initiator has them later.
+    pub(crate) out_len: usize,
     pub(crate) out: &'a [u8],
     /// The length of the Data-In buffer.
     pub(crate) room: usize,
 }
 
-/// Names a request of an initiator. No later request has the same ticket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Names a request of an initiator. No later request has the same ticket, and none has the default one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
 /// How a task ended.
@@ -90,9 +91,11 @@ pub(crate) struct InProcessTransport {
     sessions: Arena<bool>,
     tasks: Arena<Task>,
     tmfs: Arena<(Ticket, SessionId)>,
-    events: VecDeque<Event<InProcess>>,
+    /// What the target handles next.
+    pub(crate) events: VecDeque<Event<InProcess>>,
     next_ticket: u64,
-    pub(crate) task_ends: BTreeMap<Ticket, TaskEnd>,
+    /// How tasks ended, in that order.
+    pub(crate) task_ends: Vec<(Ticket, TaskEnd)>,
     pub(crate) tmf_results: BTreeMap<Ticket, TmfResult>,
     /// How many calls named a task or a request that no longer exists.
     pub(crate) ignored: usize,
@@ -100,10 +103,11 @@ pub(crate) struct InProcessTransport {
 }
 
 #[derive(Debug)]
-struct Task {
-    ticket: Ticket,
+pub(crate) struct Task {
+    pub(crate) ticket: Ticket,
     session: SessionId,
     lun: u64,
+    out_len: usize,
     out: Vec<u8>,
     /// How many bytes of `out` went with the command.
     unsolicited: usize,
@@ -127,9 +131,7 @@ impl InProcessTransport {
 
     /// Ends a session with all that it has, if it exists.
     pub(crate) fn end_session(&mut self, session: SessionId, why: SessionEnd) {
-        if self.sessions.remove(session.0).is_none() {
-            return;
-        }
+        let Some(_) = self.sessions.remove(session.0) else { return };
         self.drop_tasks(|task| task.session == session);
         for key in keys(&self.tmfs, |(_, known)| *known == session) {
             self.tmfs.discard(key);
@@ -143,7 +145,7 @@ impl InProcessTransport {
         self.events.push_back(Event::TasksCleared { session, lun, code: [0x47, 0x7f] });
     }
 
-    fn drop_tasks(&mut self, chosen: impl Fn(&Task) -> bool) {
+    pub(crate) fn drop_tasks(&mut self, chosen: impl Fn(&Task) -> bool) {
         for key in keys(&self.tasks, chosen) {
             self.end_task(TaskRef(key), |_| TaskEnd::Gone);
             self.events.push_back(Event::TaskGone { task: TaskRef(key) });
@@ -152,13 +154,14 @@ impl InProcessTransport {
 
     pub(crate) fn send_command(&mut self, session: SessionId, request: Request<'_>) -> Ticket {
         let ticket = self.ticket();
-        let Request { lun, attribute, cdb, out, room } = request;
+        let Request { lun, attribute, cdb, out_len, out, room } = request;
         let holds = self.sessions.get(session.0) == Some(&true);
         let unsolicited = if holds { 0 } else { out.len().min(FIRST_BURST) };
         let task = TaskRef(self.tasks.insert_with(|_| Task {
             ticket,
             session,
             lun,
+            out_len,
             out: out.to_vec(),
             unsolicited,
             room,
@@ -166,7 +169,7 @@ impl InProcessTransport {
             fetches: VecDeque::new(),
         }));
         let (cdb, priority) = (Cdb::new(cdb).unwrap(), 0);
-        let (data_in_len, data_out_len) = (u32::try_from(room).unwrap(), u32::try_from(out.len()).unwrap());
+        let (data_in_len, data_out_len) = (u32::try_from(room).unwrap(), u32::try_from(out_len).unwrap());
         let data_out = (unsolicited > 0).then(|| Bytes::copied_from(&out[..unsolicited]));
         let command =
             Command { task, session, lun, attribute, priority, cdb, data_in_len, data_out_len, data_out };
@@ -220,14 +223,9 @@ impl InProcessTransport {
         keys(&self.tasks, |task| task.ticket == ticket).pop().map(TaskRef)
     }
 
-    /// Returns the length of each fetch of a task that is not answered.
-    pub(crate) fn open_fetches(&self, ticket: Ticket) -> Vec<u32> {
-        let task = self.task_of(ticket).and_then(|task| self.tasks.get(task.0));
-        task.map(|task| task.fetches.iter().map(|(_, len)| *len).collect()).unwrap_or_default()
-    }
-
-    pub(crate) fn poll_event(&mut self) -> Option<Event<InProcess>> {
-        self.events.pop_front()
+    /// Returns the offset and the length of each fetch of a task that is not answered.
+    pub(crate) fn open_fetches(&mut self, ticket: Ticket) -> Option<&mut VecDeque<(u32, u32)>> {
+        self.task_of(ticket).and_then(|task| Some(&mut self.tasks.get_mut(task.0)?.fetches))
     }
 
     const fn ticket(&mut self) -> Ticket {
@@ -237,7 +235,7 @@ impl InProcessTransport {
 
     fn end_task(&mut self, task: TaskRef, end: impl FnOnce(&mut Task) -> TaskEnd) {
         match self.tasks.remove(task.0) {
-            Some(mut task) => assert_eq!(self.task_ends.insert(task.ticket, end(&mut task)), None),
+            Some(mut task) => self.task_ends.push((task.ticket, end(&mut task))),
             None => self.ignored += 1,
         }
     }
@@ -251,7 +249,7 @@ impl TargetTransport for InProcessTransport {
     fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
         let Some(entry) = self.tasks.get_mut(task.0) else { return self.ignored += 1 };
         let end = u64::from(offset) + u64::from(len);
-        assert!(len > 0 && (entry.unsolicited as u64 + 1..=entry.out.len() as u64).contains(&end));
+        assert!(len > 0 && (entry.unsolicited as u64 + 1..=entry.out_len as u64).contains(&end));
         entry.fetches.push_back((offset, len));
         self.answer_fetches(task);
     }
@@ -272,7 +270,7 @@ impl TargetTransport for InProcessTransport {
         let is_unit_attention = matches!(outcome.sense, [0x70, _, 6, ..] | [0x72, 6, ..]);
         assert_eq!(outcome.is_unit_attention, is_unit_attention, "{outcome:?}");
         self.end_task(task, |task| {
-            let expected = task.room.max(task.out.len());
+            let expected = task.room.max(task.out_len);
             TaskEnd::Response(Response {
                 status: outcome.status,
                 sense: outcome.sense.to_vec(),

@@ -188,7 +188,7 @@ impl World {
     pub(crate) fn process_pending(&mut self) {
         loop {
             for id in [FIRST, SECOND] {
-                while let Some(event) = self.transports.of(id).poll_event() {
+                while let Some(event) = self.transports.of(id).events.pop_front() {
                     if let Some(event) = self.target.handle_event(self.now, id, event, &mut self.transports) {
                         self.handle_session(id, event);
                     }
@@ -299,7 +299,9 @@ impl World {
 
     /// Returns how a command ended; `None` while it is under way.
     pub(crate) fn end_of(&mut self, who: Initiator, ticket: Ticket) -> Option<TaskEnd> {
-        self.transport_of(who).task_ends.remove(&ticket)
+        let ends = &mut self.transport_of(who).task_ends;
+        let at = ends.iter().position(|(ended, _)| *ended == ticket)?;
+        Some(ends.remove(at).1)
     }
 
     /// Returns the response to a command that must have ended with one.
@@ -375,7 +377,14 @@ impl Response {
 }
 
 pub(crate) fn request<'a>(lun: u16, cdb: &'a [u8], out: &'a [u8], room: usize) -> Request<'a> {
-    Request { lun: u64::from(lun) << 48, attribute: TaskAttribute::SIMPLE, cdb, out, room }
+    Request {
+        lun: u64::from(lun) << 48,
+        attribute: TaskAttribute::SIMPLE,
+        cdb,
+        out_len: out.len(),
+        out,
+        room,
+    }
 }
 
 /// Returns a READ(10) of `len` bytes.

@@ -296,9 +296,11 @@ fn copies_beyond_those_that_are_reported_meet_busy() {
     let mut rng = Rng::from_seed(1);
     let mut copy = list(Format::Lid1, &[cscd(0, B512)], &[blocks(0, 0, 8, 0, 100)]);
     (copy.list_id, copy.usage) = (ListId(0), ListIdUsage::Unnamed);
+    let reported = world.run(0, A, &in_cdb(copy_in::RECEIVE_COPY_OPERATING_PARAMETERS, 512), 512, &[]).good();
+    let concurrent = scsi::copy::results::OperatingParameters::parse(&reported).unwrap().concurrent;
+    assert_eq!(concurrent, 32);
     world.slow(true);
-    let keys: Vec<_> =
-        (0..crate::copy_manager::operations::MAX_RUNNING).map(|_| world.start_copy(0, A, &copy)).collect();
+    let keys: Vec<_> = (0..concurrent).map(|_| world.start_copy(0, A, &copy)).collect();
     assert_eq!(world.copy(0, A, &copy).status, Status::BUSY);
     for key in keys {
         world.finish(&mut rng, 0, key).good();
@@ -312,8 +314,7 @@ fn copies_beyond_those_that_are_reported_meet_busy() {
 fn a_unit_of_spc_3_knows_the_type_of_unit_identifier_and_null_devices() {
     let mut world = World::new(&[MIB_512]);
     let claims = InquiryOverrides { level: SpcLevel::Spc3, ..InquiryOverrides::default() };
-    world.units[0]
-        .reconfigure(base::time::Instant::ORIGIN, UnitConfig { overrides: claims, ..named(0, B512) });
+    world.reconfigure(0, UnitConfig { overrides: claims, ..named(0, B512) });
     world.run(0, A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::INQUIRY_DATA_HAS_CHANGED);
     let bytes = list(Format::Lid1, &[cscd(0, B512)], &[blocks(0, 0, 8, 0, 100)]).to_bytes();
     world.run(0, A, &out_cdb(0, bytes.len()), 0, &bytes).good();

@@ -1,5 +1,6 @@
-//! The fixture of these tests: a [`World`] is a few units, the nexuses that see some of them, and the router
-//! between.
+//! The fixture of these tests: a [`World`] is a few units, and the nexuses that see some of them. Between the
+//! units is `super::units`: here a router that a test can slow down, and in the test `in_process` of
+//! `target`, which compiles this file too, a target.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -24,12 +25,10 @@ use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op, OpAction};
 use store::ram::Ram;
 
-use crate::contract::{
-    Access, Command, NexusId, TaskKey, ThirdPartyCall, ThirdPartyCaller, ThirdPartyError, ThirdPartyUnit,
-    Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent,
-};
+use super::units::Units;
+use crate::contract::{Access, Command, NexusId, TaskKey, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent};
 use crate::testing::{self, A, B, Reply, config};
-use crate::unit::LogicalUnit;
+use crate::unit::{LogicalUnit, Reset};
 
 /// A medium that holds operations back and fails operations on request.
 #[derive(Clone)]
@@ -128,15 +127,9 @@ impl Store for Gate {
 
 /// A few units, and which nexus sees which.
 pub(super) struct World {
-    pub(super) units: Vec<LogicalUnit>,
+    units: Units,
     pub(super) gates: Vec<Gate>,
-    /// The units that a nexus sees.
-    pub(super) maps: Vec<(NexusId, Vec<usize>)>,
-    pub(super) now: Instant,
-    /// Calls that wait for the router.
-    pub(super) calls: Vec<(usize, ThirdPartyCall)>,
-    /// Whether calls wait until `route` takes one.
-    pub(super) hold_calls: bool,
+    now: Instant,
     events: VecDeque<(usize, UnitEvent)>,
     next_key: u64,
 }
@@ -150,43 +143,64 @@ impl World {
     /// Creates units that nexuses [`A`] and [`B`] both see, and whose first unit attention both have
     /// received.
     pub(super) fn new(sizes: Sizes<'_>) -> Self {
-        let mut world = Self {
-            units: Vec::new(),
-            gates: Vec::new(),
-            maps: [A, B].map(|id| (id, (0..sizes.len()).collect())).to_vec(),
-            now: Instant::ORIGIN,
-            calls: Vec::new(),
-            hold_calls: false,
-            events: VecDeque::new(),
-            next_key: 1,
-        };
+        let (mut units, mut gates) = (Vec::new(), Vec::new());
         for (number, (block, blocks)) in sizes.iter().enumerate() {
             let gate = Gate::new(blocks << block.shift());
             let config = named(number, *block);
             let mut unit =
                 LogicalUnit::new(config, Box::new(gate.clone()), None, Pool::new(1 << 20)).unwrap();
             unit.seed(&[u8::try_from(number).unwrap(); 32]);
-            world.gates.push(gate);
-            world.units.push(unit);
+            gates.push(gate);
+            units.push(unit);
         }
+        let all: Vec<usize> = (0..units.len()).collect();
+        let (units, now) = (Units::new(units), Instant::ORIGIN);
+        let mut world = Self { units, gates, now, events: VecDeque::new(), next_key: 1 };
         for id in [A, B] {
-            for unit in 0..sizes.len() {
-                world.units[unit].nexus_established(world.now, testing::nexus(id));
-                let _attention = world.run(unit, id, &[0; 6], 0, &[]);
-            }
+            world.units.establish(now, id);
+            world.take_attentions(id, &all);
         }
         world
     }
 
     /// Changes what a nexus may do with a unit.
     pub(super) fn grant(&mut self, unit: usize, id: NexusId, access: Access) {
-        let nexus = crate::contract::Nexus { access, ..testing::nexus(id) };
-        self.units[unit].nexus_changed(self.now, nexus);
+        self.units.grant(self.now, unit, id, access);
     }
 
-    /// Changes which units a nexus sees.
+    /// Changes which units a nexus sees, and takes the unit attentions that tell the nexus.
     pub(super) fn show(&mut self, id: NexusId, units: &[usize]) {
-        self.maps.iter_mut().find(|(nexus, _)| *nexus == id).unwrap().1 = units.to_vec();
+        self.units.show(self.now, id, units);
+        self.take_attentions(id, units);
+    }
+
+    fn take_attentions(&mut self, id: NexusId, units: &[usize]) {
+        for unit in units {
+            while self.run(*unit, id, &[0; 6], 0, &[]).sense.is_some() {}
+        }
+    }
+
+    /// Ends the session of a nexus.
+    pub(super) fn lose(&mut self, id: NexusId) {
+        self.units.lose(self.now, id);
+        self.pump();
+    }
+
+    /// Resets a unit.
+    pub(super) fn reset(&mut self, unit: usize, why: Reset) {
+        self.units.reset(self.now, unit, why);
+        self.pump();
+    }
+
+    /// Changes the configuration of a unit.
+    pub(super) fn reconfigure(&mut self, unit: usize, config: UnitConfig) {
+        self.units.reconfigure(self.now, unit, config);
+        self.pump();
+    }
+
+    /// Returns how many tasks a unit has.
+    pub(super) fn tasks(&self, unit: usize) -> u64 {
+        self.units.tasks(unit)
     }
 
     pub(super) fn after(&mut self, seconds: u64) {
@@ -206,7 +220,7 @@ impl World {
             data_in_len: u32::try_from(room).unwrap(),
             data_out_len: u32::try_from(out).unwrap(),
         };
-        self.units[unit].execute(self.now, command);
+        self.units.execute(self.now, unit, command);
         self.pump();
         key
     }
@@ -235,7 +249,7 @@ impl World {
             };
             let start = usize::try_from(offset).unwrap();
             let data = Bytes::copied_from(&out[start..start + usize::try_from(len).unwrap()]);
-            self.units[unit].data_out(self.now, key, offset, Ok(DataList::from(data)));
+            self.units.data_out(self.now, unit, key, offset, DataList::from(data));
             self.pump();
         }
     }
@@ -273,7 +287,7 @@ impl World {
     pub(super) fn manage(&mut self, unit: usize, id: NexusId, function: Tmf) -> TmfKey {
         let key = TmfKey(self.next_key);
         self.next_key += 1;
-        self.units[unit].execute_tmf(self.now, id, key, function);
+        self.units.execute_tmf(self.now, unit, id, key, function);
         self.pump();
         key
     }
@@ -287,64 +301,33 @@ impl World {
     }
 
     /// Processes every event that does not require a held call or operation.
-    pub(super) fn pump(&mut self) {
-        loop {
-            let mut quiet = true;
-            for at in 0..self.units.len() {
-                while let Some(event) = self.units[at].poll() {
-                    quiet = false;
-                    match event {
-                        UnitEvent::ThirdPartyCall(call) => self.calls.push((at, call)),
-                        UnitEvent::ThirdPartyReply { caller, result } => {
-                            let unit = usize::try_from(caller.unit).unwrap();
-                            self.units[unit].third_party_reply(self.now, caller.call, result);
-                        }
-                        other => self.events.push_back((at, other)),
-                    }
-                }
-            }
-            if !self.hold_calls && !self.calls.is_empty() {
-                let (from, call) = self.calls.remove(0);
-                self.deliver(from, call);
-            } else if quiet {
-                return;
-            }
+    fn pump(&mut self) {
+        while let Some(event) = self.units.poll(self.now) {
+            self.events.push_back(event);
         }
-    }
-
-    /// Routes one call, chosen at random. Returns whether there was one.
-    pub(super) fn route(&mut self, rng: &mut Rng) -> bool {
-        if self.calls.is_empty() {
-            return false;
-        }
-        let at = usize::try_from(rng.below(self.calls.len() as u64)).unwrap();
-        let (from, call) = self.calls.swap_remove(at);
-        self.deliver(from, call);
-        self.pump();
-        true
     }
 
     /// Executes one held call or operation, chosen at random. Returns whether there was one.
     pub(super) fn chance(&mut self, rng: &mut Rng) -> bool {
-        let (first, units) = (rng.below(3), self.units.len() as u64);
+        let (first, units) = (rng.below(3), self.gates.len() as u64);
         let start = rng.below(units);
         let released = (0..units).find(|at| {
             let unit = usize::try_from((start + at) % units).unwrap();
             first != 0 && self.gates[unit].release(rng)
         });
         if released.is_some() {
-            for unit in &mut self.units {
-                unit.store_ready(self.now);
-            }
+            self.units.store_ready(self.now);
             self.pump();
             return true;
         }
-        self.route(rng) || first == 0 && self.gates.iter().any(|gate| gate.waiting() > 0)
+        let is_routed = self.units.route(self.now, rng);
+        self.pump();
+        is_routed || first == 0 && self.gates.iter().any(|gate| gate.waiting() > 0)
     }
 
     /// Shuts every gate and holds every call, so that only `chance` makes progress; or opens them again.
     pub(super) fn slow(&mut self, slow: bool) {
-        self.hold_calls = slow;
+        self.units.hold_calls(slow);
         self.gates.iter().for_each(|gate| gate.shut(slow));
     }
 
@@ -364,45 +347,27 @@ impl World {
         while self.chance(rng) {}
     }
 
-    fn deliver(&mut self, from: usize, call: ThirdPartyCall) {
-        let seen = &self.maps.iter().find(|(id, _)| *id == call.nexus).unwrap().1;
-        let ThirdPartyUnit::Designator { code_set, kind, designator } = &call.unit else {
-            panic!("{call:?}")
-        };
-        let found =
-            seen.iter().copied().find(|at| self.units[*at].is_designated_by(*code_set, *kind, designator));
-        match found {
-            Some(at) => {
-                let caller = ThirdPartyCaller { unit: u32::try_from(from).unwrap(), call: call.call };
-                self.units[at].execute_third_party(self.now, caller, call.nexus, call.request);
-            }
-            None => {
-                self.units[from].third_party_reply(self.now, call.call, Err(ThirdPartyError::NotReachable))
-            }
-        }
-    }
-
     /// Writes blocks with a command.
     #[track_caller]
     pub(super) fn put(&mut self, unit: usize, lba: u64, data: &[u8]) {
-        let blocks = u32::try_from(data.len() >> self.units[unit].block_size().shift()).unwrap();
+        let blocks = u32::try_from(data.len() >> self.units.block_size(unit).shift()).unwrap();
         self.run(unit, A, &testing::cdb_16(scsi::opcode::WRITE_16, 0, lba, blocks), 0, data).good();
     }
 
     /// Reads blocks with a command.
     #[track_caller]
     pub(super) fn get(&mut self, unit: usize, lba: u64, blocks: u32) -> Vec<u8> {
-        let len = usize::try_from(blocks << self.units[unit].block_size().shift()).unwrap();
+        let len = usize::try_from(blocks << self.units.block_size(unit).shift()).unwrap();
         self.run(unit, A, &testing::cdb_16(scsi::opcode::READ_16, 0, lba, blocks), len, &[]).good()
     }
 
     /// Fills a unit with data in which no two blocks are equal, and returns the data.
     pub(super) fn fill(&mut self, rng: &mut Rng, unit: usize) -> Vec<u8> {
         let len =
-            usize::try_from(self.units[unit].capacity().0 << self.units[unit].block_size().shift()).unwrap();
+            usize::try_from(self.units.capacity(unit).0 << self.units.block_size(unit).shift()).unwrap();
         let data = noise(rng, len);
         for (at, part) in data.chunks(1 << 20).enumerate() {
-            let lba = (at << 20 >> self.units[unit].block_size().shift()) as u64;
+            let lba = (at << 20 >> self.units.block_size(unit).shift()) as u64;
             self.put(unit, lba, part);
         }
         data
@@ -410,7 +375,7 @@ impl World {
 
     /// Returns all data of a unit.
     pub(super) fn dump(&mut self, unit: usize) -> Vec<u8> {
-        let (blocks, shift) = (self.units[unit].capacity().0, self.units[unit].block_size().shift());
+        let (blocks, shift) = (self.units.capacity(unit).0, self.units.block_size(unit).shift());
         let step = 1 << 20 >> shift;
         (0..blocks).step_by(step).fold(Vec::new(), |mut all, lba| {
             let count = (blocks - lba).min(step as u64);

@@ -6,6 +6,7 @@ use scsi::vpd::{BlockLimits, Page};
 use super::*;
 use crate::contract::{InquiryOverrides, SpcLevel, UnitConfig};
 use crate::no_lun;
+use crate::unit::LogicalUnit;
 
 fn inquiry(rig: &mut Rig, vital: bool, page: u8, allocation: u16) -> Reply {
     let [high, low] = allocation.to_be_bytes();
@@ -137,13 +138,9 @@ fn identifying_information_is_answered_when_it_is_saved() {
     rig.run(A, &set(65, 0), 0, &[1; 65]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     rig.run(A, &set(1, 5), 0, &[1]).illegal(Asc::INVALID_FIELD_IN_CDB);
 
-    let again = crate::unit::LogicalUnit::new(
-        config(),
-        Box::new(Ram::new(BLOCKS * 512)),
-        Some(&state),
-        base::buffer::Pool::new(0),
-    );
-    assert_eq!(again.unwrap().server.spc.identifying.report(2).unwrap()[4..], *b"here\0");
+    let (medium, pool) = (Box::new(Ram::new(BLOCKS * 512)), base::buffer::Pool::new(1 << 20));
+    let mut again = Rig::of(LogicalUnit::new(config(), medium, Some(&state), pool).unwrap());
+    assert_eq!(again.run(B, &report(2), 255, &[]).good(), b"\0\0\0\x05here\0");
 
     let key = rig.start(A, &set(0, 2), 0, 0);
     assert_eq!(rig.save(false).len(), 0, "nothing is left to survive");
@@ -175,8 +172,10 @@ fn a_unit_claims_the_standards_it_is_told_to_and_has_no_command_of_later_ones() 
         (SpcLevel::Spc4, 6, [0x05c0, 0x0600], true),
         (SpcLevel::Spc5, 7, [0x05c0, 0x0600], true),
     ] {
-        let mut rig = Rig::with(claiming(level), Box::new(Ram::new(BLOCKS * 512)));
-        rig.unit.seed(&[7; 32]);
+        let (medium, pool) = (Box::new(Ram::new(BLOCKS * 512)), base::buffer::Pool::new(1 << 20));
+        let mut unit = LogicalUnit::new(claiming(level), medium, None, pool).unwrap();
+        unit.seed(&[7; 32]);
+        let mut rig = Rig::of(unit);
         let data = StandardInquiry::parse(&inquiry(&mut rig, false, 0, 96).good()).unwrap();
         assert_eq!(data.version, version);
         let claimed: Vec<u16> = data.versions.into_iter().filter(|version| *version != 0).collect();
@@ -213,6 +212,23 @@ fn changed_claims_are_told_to_everyone() {
     assert_eq!(inquiry(&mut rig, false, 0, 96).good()[2], 5);
 }
 
+/// A medium in memory that says whether it rotates.
+struct Rotating(Ram, bool);
+
+impl Store for Rotating {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { rotational: self.1, ..self.0.capabilities() }
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.0.submit(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.poll()
+    }
+}
+
 #[test]
 fn the_rotation_rate_is_what_the_medium_is_unless_it_is_claimed() {
     for (rotational, claimed, told) in [
@@ -223,9 +239,8 @@ fn the_rotation_rate_is_what_the_medium_is_unless_it_is_claimed() {
         (false, Some(0), 0),
     ] {
         let claims = InquiryOverrides { rotation_rate: claimed, ..InquiryOverrides::default() };
-        let mut rig =
-            Rig::with(UnitConfig { overrides: claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
-        rig.unit.server.info.capabilities.rotational = rotational;
+        let medium = Rotating(Ram::new(BLOCKS * 512), rotational);
+        let mut rig = Rig::with(UnitConfig { overrides: claims, ..config() }, Box::new(medium));
         let page = inquiry(&mut rig, true, 0xb1, 64).good();
         assert_eq!(u16::from_be_bytes([page[4], page[5]]), told, "{rotational} {claimed:?}");
     }

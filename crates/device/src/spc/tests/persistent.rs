@@ -9,8 +9,6 @@ use scsi::transport_id::TransportId;
 
 use super::*;
 use crate::contract::{Tmf, TmfOutcome};
-use crate::pr::PrRole;
-use crate::pr::conflict::Conflict;
 use crate::state_decode_error::StateDecodeError;
 use crate::testing::nexus;
 use crate::unit::{LogicalUnit, Reset, UnitError};
@@ -192,37 +190,6 @@ fn four_service_actions_report_and_the_others_do_not_exist() {
     }
     let told = Capabilities::parse(&get(&mut rig, A, pr_in::REPORT_CAPABILITIES, 64).good()).unwrap();
     assert_eq!((told.types, told.allow_commands), (ReservationType::MASK_OF_ALL, 4));
-}
-
-/// ALLOW COMMANDS makes a statement about commands all over the table.
-#[test]
-fn what_reservations_let_pass_is_what_capabilities_tell() {
-    let rig = Rig::new();
-    let stranger_reads =
-        |class: Conflict| !class.conflicts_with(ReservationType::WriteExclusive, PrRole::Unregistered);
-    let always =
-        |class: Conflict| !class.conflicts_with(ReservationType::ExclusiveAccess, PrRole::Unregistered);
-    for row in rig.unit.server.table.rows() {
-        match (row.opcode, row.service_action) {
-            (op::TEST_UNIT_READY | op::THIRD_PARTY_COPY_IN, _) => {
-                assert!(always(row.conflict), "{}", row.name)
-            }
-            (
-                op::MODE_SENSE_6
-                | op::MODE_SENSE_10
-                | op::READ_BUFFER_10
-                | op::READ_BUFFER_16
-                | op::RECEIVE_DIAGNOSTIC_RESULTS
-                | op::READ_DEFECT_DATA_10
-                | op::READ_DEFECT_DATA_12,
-                _,
-            )
-            | (op::MAINTENANCE_IN, Some(0x0c | 0x0d)) => {
-                assert!(stranger_reads(row.conflict) && !always(row.conflict), "{}", row.name);
-            }
-            _ => {}
-        }
-    }
 }
 
 #[test]

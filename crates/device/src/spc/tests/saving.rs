@@ -336,28 +336,3 @@ fn of_two_sanitize_commands_whose_parameters_come_together_one_is_refused() {
     rig.save(true);
     rig.finish(first, &[]).good();
 }
-
-/// For each planted bug, the test that looks for it must fail.
-#[cfg(feature = "planted")]
-#[test]
-fn planted_bugs_are_found() {
-    extern crate std;
-    use crate::fault_injection::Bug;
-    use base::fault_injection::inject;
-    use std::panic::catch_unwind;
-
-    for bug in Bug::OF_SAVING.iter().copied() {
-        let finds: fn() = match bug {
-            Bug::ReserveUnsaved => a_reservation_that_cannot_be_saved_changes_nothing,
-            Bug::SettingsUnsaved => mode_parameters_that_cannot_be_saved_change_nothing,
-            Bug::SpareVictims => a_preemption_that_is_aborted_while_it_is_saved_aborts_all_the_same,
-            Bug::SaveTogether => two_changes_at_once_are_both_saved,
-            other => panic!("no test looks for {other:?}"),
-        };
-        finds();
-        inject(Some(bug.name()));
-        let found = catch_unwind(finds).is_err();
-        inject(None);
-        assert!(found, "{bug:?} is not found");
-    }
-}

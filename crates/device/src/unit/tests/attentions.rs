@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 
 use crate::contract::{Tmf, UnitConfig};
-use crate::settings::AttentionInterlock;
 use crate::testing::{A, B, BLOCKS, Rig, cdb_16, config, nexus};
 use crate::unit::Reset;
 use base::time::Instant;
@@ -77,10 +76,12 @@ fn inquiry_report_luns_and_request_sense_are_done_all_the_same() {
 
 #[test]
 fn with_interlock_only_request_sense_clears() {
-    let mut rig = Rig::new();
+    let medium = Rc::new(core::cell::RefCell::new(Ram::new(BLOCKS * 512)));
+    let mut rig = Rig::with(config(), Box::new(Growing(Rc::clone(&medium))));
+    // UA_INTLCK_CTRL 10b.
+    rig.set_control_bits(4, 0x20);
+    medium.borrow_mut().resize(2 * BLOCKS * 512);
     rig.unit.capacity_changed(NOW);
-    rig.unit.server.settings.attention_interlock = AttentionInterlock::Kept;
-    rig.unit.server.nexuses.establish_ua(A, Asc::CAPACITY_DATA_HAS_CHANGED);
     for _ in 0..3 {
         rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
     }
@@ -142,6 +143,11 @@ fn everyone_hears_that_the_capacity_changed_and_finds_it_changed() {
     rig.run(A, &cdb_16(op::READ_16, 0, BLOCKS, 1), 512, &[]).illegal(Asc::LBA_OUT_OF_RANGE);
 }
 
+/// Returns WCE of the caching mode page.
+fn write_cache(rig: &mut Rig) -> bool {
+    rig.run(A, &[op::MODE_SENSE_6, 8, 0x08, 0, 255, 0], 255, &[]).good()[6] & 4 != 0
+}
+
 #[test]
 fn everyone_hears_of_another_identity_cache_and_write_protection() {
     let mut rig = Rig::new();
@@ -160,11 +166,11 @@ fn everyone_hears_of_another_identity_cache_and_write_protection() {
     changed.write_cache = false;
     rig.unit.reconfigure(NOW, changed.clone());
     heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);
-    assert!(!rig.unit.server.settings.write_cache);
+    assert!(!write_cache(&mut rig));
     changed.write_cache = true;
     rig.unit.reconfigure(NOW, changed.clone());
     heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);
-    assert!(rig.unit.server.settings.write_cache);
+    assert!(write_cache(&mut rig));
     changed.read_only = true;
     rig.unit.reconfigure(NOW, changed.clone());
     heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);

@@ -1,12 +1,11 @@
 //! Task management functions, resets, and the effects of the tasks that they abort.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
-use crate::contract::{DataOutFault, TaskKey, Tmf, TmfKey, TmfOutcome, UnitEvent};
-use crate::settings::QueueError;
+use crate::contract::{TaskKey, TaskRules, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent};
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config, nexus};
 use crate::unit::Reset;
-use base::buffer::Bytes;
 use base::time::Instant;
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
@@ -17,6 +16,12 @@ const NOW: Instant = Instant::ORIGIN;
 fn slow() -> (Rig, Gate) {
     let (medium, gate) = Slow::new(BLOCKS * 512);
     (Rig::with(config(), Box::new(medium)), gate)
+}
+
+fn slow_with_tas(tas: bool) -> (Rig, Gate) {
+    let (medium, gate) = Slow::new(BLOCKS * 512);
+    let tasks = TaskRules { task_aborted_status: tas, ..TaskRules::SHARED };
+    (Rig::with(UnitConfig { tasks, ..config() }, Box::new(medium)), gate)
 }
 
 fn start_read(rig: &mut Rig, nexus: crate::contract::NexusId) -> TaskKey {
@@ -118,22 +123,6 @@ fn only_ones_own_tasks_can_be_aborted_and_queried() {
 }
 
 #[test]
-fn a_pending_attention_is_told_to_who_queries_it_and_stays() {
-    let mut rig = Rig::new();
-    assert_eq!(rig.manage(A, Tmf::QueryAsynchronousEvent), Some(TmfOutcome::Complete));
-    rig.unit.reset(NOW, Reset::Target);
-    rig.drain();
-    for _ in 0..2 {
-        let outcome = rig.manage(A, Tmf::QueryAsynchronousEvent);
-        assert_eq!(outcome, Some(TmfOutcome::SucceededWith([0x16, 0x29, 0x03])));
-    }
-    rig.unit.server.nexuses.establish_ua(A, Asc::CAPACITY_DATA_HAS_CHANGED);
-    let several = rig.manage(A, Tmf::QueryAsynchronousEvent);
-    assert_eq!(several, Some(TmfOutcome::SucceededWith([0x26, 0x29, 0x03])));
-    rig.run(A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
-}
-
-#[test]
 fn aborting_a_task_set_spares_the_tasks_of_others() {
     let (mut rig, gate) = slow();
     gate.close();
@@ -151,8 +140,7 @@ fn aborting_a_task_set_spares_the_tasks_of_others() {
 #[test]
 fn clearing_a_task_set_tells_the_others_as_tas_says() {
     for tas in [false, true] {
-        let (mut rig, gate) = slow();
-        rig.unit.server.settings.task_aborted_status = tas;
+        let (mut rig, gate) = slow_with_tas(tas);
         gate.close();
         let (own, other) = (start_read(&mut rig, A), start_read(&mut rig, B));
         rig.manage(A, Tmf::ClearTaskSet);
@@ -173,9 +161,12 @@ fn clearing_a_task_set_tells_the_others_as_tas_says() {
 
 #[test]
 fn a_failed_command_takes_those_with_it_that_qerr_says() {
-    for (aborts, only_own) in [(false, false), (true, false), (true, true)] {
+    // QERR 00b, 01b and 11b.
+    for (aborts, only_own, bits) in [(false, false, 0), (true, false, 0x02), (true, true, 0x06)] {
         let (mut rig, gate) = slow();
-        rig.unit.server.settings.queue_error = QueueError { aborts, only_own };
+        if bits != 0 {
+            rig.set_control_bits(3, bits);
+        }
         gate.close();
         let (own, other) = (start_read(&mut rig, A), start_read(&mut rig, B));
         rig.run(A, &[0xff; 6], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
@@ -246,7 +237,7 @@ fn a_function_for_the_tasks_of_one_nexus_does_not_wait_for_those_of_another() {
     rig.unit.execute_tmf(NOW, B, TmfKey(2), Tmf::QueryTaskSet);
     rig.unit.execute_tmf(NOW, B, TmfKey(3), Tmf::AbortTaskSet);
     rig.drain();
-    let managed = |rig: &Rig| -> alloc::vec::Vec<u64> {
+    let managed = |rig: &Rig| -> Vec<u64> {
         let key = |event: &UnitEvent| match event {
             UnitEvent::TmfComplete { key, .. } => Some(key.0),
             _ => None,
@@ -290,8 +281,7 @@ fn who_is_gone_hears_nothing_more_and_its_keys_are_free() {
 #[test]
 fn a_nexus_that_is_lost_while_its_aborts_are_under_way_hears_nothing_of_them() {
     for tas in [false, true] {
-        let (mut rig, gate) = slow();
-        rig.unit.server.settings.task_aborted_status = tas;
+        let (mut rig, gate) = slow_with_tas(tas);
         gate.close();
         let key = start_write(&mut rig, A, 0, 1);
         rig.manage(B, Tmf::ClearTaskSet);
@@ -302,47 +292,4 @@ fn a_nexus_that_is_lost_while_its_aborts_are_under_way_hears_nothing_of_them() {
         assert_eq!(any_managed(&mut rig), Some(TmfOutcome::Complete));
         assert_eq!(rig.unit.stats().tasks, 0);
     }
-}
-
-#[test]
-fn data_that_does_not_come_ends_the_command_with_the_reason() {
-    for (fault, asc) in [
-        (DataOutFault::Digest, Asc::PROTOCOL_SERVICE_CRC_ERROR),
-        (DataOutFault::NotEnoughUnsolicited, Asc::NOT_ENOUGH_UNSOLICITED_DATA),
-        (DataOutFault::UnexpectedUnsolicited, Asc::UNEXPECTED_UNSOLICITED_DATA),
-        (DataOutFault::Sequence, Asc::DATA_PHASE_ERROR),
-    ] {
-        let mut rig = Rig::new();
-        let writes = [
-            cdb_16(op::WRITE_16, 0, 0, 4000),
-            cdb_16(op::WRITE_16, 0, 0, 1),
-            cdb_16(op::ORWRITE_16, 0, 0, 1),
-        ];
-        for cdb in writes {
-            let key = rig.start(A, &cdb, 0, 4000 * 512);
-            while rig.event_of(key).is_some() {}
-            rig.unit.data_out(NOW, key, 0, Err(fault));
-            rig.drain();
-            rig.finish(key, &[]).check(SenseKey::ABORTED_COMMAND, asc);
-            let late = Bytes::copied_from(&[1; 512]).into();
-            rig.unit.data_out(NOW, key, 0, Ok(late));
-        }
-        assert_eq!(rig.read(0, 1), [0; 512]);
-    }
-}
-
-#[test]
-fn a_fault_while_parts_are_being_written_waits_for_them() {
-    let (mut rig, gate) = slow();
-    gate.close();
-    let key = rig.start(A, &cdb_16(op::WRITE_16, 0, 0, 4096), 0, 4096 * 512);
-    while rig.event_of(key).is_some() {}
-    let part = alloc::vec![1; 2 << 20];
-    rig.send(key, &part, 0, 1 << 20);
-    rig.unit.data_out(NOW, key, 1 << 20, Err(DataOutFault::Digest));
-    rig.drain();
-    assert!(rig.events.is_empty());
-    gate.open();
-    rig.ready();
-    rig.finish(key, &[]).check(SenseKey::ABORTED_COMMAND, Asc::PROTOCOL_SERVICE_CRC_ERROR);
 }

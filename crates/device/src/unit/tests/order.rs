@@ -120,28 +120,6 @@ fn an_aca_task_is_refused_where_there_is_no_aca() {
     rig.finish(key, &[]).check(SenseKey::ILLEGAL_REQUEST, Asc::INVALID_MESSAGE_ERROR);
 }
 
-#[test]
-fn a_key_in_use_is_an_overlapped_command_and_its_first_user_goes_on() {
-    let (mut rig, gate) = slow();
-    gate.close();
-    let key = read(&mut rig, Simple, 0);
-    let command = crate::contract::Command {
-        nexus: A,
-        key,
-        attribute: Simple,
-        priority: 0,
-        cdb: scsi::cdb::Cdb::from_16([0; 16]),
-        data_in_len: 0,
-        data_out_len: 0,
-    };
-    rig.unit.execute(base::time::Instant::ORIGIN, command);
-    rig.drain();
-    rig.finish(key, &[]).check(SenseKey::ABORTED_COMMAND, Asc::OVERLAPPED_COMMANDS_ATTEMPTED);
-    gate.open();
-    rig.ready();
-    rig.finish(key, &[]).good();
-}
-
 /// The page cache of Linux shows a reader a block that is partly written, so that a READ of one host would
 /// receive half of a WRITE of another.
 #[test]

@@ -117,3 +117,27 @@ fn an_ordered_task_does_not_hold_up_a_copy_manager() {
     assert!(answer(&mut rig).is_some());
     rig.finish(ordered, &[]).good();
 }
+
+#[test]
+fn a_copy_manager_hears_that_the_unit_is_gone() {
+    let (medium, gate) = Slow::new(BLOCKS * 512);
+    let mut rig = Rig::with(config(), Box::new(medium));
+    gate.close();
+    let caller = ThirdPartyCaller { unit: 5, call: 6 };
+    rig.unit.execute_third_party(NOW, caller, A, ThirdPartyRequest::Read { lba: Lba(0), blocks: Blocks(8) });
+    rig.drain();
+    assert!(rig.events.is_empty());
+    rig.unit.retire(NOW);
+    rig.drain();
+    let Some(UnitEvent::ThirdPartyReply {
+        caller: told,
+        result: Err(ThirdPartyError::Status(status, Some(sense))),
+    }) = rig.events.pop_front()
+    else {
+        panic!("{:?}", rig.events)
+    };
+    assert_eq!((told, status, sense.asc), (caller, Status::CHECK_CONDITION, Asc::LOGICAL_UNIT_NOT_SUPPORTED));
+    gate.open();
+    rig.ready();
+    assert!(rig.unit.is_retired() && rig.events.is_empty());
+}

@@ -4,15 +4,12 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::contract::{
-    TaskKey, ThirdPartyCaller, ThirdPartyError, ThirdPartyRequest, Tmf, TmfKey, TmfOutcome, UnitEvent,
-};
+use crate::contract::{TaskKey, Tmf, TmfKey, TmfOutcome, UnitEvent};
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config, nexus};
 use base::time::Instant;
-use base::units::{Blocks, Lba};
 use scsi::opcode as op;
 use scsi::sense::Asc;
-use scsi::status::{Status, TaskAttribute};
+use scsi::status::TaskAttribute;
 
 const NOW: Instant = Instant::ORIGIN;
 
@@ -100,29 +97,6 @@ fn functions_that_wait_are_answered_when_the_unit_goes_and_the_task_once() {
     rig.ready();
     assert!(rig.unit.is_retired());
     assert!(rig.events.is_empty());
-}
-
-#[test]
-fn a_copy_manager_hears_that_the_unit_is_gone() {
-    let (mut rig, gate) = slow();
-    gate.close();
-    let caller = ThirdPartyCaller { unit: 5, call: 6 };
-    rig.unit.execute_third_party(NOW, caller, A, ThirdPartyRequest::Read { lba: Lba(0), blocks: Blocks(8) });
-    rig.drain();
-    assert!(rig.events.is_empty());
-    rig.unit.retire(NOW);
-    rig.drain();
-    let Some(UnitEvent::ThirdPartyReply {
-        caller: told,
-        result: Err(ThirdPartyError::Status(status, Some(sense))),
-    }) = rig.events.pop_front()
-    else {
-        panic!("{:?}", rig.events)
-    };
-    assert_eq!((told, status, sense.asc), (caller, Status::CHECK_CONDITION, Asc::LOGICAL_UNIT_NOT_SUPPORTED));
-    gate.open();
-    rig.ready();
-    assert!(rig.unit.is_retired() && rig.events.is_empty());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! can occur.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use transport::target::TargetTransport;
@@ -11,14 +12,18 @@ use base::rng::Rng;
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
+use security::opaque::PasswordRecord;
 use transport::command::Cdb;
 use transport::initiator::{InitiatorTransport as _, Outcome, Request, TaskId};
 use transport::target as services;
 use transport::task_management::{TmfFunction, TmfResult};
 
+use crate::aead::login_keys::LoginKeys;
+use crate::aead::{AeadDigest, GenerationLimits, RecordKeys};
 use crate::chap::{Algorithms, Credentials, Secret};
 use crate::initiator::Session;
 use crate::initiator::contract::*;
+use crate::keys::Role;
 use crate::login::directory::{
     AuthPolicy, ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo,
     SessionQuery, TargetAccess, TargetAddress, TargetId, TargetLookup,
@@ -43,6 +48,8 @@ pub(super) struct Names {
     /// The result of `find_target` in place of the target.
     pub(super) moved: Option<(SocketAddr, TargetAddress)>,
     pub(super) user: Option<(&'static str, &'static [u8])>,
+    /// The users with the records of their passwords.
+    pub(super) records: Vec<(&'static str, Arc<PasswordRecord>)>,
 }
 
 pub(super) fn target_name(at: u32) -> IscsiName {
@@ -76,6 +83,10 @@ impl Directory for Names {
         self.user.filter(|(name, _)| *name == user).map(|(_, secret)| Secret::new(secret).unwrap())
     }
 
+    fn password_record(&self, _: Realm, _: &IscsiName, user: &str) -> Option<Arc<PasswordRecord>> {
+        self.records.iter().find(|(name, _)| *name == user).map(|(_, record)| record.clone())
+    }
+
     fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionInfo> {
         None
     }
@@ -105,6 +116,8 @@ struct Wire {
     /// Whether the connection is in full feature phase, so that digests protect it.
     guarded: bool,
     slot: u16,
+    /// Whether the target's end has the keys of the AEAD digest.
+    sealed: bool,
 }
 
 /// The faults in transit, per million bytes that pass.
@@ -114,6 +127,10 @@ pub(super) struct Faults {
     pub(super) flips_down: u64,
     /// Per million rounds.
     pub(super) cuts: u64,
+    /// Per thousand PDUs of an AEAD digest: damage to the data segment, and to the PDU as a whole.
+    pub(super) data_up: u64,
+    pub(super) data_down: u64,
+    pub(super) pdus: u64,
     /// The most faults in total.
     pub(super) budget: u32,
 }
@@ -149,6 +166,11 @@ pub(super) struct Pair {
     pub(super) asked_for: Vec<(Slot, TargetAddress)>,
     pub(super) target_sessions: Vec<target::SessionUp>,
     pub(super) tmfs: Vec<services::TmfIndication>,
+    /// The AEAD digest of all connections.
+    digest: Option<AeadDigest>,
+    /// Every PDU that was sent after a login under an AEAD digest, if they are kept.
+    pub(super) seen: Option<Vec<Vec<u8>>>,
+    pub(super) target_ends: Vec<target::SessionEnd>,
 }
 
 /// The configuration of both roles.
@@ -156,6 +178,8 @@ pub(super) struct Setup {
     pub(super) plan: SessionPlan,
     pub(super) target_keys: KeyPolicy,
     pub(super) seed: u64,
+    /// The AEAD digest of all connections. The login negotiates another one.
+    pub(super) digest: Option<AeadDigest>,
 }
 
 impl Default for Setup {
@@ -168,7 +192,8 @@ impl Default for Setup {
             [portal].into(),
         );
         plan.keys.default_time2wait = 0;
-        Self { plan, target_keys: KeyPolicy { default_time2wait: 0, ..KeyPolicy::default() }, seed: 1 }
+        let target_keys = KeyPolicy { default_time2wait: 0, ..KeyPolicy::default() };
+        Self { plan, target_keys, seed: 1, digest: None }
     }
 }
 
@@ -192,6 +217,7 @@ impl Pair {
                 auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
                 moved: None,
                 user: None,
+                records: Vec::new(),
             },
             now,
             rng: Rng::from_seed(setup.seed),
@@ -210,6 +236,9 @@ impl Pair {
             asked_for: Vec::new(),
             target_sessions: Vec::new(),
             tmfs: Vec::new(),
+            digest: setup.digest,
+            seen: None,
+            target_ends: Vec::new(),
         };
         pair.drain();
         pair
@@ -276,6 +305,10 @@ impl Pair {
                 idle = false;
                 self.event(event);
             }
+            while let Some(job) = self.session.poll_job() {
+                idle = false;
+                self.session.job_done(self.now, job.run());
+            }
             while let Some(action) = self.session.poll_action() {
                 idle = false;
                 self.act(action, true);
@@ -316,6 +349,11 @@ impl Pair {
             Event::ConnectionUp { slot, .. } => {
                 if let Some(wire) = self.wires.values_mut().rev().find(|wire| wire.slot == slot.0) {
                     wire.guarded = true;
+                }
+                let conn =
+                    self.wires.iter().rev().find(|(_, wire)| wire.slot == slot.0).map(|(conn, _)| *conn);
+                if let (Some(conn), Some(digest)) = (conn, self.digest) {
+                    self.session.inject_record_keys(slot, record_keys(conn, digest, Role::Initiator));
                 }
                 self.events.push(event);
             }
@@ -370,9 +408,13 @@ impl Pair {
                 self.engine.transmit(self.now, conn, &mut out);
             }
             let full = out.is_full();
+            let mut bytes: Vec<u8> = out.pieces().flatten().copied().collect();
+            if self.digest.is_some() {
+                bytes = self.pass_on(bytes, ours);
+            }
             if let Some(wire) = self.wires.get_mut(&conn) {
                 let queue = if ours { &mut wire.up } else { &mut wire.down };
-                queue.extend(out.pieces().flatten());
+                queue.extend(bytes);
             }
             out.clear(&self.pools[usize::from(!ours)]);
             if !full {
@@ -459,9 +501,47 @@ impl Pair {
         }
         if ours {
             self.engine.received(self.now, conn, bytes, &self.names);
+            if let (Some(digest), Some(wire)) = (self.digest, self.wires.get_mut(&conn))
+                && !wire.sealed
+            {
+                let keys = || record_keys(conn, digest, Role::Target);
+                wire.sealed = self.engine.inject_record_keys(conn, keys);
+            }
         } else {
             self.session.received(self.now, conn, bytes);
         }
+    }
+
+    /// Keeps the PDUs that were sealed, and does to them what somebody on the way could do.
+    fn pass_on(&mut self, bytes: Vec<u8>, ours: bool) -> Vec<u8> {
+        let mut pdus = pdus_of(bytes);
+        if let Some(seen) = &mut self.seen {
+            seen.extend(pdus.iter().filter(|pdu| !is_login(pdu)).cloned());
+        }
+        let data_odds = if ours { self.faults.data_up } else { self.faults.data_down };
+        let mut at = 0;
+        while at < pdus.len() {
+            let may = self.injected < self.faults.budget && !is_login(&pdus[at]);
+            let data_at = data_range(&pdus[at]).start;
+            let has_data = data_at < pdus[at].len();
+            if may && has_data && self.rng.chance(data_odds, 1000) {
+                self.injected += 1;
+                let len = pdus[at].len() - data_at;
+                let byte = data_at + usize::try_from(self.rng.below(u64::try_from(len).unwrap())).unwrap();
+                pdus[at][byte] ^= 1 << self.rng.below(8);
+            } else if may && self.rng.chance(self.faults.pdus, 1000) {
+                self.injected += 1;
+                match self.rng.below(4) {
+                    0 => drop(pdus.remove(at)),
+                    1 => pdus.insert(at, pdus[at].clone()),
+                    2 => pdus[at].truncate(40),
+                    _ if at + 1 < pdus.len() => pdus.swap(at, at + 1),
+                    _ => pdus[at][20] ^= 1,
+                }
+            }
+            at += 1;
+        }
+        pdus.concat()
     }
 
     /// Plays the layer above the target.
@@ -507,7 +587,8 @@ impl Pair {
                 self.engine.finish_tmf(tmf.tmf, result);
             }
             target::Event::SessionUp(up) => self.target_sessions.push(*up),
-            target::Event::SessionDown { session, .. } => {
+            target::Event::SessionDown { session, why } => {
+                self.target_ends.push(why);
                 assert!(
                     self.held.iter().all(|held| held.command.session != session),
                     "tasks outlive their session"
@@ -583,6 +664,39 @@ impl Pair {
             or_none: false,
         }
     }
+}
+
+/// Returns the keys of a connection as one side has them. They change every 30 PDUs.
+fn record_keys(conn: ConnId, digest: AeadDigest, role: Role) -> RecordKeys {
+    let limits = GenerationLimits { pdus: 30, bytes: 1 << 20 };
+    let session_key = zeroize::Zeroizing::new([1; 64]);
+    let transcript = [u8::try_from(conn.0 & 0xff).unwrap(); 64];
+    let keys = LoginKeys::new(&session_key, &[2; 64]).connection_keys(&transcript);
+    let (encryptor, decryptor) = (keys.encryptor(role, digest, limits), keys.decryptor(role, digest, limits));
+    RecordKeys { digest, encryptor, decryptor }
+}
+
+fn is_login(pdu: &[u8]) -> bool {
+    matches!(pdu[0] & 0x3f, 0x03 | 0x23)
+}
+
+/// Returns where the data segment of a PDU under an AEAD digest is, by the lengths that everybody can read.
+pub(super) fn data_range(pdu: &[u8]) -> core::ops::Range<usize> {
+    let tag = if is_login(pdu) { 0 } else { security::aead::TAG_LEN };
+    let at = 48 + 4 * usize::from(pdu[4]) + tag;
+    at..at + usize::try_from(u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]])).unwrap()
+}
+
+/// Cuts what one side sends under an AEAD digest into its PDUs. Login PDUs have no tags.
+fn pdus_of(mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    let mut pdus = Vec::new();
+    while !bytes.is_empty() {
+        let data = data_range(&bytes);
+        let tag = if is_login(&bytes) || data.is_empty() { 0 } else { security::aead::TAG_LEN };
+        let rest = bytes.split_off(data.start + data.len().next_multiple_of(4) + tag);
+        pdus.push(core::mem::replace(&mut bytes, rest));
+    }
+    pdus
 }
 
 /// CDBs other than READ (10) and WRITE (10) that the layer above supports: less data than requested, more,

@@ -69,7 +69,7 @@ fn residuals_and_sense_are_reported() {
 
 /// Random reads and writes, each at an address of its own so that their order does not matter, checked at the
 /// end.
-fn work(seed: u64, pair: &mut Pair, rng: &mut Rng, count: u32, span: Duration) {
+pub(super) fn work(seed: u64, pair: &mut Pair, rng: &mut Rng, count: u32, span: Duration) {
     let mut expected = pair.medium.clone();
     let mut reads = Vec::new();
     let mut writes = Vec::new();
@@ -117,7 +117,7 @@ fn work(seed: u64, pair: &mut Pair, rng: &mut Rng, count: u32, span: Duration) {
     assert_eq!(pair.session.stats().bugs, 0);
 }
 
-fn random_keys(rng: &mut Rng) -> KeyPolicy {
+pub(super) fn random_keys(rng: &mut Rng) -> KeyPolicy {
     let digests = [
         DigestPolicy::PreferCrc32c,
         DigestPolicy::PreferNone,
@@ -399,6 +399,7 @@ fn ten_thousand_targets_are_discovered() {
 fn chap_proves_both_sides_or_ends_the_session_for_good() {
     let policy = |own: Option<&[u8]>| crate::login::directory::AuthPolicy {
         allows_none: false,
+        opaque: false,
         chap: crate::chap::Algorithms::ALL,
         own: own.map(|own| crate::chap::Credentials {
             name: "target".into(),
@@ -462,7 +463,7 @@ fn level_2_survives_cut_connections_and_the_caller_notices_nothing() {
     let (mut cut, mut reassigned) = (0, 0);
     for seed in 0..40 {
         let connections = 1 + u16::try_from(seed % 4).unwrap();
-        let faults = Faults { flips_up: 10, flips_down: 10, cuts: 20_000, budget: 12 };
+        let faults = Faults { flips_up: 10, flips_down: 10, cuts: 20_000, budget: 12, ..Faults::default() };
         let mut pair = faulty(seed, 2, connections, faults);
         let mut rng = Rng::from_seed(seed);
         work(seed, &mut pair, &mut rng, 24, Duration::from_secs(60));

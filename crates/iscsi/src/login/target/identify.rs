@@ -3,15 +3,19 @@
 
 use alloc::string::{String, ToString};
 
+use security::Level;
+
 use super::super::directory::{
     AuthPolicy, ConnectionPath, Directory, DiscoveryAccess, Realm, SessionQuery, TargetAccess, TargetLookup,
 };
 use super::super::printable;
-use super::{Failure, Fixed, LoginEffect, LoginError, SessionKind, Sorted, login_effect};
+use super::{Failure, Fixed, LoginEffect, LoginError, SessionKind, Sorted};
+use crate::chap::Algorithms;
 use crate::keys::{Key, Role};
 use crate::name::{BadName, IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
 use crate::negotiate::negotiator::{LoginContext, Negotiator};
+use crate::opaque::METHOD;
 use crate::text::TextBuilder;
 
 /// The function that parses initiator names.
@@ -82,6 +86,7 @@ impl Identity {
         //# types.
         let group = named.map_or_else(|| directory.portal_group(via), |(_, group)| group);
         out.put(Key::TargetPortalGroupTag.name(), group.0.to_string());
+        let auth = auth.for_protection(keys.min_protection);
         let negotiator = Negotiator::new(Role::Target, keys, LoginContext::Discovery);
         let (kind, realm) = (SessionKind::Discovery { named }, Realm::Discovery);
         Ok(Self { initiator, alias: None, kind, realm, auth, negotiator })
@@ -115,7 +120,7 @@ impl Identity {
             alias: None,
             kind: SessionKind::Normal { target, name, portal_group },
             realm: Realm::Target(target),
-            auth,
+            auth: auth.for_protection(keys.min_protection),
             negotiator: Negotiator::new(Role::Target, KeyPolicy::default(), LoginContext::Leading),
         };
         let setting = identity.setting(fixed, directory)?;
@@ -171,12 +176,20 @@ impl Identity {
 }
 
 impl AuthPolicy {
+    /// Returns the policy without the methods that give a connection no keys, if it needs a protection.
+    fn for_protection(self, min_protection: Level) -> Self {
+        if min_protection == Level::None {
+            return self;
+        }
+        Self { allows_none: false, chap: Algorithms::NONE, own: None, opaque: self.opaque }
+    }
+
     /// Returns whether the target accepts the offered authentication method.
     pub(super) fn takes(&self, method: &[u8]) -> bool {
         match method {
             b"None" => self.allows_none,
             b"CHAP" => !self.chap.is_empty(),
-            _ => false,
+            method => self.opaque && method == METHOD.as_bytes(),
         }
     }
 
@@ -209,4 +222,34 @@ fn here(found: TargetLookup) -> Result<TargetAccess, Failure> {
         }
     };
     Err(why.into())
+}
+
+/// Determines the effect of the login on the set of sessions. The result can change until the login is
+/// complete, so this function is called again then.
+pub(super) fn login_effect(
+    query: &SessionQuery<'_>,
+    directory: &dyn Directory,
+) -> Result<LoginEffect, LoginError> {
+    //= rfc7143#section-11.12.6
+    //# The target MUST check the value presented with the first Login Request and act as specified in Section
+    //# 6.3.1.
+    let facts = directory.find_session(query);
+    if query.tsih == Tsih::NEW {
+        return Ok(facts.map_or(LoginEffect::NewSession, |facts| LoginEffect::ReinstatesSession(facts.tsih)));
+    }
+    let facts = facts.ok_or(LoginError::NoSuchSession)?;
+    if query.target.is_some() && facts.portal_group != query.portal_group {
+        return Err(LoginError::OtherPortalGroup);
+    }
+    if facts.has_cid {
+        //= rfc7143#section-6.3.4
+        //# Targets MUST support opening a second connection even when they do not support
+        //# multiple connections in the Full Feature Phase if ErrorRecoveryLevel is 2 and SHOULD
+        //# support opening a second connection if ErrorRecoveryLevel is less than 2.
+        return Ok(LoginEffect::ReinstatesConnection(facts.tsih));
+    }
+    if facts.connections >= facts.parameters.max_connections {
+        return Err(LoginError::TooManyConnections);
+    }
+    Ok(LoginEffect::AddsConnection(facts.tsih))
 }

@@ -1,11 +1,13 @@
 use super::super::key_rules::KeyRules;
 use super::super::{DigestPolicy, KeyPolicy};
 use super::*;
+use crate::aead::AeadDigest;
 use crate::login::Stage;
 use crate::text::parse;
 use alloc::format;
 use alloc::vec;
 use base::rng::Rng;
+use security::Level;
 
 /// Passes `text` (pairs divided by spaces) to `negotiator` and returns its answers in the same form.
 fn say(negotiator: &mut Negotiator, text: &str) -> Result<String, BadNegotiation> {
@@ -367,6 +369,9 @@ fn any_policy(rng: &mut Rng) -> KeyPolicy {
     KeyPolicy {
         header_digest: digest(rng),
         data_digest: digest(rng),
+        aead_digests: &AeadDigest::ALL[usize::try_from(rng.below(5)).unwrap()..],
+        min_protection: [Level::None, Level::Integrity, Level::Encrypt]
+            [usize::try_from(rng.below(12)).unwrap().saturating_sub(9)],
         max_connections: short(rng, 65_536),
         initial_r2t: rng.chance(1, 2),
         immediate_data: rng.chance(1, 2),
@@ -387,12 +392,30 @@ fn any_policy(rng: &mut Rng) -> KeyPolicy {
 
 #[test]
 fn no_values_make_the_exchange_panic() {
-    let values =
-        ["", "Yes", "No", "0", "512", "16777215", "0xffffffffffffffff", "CRC32C,None", "Reject", "~"];
+    let (one, other) = (AeadDigest::ALL[0].name(), AeadDigest::ALL[1].name());
+    let aead = format!("{one},CRC32C,{other}");
+    let values = [
+        "",
+        "Yes",
+        "No",
+        "0",
+        "512",
+        "16777215",
+        "0xffffffffffffffff",
+        "CRC32C,None",
+        "Reject",
+        "~",
+        &aead,
+        one,
+        other,
+    ];
     for seed in 0..2000 {
         let mut rng = Rng::from_seed(seed);
         let role = if rng.chance(1, 2) { Role::Target } else { Role::Initiator };
         let mut negotiator = Negotiator::new(role, any_policy(&mut rng), LoginContext::Leading);
+        if rng.chance(1, 2) {
+            negotiator.permit_aead();
+        }
         if rng.chance(1, 2) {
             offers_of(&mut negotiator, rng.chance(1, 2));
         }
@@ -400,7 +423,7 @@ fn no_values_make_the_exchange_panic() {
             let mut text = vec![];
             for spec in &TABLE {
                 if rng.chance(1, 3) {
-                    let value = values[usize::try_from(rng.below(10)).unwrap()];
+                    let value = values[usize::try_from(rng.below(13)).unwrap()];
                     text.push(format!("{}={value}", spec.name));
                 }
             }
@@ -408,6 +431,91 @@ fn no_values_make_the_exchange_panic() {
         }
         if let Ok(done) = negotiator.finish() {
             assert!(done.session.first_burst_length <= done.session.max_burst_length, "seed {seed}");
+            let (header, data) = (done.connection.header_digest.aead(), done.connection.data_digest.aead());
+            assert_eq!(header, data, "seed {seed}");
         }
     }
+}
+
+/// Returns a negotiator whose connection has keys.
+fn with_keys(role: Role, min_protection: Level) -> Negotiator {
+    let policy = KeyPolicy { min_protection, ..modest() };
+    let mut negotiator = Negotiator::new(role, policy, LoginContext::Leading);
+    negotiator.permit_aead();
+    negotiator
+}
+
+#[test]
+fn an_aead_digest_answers_both_keys_of_one_text_or_none() {
+    //= iscsi-aead#section-5
+    //= type=test
+    //# A target takes the first AEAD digest of HeaderDigest that it supports and that DataDigest offers too,
+    //# for both keys; if there is none, it MUST choose for each key as if the AEAD digests were not offered.
+    let [a, b, c, _] = AeadDigest::ALL.map(AeadDigest::name);
+    for (offers, answers) in [
+        (format!("HeaderDigest={a},{b} DataDigest={a},{b}"), format!("HeaderDigest={a} DataDigest={a}")),
+        (format!("DataDigest={b},{a} HeaderDigest={a},{b}"), format!("DataDigest={a} HeaderDigest={a}")),
+        (format!("HeaderDigest={a},{b} DataDigest={c},{b}"), format!("HeaderDigest={b} DataDigest={b}")),
+        (format!("HeaderDigest=Y-x,{b} DataDigest=Y-x,{b}"), format!("HeaderDigest={b} DataDigest={b}")),
+        (
+            format!("HeaderDigest={a},None DataDigest={b},CRC32C"),
+            "HeaderDigest=None DataDigest=CRC32C".into(),
+        ),
+        (format!("HeaderDigest={a} DataDigest=CRC32C"), "HeaderDigest=Reject DataDigest=CRC32C".into()),
+        (format!("HeaderDigest={a},CRC32C"), "HeaderDigest=CRC32C".into()),
+    ] {
+        let mut target = with_keys(Role::Target, Level::None);
+        assert_eq!(say(&mut target, &offers), Ok(answers), "{offers}");
+        let done = target.finish().unwrap().connection;
+        assert_eq!(done.header_digest.aead(), done.data_digest.aead());
+    }
+    // The keys in two texts.
+    let mut target = with_keys(Role::Target, Level::None);
+    assert_eq!(say(&mut target, &format!("HeaderDigest={a},CRC32C")), Ok("HeaderDigest=CRC32C".into()));
+    assert_eq!(say(&mut target, &format!("DataDigest={a},CRC32C")), Ok("DataDigest=CRC32C".into()));
+}
+
+#[test]
+fn two_digests_of_which_one_is_an_aead_end_the_login() {
+    //= iscsi-aead#section-5
+    //= type=test
+    //# HeaderDigest and DataDigest MUST end as the same AEAD digest, or neither as one.
+    let [a, b, ..] = AeadDigest::ALL.map(AeadDigest::name);
+    for role in [Role::Initiator, Role::Target] {
+        for (header, data, mixed) in [
+            (a, a, false),
+            ("CRC32C", "None", false),
+            (a, "CRC32C", true),
+            ("None", a, true),
+            (a, b, true),
+            (a, "Reject", true),
+        ] {
+            let mut negotiator = with_keys(role, Level::None);
+            negotiator.offer(Key::HeaderDigest, &mut TextBuilder::new());
+            negotiator.offer(Key::DataDigest, &mut TextBuilder::new());
+            say(&mut negotiator, &format!("HeaderDigest={header} DataDigest={data}")).unwrap();
+            let end = negotiator.finish().map(|_| ());
+            let expected = if mixed { Err(BadNegotiation::AeadDigestsDiffer) } else { Ok(()) };
+            assert_eq!(end, expected, "{role:?} {header} {data}");
+        }
+    }
+}
+
+#[test]
+fn offers_begin_with_the_aead_digests_that_give_the_required_protection() {
+    let offer = |min_protection| {
+        let mut out = TextBuilder::new();
+        with_keys(Role::Initiator, min_protection).offer(Key::DataDigest, &mut out);
+        String::from_utf8(out.into_bytes()).unwrap()
+    };
+    let names = AeadDigest::ALL.map(AeadDigest::name);
+    assert_eq!(offer(Level::None), format!("DataDigest={},CRC32C,None\0", names.join(",")));
+    assert_eq!(offer(Level::Integrity), format!("DataDigest={}\0", names.join(",")));
+    assert_eq!(offer(Level::Encrypt), format!("DataDigest={}\0", names[..2].join(",")));
+    let keyless = KeyPolicy { min_protection: Level::Encrypt, ..modest() };
+    let mut keyless = Negotiator::new(Role::Initiator, keyless, LoginContext::Leading);
+    let mut out = TextBuilder::new();
+    keyless.offer(Key::DataDigest, &mut out);
+    assert!(out.is_empty(), "it offers nothing below the protection");
+    assert_eq!(keyless.finish().map(|_| ()), Err(BadNegotiation::NoAgreement(Key::HeaderDigest)));
 }

@@ -2,6 +2,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 use core::net::SocketAddr;
@@ -10,6 +11,7 @@ use base::buffer::{Bytes, DataList, Pool};
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
+use security::opaque::PasswordRecord;
 use transport::command::TaskAttribute;
 use transport::target::{Command, Finish, TargetTransport, TaskRef};
 use transport::task_management::TmfFunction;
@@ -55,6 +57,10 @@ pub(super) struct Names {
     pub(super) targets: Vec<IscsiName>,
     /// Whether every target has reached its session limit.
     pub(super) full: bool,
+    /// The authentication that targets require.
+    pub(super) auth: AuthPolicy,
+    /// The record of the password of every user.
+    pub(super) record: Option<Arc<PasswordRecord>>,
 }
 
 impl Directory for Names {
@@ -65,7 +71,7 @@ impl Directory for Names {
                     target: TargetId(u32::try_from(at).unwrap()),
                     portal_group: PortalGroupTag(1),
                     alias: None,
-                    auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
+                    auth: self.auth.clone(),
                     keys: self.keys.clone(),
                 })
             }
@@ -82,6 +88,10 @@ impl Directory for Names {
 
     fn chap_secret(&self, _: Realm, _: &IscsiName, _: &str) -> Option<Secret> {
         None
+    }
+
+    fn password_record(&self, _: Realm, _: &IscsiName, _: &str) -> Option<Arc<PasswordRecord>> {
+        self.record.clone()
     }
 
     fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionInfo> {
@@ -163,6 +173,8 @@ impl World {
                 keys,
                 targets: [IscsiName::parse(TARGET.as_bytes()).unwrap()].into(),
                 full: false,
+                auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
+                record: None,
             },
             now: Instant(1_000_000_000),
             pool,

@@ -23,7 +23,7 @@ fn bars(cells: &[&CellSamples]) -> Option<Plot> {
     (!series.is_empty()).then(|| Plot {
         caption: format!("Throughput by digests: {}, depth {}, {}", first.path(), first.depth, first.mix),
         kind: PlotKind::Bars,
-        x: Axis { label: "block length".to_owned(), names, ..Axis::default() },
+        x: Axis { label: "block length".to_owned(), unit: "bytes".to_owned(), names, ..Axis::default() },
         y: Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() },
         series,
     })
@@ -68,16 +68,21 @@ fn lines(cells: &[&CellSamples]) -> Option<Plot> {
     has_lines.then(|| Plot {
         caption: format!("Change of throughput by both digests: {path}"),
         kind: PlotKind::Lines,
-        x: Axis { label: "queue depth".to_owned(), logarithmic: true, ..Axis::default() },
+        x: Axis {
+            label: "queue depth".to_owned(),
+            unit: "commands".to_owned(),
+            logarithmic: true,
+            ..Axis::default()
+        },
         y: Axis { label: "change of throughput".to_owned(), unit: "%".to_owned(), ..Axis::default() },
         series,
     })
 }
 
-/// Groups the workloads that are alike, in the order of the plan.
+/// Groups the workloads at a load of 100 % that are alike, in the order of the plan.
 fn groups(measured: &Measured, alike: impl Fn(&Cell, &Cell) -> bool) -> Vec<Vec<&CellSamples>> {
     let mut groups: Vec<Vec<&CellSamples>> = Vec::new();
-    for samples in &measured.cells {
+    for samples in measured.full_load() {
         let known = groups
             .iter_mut()
             .find(|group| group.first().is_some_and(|first| alike(&first.cell, &samples.cell)));

@@ -23,7 +23,7 @@ pub(super) fn throughput(measured: &Measured, costs: &[Cost]) -> Vec<Table> {
         ("both", "%"),
         ("significant", ""),
     ];
-    by_path(measured, "Throughput, and its change by digests", &titles, |samples| {
+    by_path(measured.full_load(), "Throughput, and its change by digests", &titles, |samples| {
         let base = values(samples, Digests::None, measured, |sample| Some(sample.throughput));
         let limit = link_limit(&samples.cell, measured);
         let reached = estimate(&samples.values(Digests::None, |sample| Some(sample.throughput))).value;
@@ -67,14 +67,19 @@ pub(super) fn latency(measured: &Measured) -> Vec<Table> {
     ];
     let percentiles: [fn(&Sample) -> Option<f64>; 3] =
         [|sample| Some(sample.p50), |sample| Some(sample.p99), |sample| sample.p999];
-    by_path(measured, "Latency", &titles, |samples| {
+    by_path(measured.full_load(), "Latency", &titles, |samples| {
         let both = |of| [Digests::None, Digests::Both].map(|digests| values(samples, digests, measured, of));
         percentiles.into_iter().flat_map(both).collect()
     })
 }
 
-/// Returns a table for each path with the processor time without digests and what both add.
-pub(super) fn processor_time(measured: &Measured) -> Vec<Table> {
+/// Returns a table for each path with the processor time without digests and what both add, for some of the
+/// workloads.
+pub(super) fn processor_time<'a>(
+    measured: &Measured,
+    workloads: impl Iterator<Item = &'a CellSamples>,
+    caption: &str,
+) -> Vec<Table> {
     let titles = [
         ("workload", ""),
         ("initiator, none", "s/GiB"),
@@ -86,7 +91,7 @@ pub(super) fn processor_time(measured: &Measured) -> Vec<Table> {
     ];
     let ends: [fn(&Sample) -> Option<f64>; 2] =
         [|sample| Some(sample.initiator_cpu), |sample| sample.target_cpu];
-    by_path(measured, "Processor time for each GiB", &titles, |samples| {
+    by_path(workloads, caption, &titles, |samples| {
         let end = |of: fn(&Sample) -> Option<f64>| {
             let [none, both] =
                 [Digests::None, Digests::Both].map(|digests| values(samples, digests, measured, of));
@@ -98,14 +103,14 @@ pub(super) fn processor_time(measured: &Measured) -> Vec<Table> {
 }
 
 /// Returns a table for each path; `row` gives the cells behind the workload's name.
-fn by_path(
-    measured: &Measured,
+pub(super) fn by_path<'a>(
+    workloads: impl Iterator<Item = &'a CellSamples>,
     caption: &str,
     titles: &[(&str, &str)],
     row: impl Fn(&CellSamples) -> Vec<Cell>,
 ) -> Vec<Table> {
     let mut tables: Vec<(String, Table)> = Vec::new();
-    for samples in &measured.cells {
+    for samples in workloads {
         let path = samples.cell.path();
         let mut cells = vec![Cell::Text(samples.cell.workload())];
         cells.extend(row(samples));
@@ -130,7 +135,7 @@ fn columns(titles: &[(&str, &str)]) -> Vec<Column> {
     titles.iter().map(column).collect()
 }
 
-fn values(
+pub(super) fn values(
     samples: &CellSamples,
     digests: Digests,
     measured: &Measured,
@@ -140,7 +145,7 @@ fn values(
     if values.is_empty() { absent(digests, measured) } else { Cell::Estimate(estimate(&values)) }
 }
 
-fn change_cell(change: Option<&Change>, digests: Digests, measured: &Measured) -> Cell {
+pub(super) fn change_cell(change: Option<&Change>, digests: Digests, measured: &Measured) -> Cell {
     let Some(change) = change.filter(|change| change.percent.is_finite()) else {
         return absent(digests, measured);
     };
@@ -157,7 +162,7 @@ fn absent(digests: Digests, measured: &Measured) -> Cell {
     Cell::Absent(text.to_owned())
 }
 
-fn finite(value: f64) -> Cell {
+pub(super) fn finite(value: f64) -> Cell {
     if value.is_finite() { Cell::Number(value) } else { Cell::Absent(NOT_MEASURED.to_owned()) }
 }
 
@@ -205,11 +210,10 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
 
 /// Returns our workloads with the published block length and mix, or those with reads only.
 fn nearest(measured: &Measured) -> impl Iterator<Item = &CellSamples> {
-    let has_half = measured.cells.iter().any(|samples| samples.cell.mix == Mix(50));
+    let has_half = measured.full_load().any(|samples| samples.cell.mix == Mix(50));
     let mix = if has_half { Mix(50) } else { Mix(100) };
     measured
-        .cells
-        .iter()
+        .full_load()
         .filter(move |samples| samples.cell.block == PUBLISHED_BLOCK && samples.cell.mix == mix)
 }
 

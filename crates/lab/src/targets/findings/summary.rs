@@ -1,9 +1,10 @@
 //! The answer in sentences.
 
+use super::{digests, idle_sessions};
 use crate::plan::Mix;
 use crate::report::number::Short;
 use crate::statistics::estimate;
-use crate::targets::comparison::{Comparison, ratios};
+use crate::targets::comparison::{Comparison, DigestCost, ratios};
 use crate::targets::samples::{Fate, Measured, TargetSamples};
 use crate::text::{counted, joined, percent};
 
@@ -12,11 +13,13 @@ const COST_BLOCK: u32 = 4 << 10;
 const COST_DEPTH: u32 = 32;
 
 /// Answers the question, in sentences.
-pub(super) fn summary(measured: &Measured, list: &[Comparison]) -> Vec<String> {
+pub(super) fn summary(measured: &Measured, list: &[Comparison], costs: &[DigestCost]) -> Vec<String> {
     let mut sentences = vec![answer(measured, list)];
     sentences.extend(others_faster(measured, list));
     sentences.extend(overall(measured, list));
     sentences.extend(processor_time(measured));
+    sentences.extend(digests::sentence(measured, costs));
+    sentences.extend(idle_sessions::sentence(measured));
     sentences.extend(conformance(measured));
     sentences.extend(measured.targets.iter().filter_map(failure));
     sentences.extend(absent(measured));
@@ -45,13 +48,13 @@ fn answer(measured: &Measured, list: &[Comparison]) -> String {
     let open = workloads.len() - fastest - slower;
     if open == workloads.len() {
         return format!(
-            "Of {names}, none is significantly faster or slower than targe with any of {all}: measure more rounds, on a \
+            "This run is too uncertain to tell which of {names} is faster, with any of {all}: measure more rounds, on a \
              machine that does nothing else."
         );
     }
     let open = match open {
         0 => String::new(),
-        open => format!(" With {open}, the difference to the fastest other target is not significant."),
+        open => format!(" With {open}, the difference to the fastest other target may be chance."),
     };
     format!(
         "Of {names}, targe is the fastest with {fastest} of {all}, and another target is faster with {slower}.{open}"
@@ -70,7 +73,7 @@ fn others_faster(measured: &Measured, list: &[Comparison]) -> Vec<String> {
         // From ours to the other one.
         let other = |change: f64| 100.0 * (1.0 / (1.0 + change / 100.0) - 1.0);
         Some(format!(
-            "{} is {} % faster than targe with {} (95 % CI {} to {} %).",
+            "{} is {} % faster than targe with {} (95 % confidence interval: {} to {} %).",
             comparison.other,
             percent(other(comparison.change.percent)),
             workload.name(),
@@ -116,7 +119,7 @@ fn processor_time(measured: &Measured) -> Option<String> {
     let costs: Vec<String> = measured.measured().filter_map(cost).collect();
     (!costs.is_empty()).then(|| {
         format!(
-            "A command of {} takes this processor time of the target: {}.",
+            "Processor time that the target needs for each command, {}: {}.",
             workload.name(),
             joined(&costs)
         )
@@ -131,7 +134,7 @@ fn conformance(measured: &Measured) -> Option<String> {
     };
     let scores: Vec<String> = measured.targets.iter().filter_map(score).collect();
     (!scores.is_empty())
-        .then(|| format!("Conformance cases passed, of those that apply: {}.", joined(&scores)))
+        .then(|| format!("Tests of the iSCSI standards passed, of those that apply: {}.", joined(&scores)))
 }
 
 fn failure(target: &TargetSamples) -> Option<String> {

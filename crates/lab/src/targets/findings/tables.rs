@@ -3,11 +3,11 @@
 use crate::plan::Mix;
 use crate::report::{Cell, Column, Estimate, Table};
 use crate::statistics::{Change, estimate};
-use crate::targets::comparison::Comparison;
-use crate::targets::plan::TargetsPlan;
+use crate::targets::comparison::{Comparison, processor_ratios};
+use crate::targets::plan::{TargetsPlan, Workload};
 use crate::targets::samples::{Fate, Measured, Sample, TargetSamples, mebibytes};
 
-const NOT_MEASURED: &str = "not measured";
+pub(super) const NOT_MEASURED: &str = "not measured";
 const NOT_ATTRIBUTABLE: &str = "in the kernel, not attributable";
 
 /// Returns who was there.
@@ -84,12 +84,29 @@ pub(super) fn latency(measured: &Measured) -> Vec<Table> {
     percentiles.map(table).into()
 }
 
-/// Returns the processor time of the targets.
+/// Returns the processor time of the targets, and that of the others as multiples of ours.
 pub(super) fn processor_time(measured: &Measured) -> Vec<Table> {
     let caption = "Processor time of the target for each command";
-    vec![by_target(measured, caption, "µs", |target, at| {
+    let mut tables = vec![by_target(measured, caption, "µs", |target, at| {
         attributed(target, values(target, at, |sample| sample.target_cpu))
-    })]
+    })];
+    let others: Vec<&TargetSamples> = measured.measured().filter(|target| !target.is_ours()).collect();
+    let Some(ours) = measured.ours().filter(|_| !others.is_empty()) else { return tables };
+    let mut columns = vec![Column { title: "workload".to_owned(), unit: String::new() }];
+    let titles = others.iter().map(|other| other.title().to_owned());
+    columns.extend(titles.map(|title| Column { title, unit: "times targe".to_owned() }));
+    let row = |(at, workload): (usize, &Workload)| {
+        let cell = |other: &&TargetSamples| {
+            let ratios = processor_ratios(ours, other, at);
+            let absent = || attributed(other, Cell::Absent(NOT_MEASURED.to_owned()));
+            if ratios.is_empty() { absent() } else { Cell::Estimate(estimate(&ratios)) }
+        };
+        std::iter::once(Cell::Text(workload.name())).chain(others.iter().map(cell)).collect()
+    };
+    let rows = measured.workloads.iter().enumerate().map(row).collect();
+    let caption = "Processor time of another target for each command, as a multiple of that of targe";
+    tables.push(Table { caption: caption.to_owned(), columns, rows });
+    tables
 }
 
 /// Returns the system calls and context switches.
@@ -149,26 +166,30 @@ pub(super) fn conformance(plan: &TargetsPlan, measured: &Measured) -> Vec<Table>
     vec![Table { caption: format!("Verdicts of conformance cases ({cases})"), columns, rows }]
 }
 
-/// Returns what limits the client.
+/// Returns the bare echo with each target beside it, and what limits the client.
 pub(super) fn client(measured: &Measured) -> Vec<Table> {
-    let fastest = |at: usize| {
-        let median = |target: &TargetSamples| estimate(&target.values(at, |sample| Some(sample.iops))).value;
-        measured.measured().map(median).filter(|rate| rate.is_finite()).reduce(f64::max)
+    let echo =
+        |at: usize| measured.echoes.get(at).filter(|rates| !rates.is_empty()).map(|rates| estimate(rates));
+    let row = |(at, workload): (usize, &Workload)| {
+        let echo = echo(at);
+        let share = |target: &TargetSamples| {
+            let rate = estimate(&target.values(at, |sample| Some(sample.iops))).value;
+            number(echo.map(|echo| 100.0 * rate / echo.value))
+        };
+        let bare = echo.map_or_else(|| Cell::Absent(NOT_MEASURED.to_owned()), Cell::Estimate);
+        let mut row = vec![Cell::Text(workload.name()), bare];
+        row.extend(measured.measured().map(share));
+        row
     };
-    let row = |at: usize, name: String| {
-        let echo = measured.echoes.get(at).filter(|rates| !rates.is_empty()).map(|rates| estimate(rates));
-        let fastest = fastest(at);
-        let share = fastest.zip(echo).map(|(fastest, echo)| 100.0 * fastest / echo.value);
-        let echo = echo.map_or_else(|| Cell::Absent(NOT_MEASURED.to_owned()), Cell::Estimate);
-        vec![Cell::Text(name), echo, number(fastest), number(share)]
-    };
-    let mut columns = columns(&["workload", "bare echo", "fastest target", "of the echo"]);
-    for (column, unit) in columns.iter_mut().zip(["", "1/s", "1/s", "%"]) {
-        column.unit = unit.to_owned();
-    }
-    let rows = measured.workloads.iter().enumerate().map(|(at, workload)| row(at, workload.name())).collect();
+    let mut columns = vec![
+        Column { title: "workload".to_owned(), unit: String::new() },
+        Column { title: "bare echo".to_owned(), unit: "1/s".to_owned() },
+    ];
+    let titles = measured.measured().map(|target| target.title().to_owned());
+    columns.extend(titles.map(|title| Column { title, unit: "% of the echo".to_owned() }));
+    let rows = measured.workloads.iter().enumerate().map(row).collect();
     vec![
-        Table { caption: "The bare echo, and the fastest target beside it".to_owned(), columns, rows },
+        Table { caption: "The bare echo, and each target beside it".to_owned(), columns, rows },
         by_target(measured, "Processors that the client uses", "", |target, at| {
             values(target, at, |sample| Some(sample.client_busy))
         }),
@@ -225,15 +246,18 @@ fn by_target(
     columns.extend(
         measured.measured().map(|target| Column { title: target.title().to_owned(), unit: unit.to_owned() }),
     );
-    let row = |(at, workload): (usize, &crate::targets::Workload)| {
-        let cells = measured.measured().map(|target| cell(target, at));
+    let row = |(at, workload): (usize, &Workload)| {
+        let cells = measured.measured().map(|target| match target.refusal(workload.digests) {
+            Some(why) => Cell::Absent(format!("{NOT_MEASURED}: {why}")),
+            None => cell(target, at),
+        });
         std::iter::once(Cell::Text(workload.name())).chain(cells).collect()
     };
     let rows = measured.workloads.iter().enumerate().map(row).collect();
     Table { caption: caption.to_owned(), columns, rows }
 }
 
-fn columns(titles: &[&str]) -> Vec<Column> {
+pub(super) fn columns(titles: &[&str]) -> Vec<Column> {
     titles.iter().map(|title| Column { title: (*title).to_owned(), unit: String::new() }).collect()
 }
 
@@ -242,7 +266,7 @@ fn values(target: &TargetSamples, workload: usize, of: impl Fn(&Sample) -> Optio
     if values.is_empty() { Cell::Absent(NOT_MEASURED.to_owned()) } else { Cell::Estimate(estimate(&values)) }
 }
 
-fn number(value: Option<f64>) -> Cell {
+pub(super) fn number(value: Option<f64>) -> Cell {
     let finite = value.filter(|value| value.is_finite());
     finite.map_or_else(|| Cell::Absent(NOT_MEASURED.to_owned()), Cell::Number)
 }
@@ -255,7 +279,7 @@ fn attributed(target: &TargetSamples, cell: Cell) -> Cell {
     }
 }
 
-fn change_cell(change: Option<&Change>) -> Cell {
+pub(super) fn change_cell(change: Option<&Change>) -> Cell {
     let Some(change) = change.filter(|change| change.percent.is_finite()) else {
         return Cell::Absent(NOT_MEASURED.to_owned());
     };

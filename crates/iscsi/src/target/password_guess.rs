@@ -1,0 +1,75 @@
+//! The response that permits a try of a password: it waits for the rate limit, and the try counts as failed
+//! until the password is proven.
+
+use alloc::boxed::Box;
+
+use base::state_machine::ConnId;
+use base::time::Instant;
+
+use super::connection::{index, source};
+use super::engine::Engine;
+use super::guess_limit::PasswordGuess;
+use super::protocol_error::ProtocolError;
+use super::timer::{Owner, Timer};
+use crate::login::{Guess, LoginResponse};
+
+impl Engine {
+    /// Sends the response that permits a try of a password, now or when the rate limit permits it.
+    pub(super) fn request_guess(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        guess: Guess,
+        response: LoginResponse,
+    ) -> Result<(), ProtocolError> {
+        self.permit_guess(now, conn, guess, now, response)
+    }
+
+    /// Handles the timer of a response that waits for the rate limit.
+    pub(super) fn on_guess_timer(&mut self, now: Instant, conn: ConnId) {
+        let Some(connection) = self.conn_mut(conn) else { return };
+        match connection.guess.take().map(|guess| *guess) {
+            Some(PasswordGuess::Waiting { guess, since, response }) => {
+                if let Err(why) = self.permit_guess(now, conn, guess, since, response) {
+                    self.drop_connection(conn, why);
+                }
+            }
+            other => connection.guess = other.map(Box::new),
+        }
+    }
+
+    fn permit_guess(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        guess: Guess,
+        since: Instant,
+        response: LoginResponse,
+    ) -> Result<(), ProtocolError> {
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return Err(ProtocolError::impossible());
+        };
+        match self.guesses.begin(now, since, &guess, source(connection.via.peer)) {
+            Ok(permit) => {
+                connection.guess = Some(Box::new(PasswordGuess::Permitted(permit)));
+                self.login_response(conn, response)
+            }
+            Err(wait) => {
+                connection.guess = Some(Box::new(PasswordGuess::Waiting { guess, since, response }));
+                let due = now.after(wait);
+                self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Guess, due);
+                Ok(())
+            }
+        }
+    }
+
+    /// Records that a try of a password succeeded or failed, if there is one on the connection.
+    pub(super) fn end_guess(&mut self, now: Instant, conn: ConnId, is_right: bool) {
+        let Some(guess) = self.conn_mut(conn).and_then(|connection| connection.guess.take()) else { return };
+        match *guess {
+            PasswordGuess::Permitted(permit) if is_right => self.guesses.right(now, &permit),
+            PasswordGuess::Permitted(permit) => self.guesses.wrong(now, &permit),
+            PasswordGuess::Waiting { .. } => {}
+        }
+    }
+}

@@ -10,6 +10,7 @@
 
 mod calibration;
 mod checksum_offload;
+mod echo;
 mod link;
 mod namespace;
 mod netlink;
@@ -18,9 +19,11 @@ mod relay;
 mod tests;
 mod traffic;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpStream};
 
-pub use calibration::{Calibration, Echo, echo_rate, write_echo_rate};
+pub use calibration::Calibration;
+pub use echo::{Echo, echo_rate, write_echo_rate};
+pub(crate) use echo::{EchoPlan, Exchange, echo};
 pub use namespace::Namespace;
 pub use relay::Relay;
 pub use traffic::{BareFrames, OtherTraffic, frame_rate, packets_sent};
@@ -132,6 +135,27 @@ impl Bed {
     /// Returns the target's host.
     pub const fn target(&self) -> &Namespace {
         &self.target
+    }
+
+    /// Gives each host a further address, at which the link alone does not reach it: the end of a tunnel.
+    ///
+    /// # Errors
+    /// [`LabError::System`]
+    pub(crate) fn add_addresses(&self, initiator: Ipv4Addr, target: Ipv4Addr) -> Result<(), LabError> {
+        for (host, address) in [(&self.initiator, initiator), (&self.target, target)] {
+            link::add_address(host.route(), address)
+                .map_err(|why| namespace::system("add an address to a host", why))?;
+        }
+        Ok(())
+    }
+
+    /// Connects the initiator's host to an address of the target's. Returns the initiator's end and the
+    /// target's; a call that takes too long fails.
+    ///
+    /// # Errors
+    /// [`LabError::System`]
+    pub(crate) fn connect(&self, address: Ipv4Addr) -> Result<(TcpStream, TcpStream), LabError> {
+        calibration::connected_at(self, address)
     }
 
     /// Measures the rates of bare TCP streams through the link.

@@ -13,6 +13,7 @@
 //! * [`signature`](mod@signature) finds out whether a disk holds a file system or a partition table.
 //! * [`corrupter`] damages exactly one PDU at a time and knows what it did.
 //! * [`risk`] measures what becomes of damaged PDUs with and without digests.
+//! * [`security`](mod@security) measures what encryption costs, in several layers.
 //! * [`targets`] compares targets side by side.
 //! * [`target_process`] starts a target as a child process, measures it, and ends it.
 //! * [`experiment`] is what experiments have in common, [`plan`] what their plans can name, and [`report`]
@@ -33,6 +34,7 @@ pub mod plan;
 pub mod proxy;
 pub mod report;
 pub mod risk;
+pub mod security;
 pub mod signature;
 pub mod statistics;
 pub mod target_process;

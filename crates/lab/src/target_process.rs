@@ -24,6 +24,7 @@ use crate::experiment::LabError;
 
 pub use directory::PrivateDirectory;
 pub use served::{ServedTarget, encrypted_group};
+pub(crate) use usage::{SplitTime, split_time};
 pub use usage::{ThreadSwitches, processor_time, voluntary_switches};
 
 use messages::Messages;

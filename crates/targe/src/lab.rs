@@ -6,6 +6,7 @@ mod experiment;
 mod hyperscsi;
 mod output;
 mod risk;
+mod security;
 mod targets;
 mod wire;
 
@@ -40,6 +41,8 @@ enum Instrument {
     Proxy(ProxyArgs),
     /// Damage iSCSI PDUs, and count what digests detect and what stays silent
     Risk(risk::RiskArgs),
+    /// Measure what encryption costs: TLS 1.3, AEAD records and IPsec; needs root
+    Security(security::SecurityArgs),
     /// Compare targe with other targets on this machine: speed, cost and conformance
     Targets(targets::TargetsArgs),
     /// Forward frames between two Ethernet interfaces and drop, duplicate, reorder and corrupt them
@@ -80,6 +83,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
         Instrument::Hyperscsi(args) => hyperscsi::run(args),
         Instrument::Proxy(args) => proxy(args),
         Instrument::Risk(args) => risk::run(args),
+        Instrument::Security(args) => security::run(args),
         Instrument::Targets(args) => targets::run(args),
         Instrument::Wire(args) => wire::run(args),
     }

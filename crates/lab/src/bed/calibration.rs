@@ -1,9 +1,7 @@
-//! The bare limits of a path: the rate of TCP streams without iSCSI, and the rate at which a server that does
-//! nothing else answers requests.
+//! The rate of TCP streams without iSCSI.
 
-use std::convert::Infallible;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::namespace::system;
@@ -12,16 +10,13 @@ use crate::experiment::LabError;
 use crate::machine::with_idle_percent;
 
 /// The bytes of one send or receive call of a stream.
-const CHUNK: usize = 256 << 10;
+pub(super) const CHUNK: usize = 256 << 10;
 
 /// The time before a stream is measured, in which TCP finds its window.
-const WARMUP: Duration = Duration::from_millis(300);
-
-/// The bytes of a request: the basic header segment of a PDU.
-const REQUEST_LEN: usize = 48;
+pub(super) const WARMUP: Duration = Duration::from_millis(300);
 
 /// How long one call may take before the measurement is given up.
-const STALL_MAX: Duration = Duration::from_secs(10);
+pub(super) const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// What the link carries without iSCSI.
 #[derive(Clone, Copy, Debug)]
@@ -47,15 +42,6 @@ impl Calibration {
     }
 }
 
-/// The rate of a bare echo: requests of 48 bytes, answered with blocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Echo {
-    /// Answers per second.
-    pub per_second: f64,
-    /// The mean time from a request to its answer with this many requests under way, in microseconds.
-    pub latency_us: f64,
-}
-
 pub(super) fn calibrate(bed: &Bed, seconds: f64) -> Result<Calibration, LabError> {
     let span = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1));
     let (initiator, target) = connected(bed)?;
@@ -67,10 +53,14 @@ pub(super) fn calibrate(bed: &Bed, seconds: f64) -> Result<Calibration, LabError
     Ok(Calibration { to_target: to_target?, to_initiator: to_initiator?, expected, idle_percent })
 }
 
-/// Connects the hosts of a bed. A socket stays in the namespace in which it was made, whichever thread uses
-/// it. Returns the initiator's end and the target's.
 fn connected(bed: &Bed) -> Result<(TcpStream, TcpStream), LabError> {
-    let bind = || TcpListener::bind((TARGET_ADDRESS, 0)).and_then(|made| Ok((made.local_addr()?, made)));
+    connected_at(bed, TARGET_ADDRESS)
+}
+
+/// Connects the initiator's host to an address of the target's. A socket stays in the namespace in which it
+/// was made, whichever thread uses it. Returns the initiator's end and the target's.
+pub(super) fn connected_at(bed: &Bed, address: Ipv4Addr) -> Result<(TcpStream, TcpStream), LabError> {
+    let bind = || TcpListener::bind((address, 0)).and_then(|made| Ok((made.local_addr()?, made)));
     let (address, listener) = bed.target.run(bind)?.map_err(|why| system("listen on a bed", why))?;
     let connect = || TcpStream::connect_timeout(&address, STALL_MAX);
     let initiator = bed.initiator.run(connect)?.map_err(|why| system("connect over a bed", why))?;
@@ -114,7 +104,7 @@ fn receive(mut stream: TcpStream, span: Duration) -> io::Result<f64> {
 }
 
 /// Receives something; a signal of this process does not end the measurement.
-fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<u64> {
+pub(super) fn read_some(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<u64> {
     loop {
         match stream.read(buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -122,97 +112,5 @@ fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<u64> {
             Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
             Err(why) => return Err(why),
         }
-    }
-}
-
-/// Measures a bare echo between the hosts of a bed: the server answers each request of 48 bytes with a block,
-/// as a target answers a read, and the client keeps `depth` requests under way.
-///
-/// # Errors
-/// [`LabError::System`]
-pub fn echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Result<Echo, LabError> {
-    echo_of(bed, Exchange { request: REQUEST_LEN, answer: block }, depth, span)
-}
-
-/// Measures a bare echo as [`echo_rate`] does, but each request brings a block and is answered with 48 bytes,
-/// as a write is.
-///
-/// # Errors
-/// [`LabError::System`]
-pub fn write_echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) -> Result<Echo, LabError> {
-    echo_of(bed, Exchange { request: REQUEST_LEN + block, answer: REQUEST_LEN }, depth, span)
-}
-
-/// The lengths of a request and of its answer, in bytes.
-#[derive(Clone, Copy)]
-struct Exchange {
-    request: usize,
-    answer: usize,
-}
-
-fn echo_of(bed: &Bed, exchange: Exchange, depth: usize, span: Duration) -> Result<Echo, LabError> {
-    let (initiator, target) = connected(bed)?;
-    let rate = std::thread::scope(|scope| {
-        let serving = scope.spawn(move || answer_requests(target, exchange));
-        let rate = request_answers(initiator, exchange, depth, span);
-        let _ = serving.join();
-        rate
-    });
-    let per_second = rate.map_err(|why| system("measure a bare echo", why))?;
-    let in_flight = to_f64(u64::try_from(depth).unwrap_or(u64::MAX));
-    Ok(Echo { per_second, latency_us: in_flight / per_second.max(f64::MIN_POSITIVE) * 1e6 })
-}
-
-fn answer_requests(mut stream: TcpStream, exchange: Exchange) -> io::Result<Infallible> {
-    let answer = vec![0x5a; exchange.answer];
-    let (mut requests, mut partial) = (vec![0; CHUNK], 0);
-    loop {
-        // The client closes the connection at the end.
-        partial += usize::try_from(read_some(&mut stream, &mut requests)?).unwrap_or(0);
-        for _ in 0..partial / exchange.request {
-            stream.write_all(&answer)?;
-        }
-        partial %= exchange.request;
-    }
-}
-
-/// Returns the answers per second. The client owns the stream: it closes when the measurement ends.
-fn request_answers(
-    mut stream: TcpStream,
-    Exchange { request, answer }: Exchange,
-    depth: usize,
-    span: Duration,
-) -> io::Result<f64> {
-    // Short requests are sent many at a time.
-    let at_once = (CHUNK / request).clamp(1, depth);
-    let requests = vec![0; request * at_once];
-    let send = |stream: &mut TcpStream, mut count: usize| {
-        while count > 0 {
-            let now = count.min(at_once);
-            stream.write_all(requests.get(..request * now).unwrap_or(&requests))?;
-            count -= now;
-        }
-        io::Result::Ok(())
-    };
-    send(&mut stream, depth)?;
-    let mut buffer = vec![0; answer.max(CHUNK)];
-    let (mut pending, mut answers, mut start) = (0, 0, None);
-    let warm = Instant::now() + WARMUP.min(span);
-    loop {
-        pending += usize::try_from(read_some(&mut stream, &mut buffer)?).unwrap_or(0);
-        let whole = pending / answer;
-        pending %= answer;
-        let now = Instant::now();
-        match start {
-            None => start = (now >= warm).then_some(now),
-            Some(start) => {
-                answers += u64::try_from(whole).unwrap_or(0);
-                let elapsed = now - start;
-                if elapsed >= span {
-                    return Ok(to_f64(answers) / elapsed.as_secs_f64());
-                }
-            }
-        }
-        send(&mut stream, whole)?;
     }
 }

@@ -67,6 +67,7 @@ const LINK_NAME: &str = "eth0";
 /// The interfaces of a host between two others: to the initiator's, and to the target's.
 pub(super) const RELAY_PORTS: [&str; 2] = ["eth0", "eth1"];
 const PREFIX_LEN: u8 = 24;
+const HOST_PREFIX_LEN: u8 = 32;
 
 /// The segments that TCP may hand to an interface in one piece: the kernel's default, and where a shaper is
 /// to see frames of the link's MTU.
@@ -159,6 +160,15 @@ fn configure(route: &RouteSocket, address: Ipv4Addr) -> io::Result<()> {
     route
         .request(prefix_route(address, Some("cubic")))
         .or_else(|_| route.request(prefix_route(address, None)))
+}
+
+/// Adds an address to the loopback interface: packets to it are accepted from everywhere.
+pub(super) fn add_address(route: &RouteSocket, address: Ipv4Addr) -> io::Result<()> {
+    let header = [&[AF_INET, HOST_PREFIX_LEN, 0, 0][..], &LOOPBACK_INDEX.to_ne_bytes()].concat();
+    let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &header)
+        .attribute(IFA_LOCAL, &address.octets())
+        .attribute(IFA_ADDRESS, &address.octets());
+    route.request(request)
 }
 
 fn prefix_route(address: Ipv4Addr, congestion_control: Option<&str>) -> Request {

@@ -73,6 +73,26 @@ impl ServedTarget {
         format!("?protection=encrypt&password_file={}", password.display())
     }
 
+    /// Starts `program serve` on a host of a bed with a configuration whose first portal is `address`, and
+    /// waits until it serves. `directory` may hold files that the configuration names.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(crate) fn start_configured(
+        host: &Namespace,
+        program: &Path,
+        directory: PrivateDirectory,
+        configuration: &str,
+        address: SocketAddr,
+    ) -> Result<Self, LabError> {
+        let file = directory.path().join("lab.toml");
+        std::fs::write(&file, configuration)
+            .map_err(|why| LabError::System { what: "write a configuration".to_owned(), why })?;
+        let mut command = Command::new(program);
+        command.args(["serve", "--ephemeral"]).arg("--config").arg(file);
+        Ok(Self { address, ..Self::spawn(Some(host), command, directory)? })
+    }
+
     fn start_in(
         directory: PrivateDirectory,
         host: Option<&Namespace>,
@@ -83,6 +103,14 @@ impl ServedTarget {
         let mut command = Command::new(program);
         command.args(["serve", "--ephemeral"]).args(options);
         command.arg(format!("--listen={}", SocketAddr::new(listen, 0)));
+        Self::spawn(host, command, directory)
+    }
+
+    fn spawn(
+        host: Option<&Namespace>,
+        mut command: Command,
+        directory: PrivateDirectory,
+    ) -> Result<Self, LabError> {
         command.arg("--state-dir").arg(directory.path());
         command.arg("--socket").arg(directory.path().join("admin"));
         let mut process = TargetProcess::start(host, command, directory)?;
@@ -103,6 +131,11 @@ impl ServedTarget {
     /// Returns the process.
     pub fn process(&self) -> u32 {
         self.process.process()
+    }
+
+    /// Returns all processes of the target.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.process.processes()
     }
 
     /// Returns the processor time that the target has used.

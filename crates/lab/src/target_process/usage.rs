@@ -19,6 +19,49 @@ pub fn processor_time(process: u32) -> io::Result<Duration> {
     Ok(Duration::from(clock_gettime(clock)?))
 }
 
+/// Processor time by where it was spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct SplitTime {
+    /// Seconds in the code of the program.
+    pub(crate) user: f64,
+    /// Seconds in the kernel.
+    pub(crate) system: f64,
+}
+
+impl SplitTime {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self { user: (self.user - before.user).max(0.0), system: (self.system - before.system).max(0.0) }
+    }
+}
+
+impl std::iter::Sum for SplitTime {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            user: sum.user + one.user,
+            system: sum.system + one.system,
+        })
+    }
+}
+
+/// Returns the processor time that a process has used, also in threads that have ended. The kernel shows the
+/// two parts in hundredths of a second; their sum is exact.
+///
+/// # Errors
+/// If there is no such process.
+pub(crate) fn split_time(process: u32) -> io::Result<SplitTime> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let total = processor_time(process)?.as_secs_f64();
+    // Fields 14 and 15 of proc_pid_stat(5).
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_ascii_whitespace().skip(11);
+    let ticks: Vec<f64> = fields.take(2).filter_map(|word| word.parse::<u32>().ok()).map(f64::from).collect();
+    let [user, _] = ticks.as_slice() else { return Err(io::ErrorKind::InvalidData.into()) };
+    let user = (user / TICKS_PER_SECOND).min(total);
+    Ok(SplitTime { user, system: total - user })
+}
+
+/// `USER_HZ`, which is 100 on every architecture of today.
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// Returns the processes of a group. Under a supervisor, which leads the group, only its program counts and
 /// what has another parent.
 pub(super) fn processes_of_group(leader: u32, program: Option<u32>) -> Vec<u32> {

@@ -1,0 +1,139 @@
+//! What does encryption cost here, and which one is the cheapest? Measures a simple socket and iSCSI in the
+//! clear, with TLS 1.3, with AEAD records and through IPsec.
+//!
+//! One target process serves the same RAM disk through every protection, and one initiator loads it. Within a
+//! round, the protections run directly one after the other for each workload, in an order that rotates.
+
+mod certificate;
+mod findings;
+mod ipsec;
+mod measure;
+mod plan;
+mod protection;
+mod records;
+mod samples;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::time::Instant;
+
+use crate::experiment::{Control, LabError};
+use crate::machine;
+use crate::report::{Ended, Report};
+
+pub use plan::{Access, SecurityPlan};
+pub use protection::Protection;
+
+use measure::TestPath;
+use samples::{Cell, CellSamples, Measured};
+
+/// Runs the experiment with a target that `program serve` provides on a [bed](crate::bed), which needs root.
+/// `command` is the command line that repeats it, for the report.
+///
+/// # Errors
+/// [`LabError`] if nothing could be measured. A failure after the first measurement ends in a report.
+pub fn run(
+    plan: &SecurityPlan,
+    program: &Path,
+    command: &str,
+    control: &mut Control<'_>,
+) -> Result<Report, LabError> {
+    let (started, clock, mut machine) = (machine::timestamp(), Instant::now(), machine::describe());
+    let load = machine::load_average().unwrap_or(0.0);
+    let mut path = TestPath::open(program, plan, control.stop)?;
+    let absent = path.absent(plan);
+    let cells: Vec<CellSamples> =
+        Cell::all(plan).into_iter().map(|cell| CellSamples::new(cell, plan, &absent)).collect();
+    let esp = path.tunnels.as_ref().map(|tunnels| tunnels.carrier.clone()).unwrap_or_default();
+    let mut measured = Measured { cells, absent, esp, ..Measured::default() };
+    if let Some(why) = nothing_to_measure(&measured) {
+        return Err(LabError::Plan(why));
+    }
+    let ended = match measure_all(plan, &mut path, &mut measured, control) {
+        Ok(ended) => ended,
+        Err(why) if measured.cells.iter().all(|cell| cell.rounds() == 0) => return Err(why),
+        Err(why) => Ended::Early(why.to_string()),
+    };
+    drop(path);
+    if !measured.engine.is_empty() {
+        machine.push(("I/O engine of the initiator".to_owned(), measured.engine.clone()));
+    }
+    if !measured.esp.is_empty() {
+        machine.push(("IPsec".to_owned(), measured.esp.clone()));
+    }
+    Ok(Report {
+        started,
+        seconds: clock.elapsed().as_secs_f64(),
+        caveats: findings::caveats(&measured, load),
+        machine,
+        command: command.to_owned(),
+        ..findings::report(plan, &measured, &ended)
+    })
+}
+
+/// Returns why no protection of the plan can be measured, if that is so.
+fn nothing_to_measure(measured: &Measured) -> Option<String> {
+    let is_empty = measured.cells.iter().all(|cell| cell.settings.is_empty());
+    let row = measured.absent.first().filter(|_| is_empty)?;
+    Some(format!("protection: {} cannot be measured here: {}", row.protection.name(), row.why))
+}
+
+/// Measures round after round.
+fn measure_all(
+    plan: &SecurityPlan,
+    path: &mut TestPath,
+    measured: &mut Measured,
+    control: &mut Control<'_>,
+) -> Result<Ended, LabError> {
+    let rounds = usize::try_from(plan.rounds).unwrap_or(usize::MAX);
+    let per_round: usize = measured.cells.iter().map(|cell| cell.settings.len()).sum();
+    let mut done = 0;
+    for round in 0..rounds {
+        for at in 0..measured.cells.len() {
+            let is_measured = measure_cell(plan, (round, at), path, measured, control, |step| {
+                (done + step, per_round * rounds)
+            });
+            // A signal may also have made a system call fail.
+            if control.is_stopped() {
+                return Ok(Ended::Early(format!("it was stopped in round {} of {rounds}", round + 1)));
+            }
+            is_measured?;
+            done += measured.cells.get(at).map_or(0, |cell| cell.settings.len());
+        }
+    }
+    Ok(Ended::Complete)
+}
+
+/// Measures one workload with every protection. A round that is not complete leaves no samples.
+fn measure_cell(
+    plan: &SecurityPlan,
+    (round, at): (usize, usize),
+    path: &mut TestPath,
+    measured: &mut Measured,
+    control: &mut Control<'_>,
+    progress: impl Fn(usize) -> (usize, usize),
+) -> Result<(), LabError> {
+    let Some(samples) = measured.cells.get_mut(at) else { return Ok(()) };
+    let cell = samples.cell;
+    let link = cell.link_plan();
+    let fresh = measured.calibrations.iter().all(|(known, _)| *known != link);
+    measured.calibrations.extend(path.set_link(link, fresh)?.map(|found| (link, found)));
+    let mut order: Vec<usize> = (0..samples.settings.len()).collect();
+    order.rotate_left((round + at) % samples.settings.len().max(1));
+    let seed = plan.seed.wrapping_add(u64::try_from(round).unwrap_or(0));
+    let mut complete = Vec::new();
+    for (step, setting) in order.into_iter().enumerate() {
+        let Some((protection, _)) = samples.settings.get(setting) else { continue };
+        let (done, total) = progress(step);
+        control.step(done, total, &format!("{}, {}, {}", cell.path(), protection.title(), cell.workload()));
+        let Some(found) = path.measure(plan, &cell, *protection, seed, control.stop)? else { return Ok(()) };
+        measured.connections_lost += found.connections_lost;
+        measured.engine = found.engine.unwrap_or_else(|| std::mem::take(&mut measured.engine));
+        complete.push((setting, found.sample));
+    }
+    for (setting, sample) in complete {
+        samples.settings.get_mut(setting).into_iter().for_each(|(_, list)| list.push(sample));
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! Reports from synthetic samples.
+
+use base::rng::Rng;
+
+use super::findings::{comparisons, report};
+use super::samples::{AbsentRow, Sample};
+use super::*;
+use crate::plan::Link;
+use crate::report::Cell as TableCell;
+
+/// Returns samples in which each protection has so many percent of the throughput of plain. A round has noise
+/// of 1 % that is common to all, and 0.2 % that is not.
+fn samples(
+    plan: &SecurityPlan,
+    absent: &[AbsentRow],
+    share: impl Fn(Protection) -> f64,
+    seed: u64,
+) -> Measured {
+    let mut rng = Rng::from_seed(seed);
+    let mut noise = move |percent: f64| {
+        1.0 + (f64::from(u16::try_from(rng.below(2001)).unwrap()) / 1000.0 - 1.0) * percent / 100.0
+    };
+    let mut measured = Measured { absent: absent.to_vec(), ..Measured::default() };
+    for cell in Cell::all(plan) {
+        let mut cell_samples = CellSamples::new(cell, plan, absent);
+        for _ in 0..plan.rounds {
+            let round = noise(1.0);
+            for (protection, list) in &mut cell_samples.settings {
+                let share = share(*protection) / 100.0;
+                list.push(Sample {
+                    throughput: 1000.0 * share * round * noise(0.2),
+                    p50: Some(20.0 / share),
+                    p99: Some(40.0 / share),
+                    user: 0.5 / share * noise(0.2),
+                    system: 0.5 / share * noise(0.2),
+                });
+            }
+        }
+        measured.cells.push(cell_samples);
+    }
+    measured
+}
+
+fn share(protection: Protection) -> f64 {
+    match protection {
+        Protection::Plain => 100.0,
+        Protection::Tls => 40.0,
+        Protection::AeadEncrypt => 60.0,
+        Protection::AeadIntegrity => 70.0,
+        Protection::Ipsec => 10.0,
+        Protection::Ipsec3Des => 1.0,
+    }
+}
+
+fn no_ipsec() -> Vec<AbsentRow> {
+    let row = |protection, socket: bool, why: &str| AbsentRow {
+        protection,
+        socket,
+        iscsi: true,
+        why: why.to_owned(),
+    };
+    vec![
+        row(Protection::AeadEncrypt, false, "not yet"),
+        row(Protection::Ipsec, true, "strongSwan is not installed"),
+        row(Protection::Ipsec3Des, true, "strongSwan is not installed"),
+    ]
+}
+
+fn check_form(report: &Report) {
+    assert!(!report.summary.is_empty() && report.summary.iter().all(|text| text.ends_with('.')));
+    for table in report.sections.iter().flat_map(|section| &section.tables) {
+        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
+        for cell in table.rows.iter().flatten() {
+            match cell {
+                TableCell::Number(value) => assert!(value.is_finite()),
+                TableCell::Estimate(value) => assert!(value.low <= value.value && value.value <= value.high),
+                TableCell::Text(_) | TableCell::Absent(_) => {}
+            }
+        }
+    }
+    let names: Vec<_> =
+        report.metrics.iter().map(|metric| (&metric.circumstances, &metric.quantity)).collect();
+    for (at, name) in names.iter().enumerate() {
+        assert!(!names[..at].contains(name), "{name:?} is there twice");
+    }
+}
+
+#[test]
+fn changes_are_found_against_plain_tls_and_ipsec() {
+    let seed = std::process::id().into();
+    println!("seed {seed}");
+    let plan = SecurityPlan { rounds: 7, ..SecurityPlan::quick() };
+    let all = comparisons(&samples(&plan, &[], share, seed));
+    assert_eq!(all.len(), Cell::all(&plan).len() * 3 * 5);
+    for one in &all {
+        let expected = 100.0 * (share(one.protection) / share(one.base) - 1.0);
+        assert!((one.change.percent / expected - 1.0).abs() < 0.02, "{one:?}");
+        assert!(one.change.significant, "{one:?}");
+    }
+    let equal = comparisons(&samples(&plan, &[], |_| 100.0, seed));
+    // Holm's correction lets one run in twenty be wrong; most changes must be seen as none in any case.
+    assert!(equal.iter().filter(|one| one.change.significant).count() < equal.len() / 20);
+}
+
+#[test]
+fn the_answer_names_the_fastest_protection_that_encrypts() {
+    let plan = SecurityPlan { rounds: 7, ..SecurityPlan::full() };
+    let all = report(&plan, &samples(&plan, &[], share, 1), &Ended::Complete);
+    check_form(&all);
+    assert!(
+        all.summary[0].starts_with("To encrypt iSCSI here, use AEAD digest, encrypted: "),
+        "{:?}",
+        all.summary
+    );
+    assert!(all.summary[0].contains("moves 40 % less than plain"), "{:?}", all.summary);
+    assert!(
+        all.summary.iter().any(|text| text.contains("TLS 1.3 -60.0 %")
+            || text.contains("TLS 1.3 -59.9 %")
+            || text.contains("TLS 1.3 -60.1 %")),
+        "{:?}",
+        all.summary
+    );
+    assert_eq!(SecurityPlan::parse(&all.plan).unwrap(), plan);
+    let published = all.sections.iter().find(|section| section.title == "Published figures").unwrap();
+    // On two links: the longest socket answers and reads, at two depths, with two protections above IPsec.
+    assert_eq!(published.tables[0].rows.len(), 3 + 2 * 2 * 2 * 2);
+}
+
+#[test]
+fn what_is_absent_is_named_with_its_reason_and_never_zero() {
+    let plan = SecurityPlan::quick();
+    let report = report(&plan, &samples(&plan, &no_ipsec(), share, 2), &Ended::Complete);
+    check_form(&report);
+    assert!(report.summary[0].starts_with("To encrypt iSCSI here, use TLS 1.3: "), "{:?}", report.summary);
+    let not_measured = report.summary.last().unwrap();
+    assert!(not_measured.contains("IPsec") && not_measured.contains("encrypted of iSCSI"), "{not_measured}");
+    let absent = report.sections.iter().find(|section| section.title == "Not measured").unwrap();
+    assert_eq!(absent.tables[0].rows.len(), 3);
+    assert!(absent.tables[0].rows.iter().all(|row| matches!(row[2], TableCell::Absent(_))));
+    let protections = |access: &str| {
+        let of_access = report
+            .metrics
+            .iter()
+            .filter(|metric| metric.circumstances.contains(&("access".to_owned(), access.to_owned())));
+        let mut names: Vec<String> =
+            of_access.map(|metric| metric.circumstances.last().unwrap().1.clone()).collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    assert_eq!(protections("read"), ["aead-integrity", "plain", "tls"]);
+    assert_eq!(protections("socket"), ["aead-encrypt", "aead-integrity", "plain", "tls"]);
+    assert!(report.metrics.iter().all(|metric| metric.samples.iter().all(|sample| *sample > 0.0)));
+}
+
+#[test]
+fn a_run_without_samples_or_without_plain_has_a_report() {
+    let plan = SecurityPlan::quick();
+    let mut measured = samples(&plan, &[], share, 3);
+    for (_, list) in measured.cells.iter_mut().flat_map(|cell| &mut cell.settings) {
+        list.clear();
+    }
+    let ended = report(&plan, &measured, &Ended::Early("it was stopped".to_owned()));
+    check_form(&ended);
+    assert_eq!(ended.summary, ["The run ended before anything could be compared."]);
+    assert!(ended.metrics.is_empty());
+    let plan = SecurityPlan { protection: vec![Protection::Tls], link: vec![Link::Unshaped], ..plan };
+    let alone = report(&plan, &samples(&plan, &[], share, 4), &Ended::Complete);
+    check_form(&alone);
+    assert!(alone.summary[0].starts_with("Nothing could be compared"));
+}
+
+#[test]
+fn a_plan_of_which_nothing_can_be_measured_is_refused() {
+    let plan = SecurityPlan { protection: vec![Protection::Ipsec], ..SecurityPlan::quick() };
+    let cells = Cell::all(&plan).into_iter().map(|cell| CellSamples::new(cell, &plan, &no_ipsec())).collect();
+    let why = nothing_to_measure(&Measured { cells, absent: no_ipsec().split_off(1), ..Measured::default() });
+    assert_eq!(why.unwrap(), "protection: ipsec cannot be measured here: strongSwan is not installed");
+}

@@ -1,0 +1,147 @@
+"""`targe lab security` as a user runs it: every protection that is here has its samples, the others a reason, and nothing is left."""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from lab_runs import PATIENCE_S, TARGE, Lab, is_running, target_of, wait_for
+
+PLAN = """
+rounds = 2
+seconds = 0.1
+warmup = 0.05
+block = ["512", "64K"]
+depth = [1, 4]
+link = ["100M", "unshaped"]
+"""
+# A plan that takes longer than any test waits, and the time after which it has measured something, seconds.
+ENDLESS = 'rounds = 1000\nseconds = 0.1\nwarmup = 0.0\naccess = ["read"]\nblock = ["4K"]\ndepth = [1]\nlink = ["unshaped"]\n'
+BEGUN_S = 6
+EVERYWHERE = ("plain", "tls")
+TUNNELS = ("ipsec", "ipsec-3des")
+QUANTITIES = {"throughput", "processor time", "processor time, user", "processor time, system"}
+CHARON = "/usr/sbin/charon-systemd"
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return Lab("security", PLAN, tmp_path)
+
+
+def daemons():
+    """The daemons of strongSwan that run here."""
+    return subprocess.run(["pgrep", "--full", CHARON], capture_output=True, text=True).stdout.split()
+
+
+def rows(result, title):
+    found = [section for section in result["sections"] if section["title"] == title]
+    return found[0]["tables"][0]["rows"] if found else []
+
+
+def reasons(result):
+    """Why each protection was not measured, and of what."""
+    return {(row[0]["text"], row[1]["text"]): row[2]["absent"] for row in rows(result, "Not measured")}
+
+
+def test_measures_every_protection_and_leaves_nothing_behind(lab, root):
+    before = daemons()
+    out, _ = lab.run()
+    result = lab.report()
+    assert result["ended"] == "complete" and result["experiment"] == "security"
+    assert out.startswith(result["summary"][0]) and result["summary"][0].startswith("To encrypt iSCSI here, use ")
+    samples = {}
+    for metric in result["metrics"]:
+        about = dict(metric["circumstances"])
+        samples[about["link"], about["access"], about["block"], about["depth"], about["protection"], metric["quantity"]] = metric["samples"]
+    absent = reasons(result)
+    tunnels = () if ("IPsec", "socket and iSCSI") in absent else TUNNELS
+    for link, access, block, depth in itertools.product(("100M", "unshaped"), ("socket", "read", "write"), ("512", "64K"), ("1", "4")):
+        records = ("aead-encrypt", "aead-integrity") if access == "socket" else ()
+        for protection in (*EVERYWHERE, *records, *tunnels):
+            for quantity in QUANTITIES:
+                values = samples[link, access, block, depth, protection, quantity]
+                assert len(values) == 2 and min(values) >= 0, (link, access, block, depth, protection, quantity)
+            rate = samples[link, access, block, depth, protection, "throughput"]
+            # Nothing is faster than the wire, but for what the bucket holds and how commands are cut off at the ends.
+            assert min(rate) > 0 and (link == "unshaped" or max(rate) < 12.5 * 1.25), (access, block, depth, protection, rate)
+    assert all(absent.values())
+    published = rows(result, "Published figures")
+    assert {row[1]["text"] for row in published} == {"Kamisaka, Yamaguchi, Oguchi", "this run"}
+    assert daemons() == before
+    lab.expect_nothing_left()
+
+
+def test_ipsec_in_user_space_says_so(lab, root):
+    if not (os.path.exists(CHARON) and shutil.which("swanctl")):
+        pytest.skip("strongSwan is not installed")
+    lab.run(plan=ENDLESS.replace("1000", "1"))
+    result = lab.report()
+    esp = dict(result["machine"])["IPsec"]
+    assert "kernel" in esp and not any(what.startswith("IPsec") for what, _ in reasons(result))
+    assert ("strongSwan" in esp) == any("ESP in user space" in caveat for caveat in result["caveats"])
+    lab.expect_nothing_left()
+
+
+def test_what_is_not_installed_is_absent_with_the_reason(lab, root):
+    # The same machine without the programs of IPsec: an empty directory stands where they are, and PATH has no ip.
+    empty = lab.folder / "empty"
+    empty.mkdir()
+    (lab.folder / "plan.toml").write_text(ENDLESS.replace("1000", "1"))
+    script = f'mount --bind {empty} /usr/sbin && PATH={empty} exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", TARGE, "lab", "security", f"--out={lab.out}",
+               f"--plan={lab.folder / 'plan.toml'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=dict(os.environ, TMPDIR=str(lab.temporary)))
+    assert done.returncode == 0, done.stderr
+    result = lab.report()
+    for name in ("IPsec", "IPsec, 3DES"):
+        assert "strongSwan is not installed" in reasons(result)[name, "socket and iSCSI"]
+    protections = {dict(metric["circumstances"])["protection"] for metric in result["metrics"]}
+    assert protections == set(EVERYWHERE)
+    lab.expect_nothing_left()
+
+
+def test_a_signal_leaves_a_partial_report(lab, root):
+    before = daemons()
+    process = lab.start(plan=ENDLESS)
+    time.sleep(BEGUN_S)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1 and "ended early" in errors
+    result = lab.report()
+    assert "stopped in round" in result["ended"]["early"] and result["metrics"]
+    assert daemons() == before
+    lab.expect_nothing_left()
+
+
+def test_nothing_is_left_when_the_experiment_is_killed(lab, root):
+    before = daemons()
+    process = lab.start(plan=ENDLESS)
+    child = target_of(process)
+    time.sleep(BEGUN_S)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    wait_for("the end of the first child", lambda: not is_running(child))
+    wait_for("the end of the daemons", lambda: daemons() == before)
+    wait_for("an empty folder", lambda: not os.listdir(lab.temporary))
+    lab.expect_nothing_left()
+
+
+def test_mistakes_are_refused_before_anything_starts(lab):
+    for plan, told in [('protection = ["rot13"]\n', "protection"), ('access = ["erase"]\n', "access"), ('block = ["8M"]\n', "block")]:
+        _, errors = lab.run(plan=plan, code=2)
+        assert told in errors and "plan.toml" in errors
+    assert not lab.out.exists()
+
+
+def test_without_rights_it_says_what_it_needs(lab):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give up rights on purpose")
+    probe = subprocess.run(["setpriv", "--bounding-set=-all", "--inh-caps=-all", TARGE, "lab", "security", f"--out={lab.out}"],
+                           capture_output=True, text=True, timeout=60)
+    assert probe.returncode == 2 and "CAP_NET_ADMIN" in probe.stderr and not lab.out.exists()
+    lab.expect_nothing_left()

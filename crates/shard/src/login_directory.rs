@@ -11,7 +11,9 @@ use iscsi::login::directory::{
     TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use iscsi::name::{IscsiName, PortalGroupTag};
+use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
+use security::Level;
 use security::opaque::PasswordRecord;
 use target::target::Target;
 
@@ -144,7 +146,11 @@ impl Directory for LoginDirectory<'_> {
             portal_group: portal.group,
             alias: target.alias.clone(),
             auth: auth.clone(),
-            keys: target.keys.clone(),
+            // TLS protects the connection already.
+            keys: match portal.tls {
+                true => KeyPolicy { min_protection: Level::None, ..target.keys.clone() },
+                false => target.keys.clone(),
+            },
         })
     }
 

@@ -82,6 +82,7 @@ pub(crate) struct Auth {
 pub(crate) struct Session {
     pub(crate) header_digest: Option<Located<&'static str>>,
     pub(crate) data_digest: Option<Located<&'static str>>,
+    pub(crate) protection: Option<Located<&'static str>>,
     pub(crate) max_recv_data_segment_length: Option<Located<u64>>,
     pub(crate) max_burst_length: Option<Located<u64>>,
     pub(crate) first_burst_length: Option<Located<u64>>,
@@ -298,6 +299,7 @@ impl Session {
         Self {
             header_digest: r.choice("header_digest"),
             data_digest: r.choice("data_digest"),
+            protection: r.choice("protection"),
             max_recv_data_segment_length: r.size("max_recv_data_segment_length"),
             max_burst_length: r.size("max_burst_length"),
             first_burst_length: r.size("first_burst_length"),

@@ -278,6 +278,13 @@ pub(crate) static SESSION: Section = Section {
         ),
         key("data_digest", Choice(DIGEST_POLICIES), Value("offer"), "CRC32C over data, likewise."),
         key(
+            "protection",
+            Choice(LEVELS),
+            Value("none"),
+            "The least protection of a session. Above `none`, a login through a portal without TLS must be the \
+             password login (`password_file`) and choose an AEAD digest of at least this level.",
+        ),
+        key(
             "max_recv_data_segment_length",
             SEGMENT,
             Value("256K"),

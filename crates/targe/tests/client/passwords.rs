@@ -8,6 +8,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
+use crate::{NAME, content, feed, pattern};
 
 /// Runs `targe passwd` with a line on stdin. Returns the exit code and stderr.
 fn passwd(fixture: &Fixture, args: &[&str], input: &str) -> (i32, String) {
@@ -75,4 +76,59 @@ fn what_is_wrong_is_told_and_changes_nothing() {
     assert!(code == 2 && said.contains("a password must have 1 to 255 bytes"), "{said}");
     assert!(!fixture.path("passwords").exists());
     assert_eq!(fs::read_to_string(fixture.path("other")).unwrap(), "correct horse battery\n");
+}
+
+#[test]
+fn a_password_login_protects_a_session_from_the_url_to_the_disk() {
+    let fixture = Fixture::new();
+    for (file, user, password) in [("users", "alice", "correct horse"), ("finders", "eve", "battery staple")]
+    {
+        let args = [&[file, "--user", user][..], &CHEAP].concat();
+        assert_eq!(passwd(&fixture, &args, password).0, 0);
+    }
+    fixture.write(
+        "targe.toml",
+        &format!(
+            "[discovery.auth]\npassword_file = \"finders\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n\
+             [[target]]\nname = \"{NAME}\"\n[target.auth]\npassword_file = \"users\"\n\
+             [target.session]\nprotection = \"integrity\"\n\
+             [[target.lun]]\ntype = \"ram\"\nsize = \"1M\"\nprotection = \"encrypt\"\n\
+             [[target.lun]]\ntype = \"ram\"\nsize = \"1M\"\n"
+        ),
+    );
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    fixture.write("secret", "correct horse\n");
+    fs::set_permissions(fixture.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    let url =
+        |user: &str, lun: u16, query: &str| format!("iscsi://{user}@{}/{NAME}/{lun}?{query}", daemon.address);
+    let data = pattern(7, 65536);
+    let own = url("alice", 0, "auth=opaque&protection=encrypt&connections=3&password_file=secret");
+    let (code, _, told) = feed(&fixture, &["write", &own, "--write"], &data);
+    assert_eq!(code, 0, "{told}");
+    assert!(content(&fixture, &own, 0, data.len()) == data);
+    let digest = |url: &str| {
+        let (code, text, told) = fixture.run(&["info", url, "--json"]);
+        assert_eq!(code, 0, "{told}");
+        let digest = text.split("\"data_digest\": \"").nth(1).unwrap();
+        digest.split('"').next().unwrap().to_owned()
+    };
+    assert_eq!(digest(&own), "Y-org.targe.aes-256-gcm");
+    let weaker = url("alice", 1, "auth=opaque&protection=integrity&password_file=secret");
+    assert_eq!(digest(&weaker), "Y-org.targe.aes-256-gcm.integrity");
+    let hidden = url("alice", 0, "auth=opaque&protection=integrity&password_file=secret");
+    for (url, why) in [
+        (hidden, "this target has no LUN 0"),
+        (url("alice", 1, "password_file=secret"), "authentication failed"),
+        (url("bob", 1, "auth=opaque&password_file=secret"), "unknown user or wrong password"),
+        (url("alice", 1, "auth=opaque&header_digest=none&password_file=secret"), "the login was refused"),
+    ] {
+        let (code, _, told) = fixture.run(&["info", &url]);
+        assert_ne!(code, 0, "{url}");
+        assert!(told.contains(why), "{url}: {told}");
+    }
+    let portal = format!("iscsi://eve%battery staple@{}?auth=opaque", daemon.address);
+    let (_, _, told) = fixture.run(&["discover", &portal]);
+    assert!(told.contains(NAME), "eve finds the target, and cannot log in to it: {told}");
+    assert!(fixture.log().contains("broke the password login off"), "{}", fixture.log());
+    drop(daemon);
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iscsi::chap::{Algorithm, Algorithms, Credentials, Secret};
+use security::Level;
 
 use super::super::names::{NamePattern, check_label};
 use super::super::raw;
-use super::super::resolved::{AclEntry, Auth, AuthMethods, Chap, MappedLun};
+use super::super::resolved::{AclEntry, Auth, AuthMethods, Chap, MappedLun, Portal, Target};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::Environment;
@@ -221,6 +222,31 @@ pub(super) fn auth(written: raw::Auth, environment: &Environment, report: &mut C
     let algorithms = algorithms.into_iter().fold(Algorithms::NONE, |set, name| set.with(algorithm(name)));
     let chap = credentials(user, secret).map(|user| Chap { user, own, algorithms });
     chap.map_or(Auth::None, |chap| Auth::Required(AuthMethods { chap: Some(chap), passwords }))
+}
+
+/// Warns of initiators that cannot have the least protection of a target's sessions.
+pub(super) fn check_protection(
+    target: &Target,
+    portals: &[Portal],
+    at: &Located<&'static str>,
+    report: &mut ConfigReport,
+) {
+    let has_tls = |at: &usize| portals.get(*at).is_some_and(|portal| portal.tls.is_some());
+    // A password file that cannot be read leaves no password login.
+    let is_served = target.portals.iter().any(has_tls) || target.portals.is_empty();
+    if level(at.value) == Level::None || is_served || !report.is_clean() {
+        return;
+    }
+    let entries = target.acl.iter().flatten().map(|entry| (entry.initiators.first(), &entry.auth));
+    let all: Vec<_> = if target.acl.is_some() { entries.collect() } else { vec![(None, &target.auth)] };
+    for (who, _) in all.into_iter().filter(|(_, auth)| auth.passwords().is_none()) {
+        let who = who.map_or_else(String::new, |first| format!(" of \"{first}\""));
+        let message = format!(
+            "no session{who} can have protection \"{}\": the target has no portal with TLS and no \"password_file\"",
+            at.value
+        );
+        report.warn(&at.span, message);
+    }
 }
 
 fn algorithm(name: &'static str) -> Algorithm {

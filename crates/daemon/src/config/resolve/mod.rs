@@ -76,6 +76,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, environment, report));
         let served = portals.of_target(target.portals, report);
         let keys = session::resolve(&target.session, report);
+        let protection = target.session.protection;
         let Some(name) = name else { continue };
         let target = Target {
             name,
@@ -95,6 +96,9 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
             acl,
         };
         frames.check(&target, &portals.list, &span, report);
+        if let Some(at) = protection {
+            access::check_protection(&target, &portals.list, &at, report);
+        }
         targets.push(target);
     }
     frames.finish(&exports, &portals.list, report);

@@ -104,6 +104,8 @@ pub mod contract;
 mod control;
 mod data;
 mod dispatch;
+#[cfg(any(test, feature = "injected-keys"))]
+mod injected_keys;
 mod issue;
 mod login;
 mod logout;

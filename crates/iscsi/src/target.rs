@@ -37,6 +37,8 @@ mod fenced_send;
 mod guess_limit;
 mod incoming;
 pub mod initiator_notes;
+#[cfg(any(test, feature = "injected-keys"))]
+mod injected_keys;
 mod limits;
 mod login;
 mod logout;

@@ -15,9 +15,11 @@ pub struct Iscsi {
     logged_in: bool,
     /// Login text that continues in the next PDU.
     texts: [Vec<u8>; 2],
-    /// The last single value that either side sent for each digest, which is the agreed value once the login
-    /// is over.
+    /// The lengths of the digests that the last single value of either side names, which is the agreed value
+    /// once the login is over.
     agreed: [usize; 2],
+    /// Whether the connection has an AEAD digest whatever its login agrees on.
+    sealed: bool,
 }
 
 const BHS_LEN: usize = 48;
@@ -43,6 +45,12 @@ impl Iscsi {
     pub fn logged_in(header_digest: bool, data_digest: bool) -> Self {
         let len = |is_on| if is_on { CRC_LEN } else { 0 };
         Self { digests: [len(header_digest), len(data_digest)], logged_in: true, ..Self::default() }
+    }
+
+    /// Creates the framing of a connection that is not logged in, and that has an AEAD digest after its login
+    /// whatever that agrees on.
+    pub fn sealed() -> Self {
+        Self { sealed: true, ..Self::default() }
     }
 
     /// Returns whether the login is over.
@@ -120,7 +128,7 @@ impl Framing for Iscsi {
         let status = header.get(36).copied().unwrap_or(1);
         if opcode == LOGIN_RESPONSE && flags & 0x83 == 0x83 && status == 0 {
             self.logged_in = true;
-            self.digests = self.agreed;
+            self.digests = if self.sealed { [TAG_LEN; 2] } else { self.agreed };
         }
     }
 }
@@ -203,7 +211,8 @@ mod tests {
             (shape.header, shape.header_digest, shape.data, shape.data_digest, shape.len),
             (0..56, 56..60, 60..68, 68..72, 72)
         );
-        let mut tagged = Iscsi { digests: [TAG_LEN; 2], ..Iscsi::logged_in(true, true) };
+        let mut tagged = Iscsi::sealed();
+        tagged.passed(StreamDirection::Backward, &pdu(0x23, 0x87, b"HeaderDigest=None\0"));
         let shape = tagged.pdu_layout(StreamDirection::Forward, &bytes).unwrap();
         assert_eq!(
             (shape.header, shape.header_digest, shape.data, shape.data_digest, shape.len),

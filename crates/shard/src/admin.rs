@@ -497,6 +497,17 @@ impl Shard {
         self.transports.iscsi.stats()
     }
 
+    /// Gives a connection the keys of an AEAD digest, as if its login had ended with them. Returns whether
+    /// its login has ended.
+    #[cfg(feature = "injected-keys")]
+    pub fn inject_record_keys(
+        &mut self,
+        conn: base::state_machine::ConnId,
+        keys: impl FnOnce() -> iscsi::aead::RecordKeys,
+    ) -> bool {
+        self.transports.iscsi.inject_record_keys(conn, keys)
+    }
+
     /// Returns how many bytes of data open commands hold; zero if no command is open.
     pub const fn data_bytes(&self) -> usize {
         self.transports.iscsi.data_bytes() + self.transports.hyperscsi.data_bytes()

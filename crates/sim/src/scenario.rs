@@ -7,6 +7,7 @@ use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::BlockSize;
 use hyperscsi::pdu::parameters::Repair;
+use iscsi::aead::AeadDigest;
 use iscsi::initiator::contract::Limits as SessionLimits;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::Limits;
@@ -18,6 +19,7 @@ use transport::initiator::{Retry, Retry as FrameRetry};
 
 use crate::media::MediumPlan;
 
+mod aead;
 mod special;
 
 pub use special::{CorruptionPlan, ReloadPlan, SPECIAL};
@@ -65,6 +67,9 @@ pub struct IscsiPlan {
     pub declares_within: Duration,
     /// How many bytes the buffers of a socket hold.
     pub socket_bytes: usize,
+    /// The AEAD digest of all connections, and after how many PDUs its keys change. The login does not
+    /// negotiate it: the world gives both ends the keys.
+    pub aead: Option<(AeadDigest, u64)>,
 }
 
 /// The parameters of both ends of HyperSCSI, and of the Ethernets between them.
@@ -246,8 +251,12 @@ impl Scenario {
             TransportPlan::Iscsi(Box::new(IscsiPlan::of(&mut rng)))
         };
         let mut strain = Rng::from_seed(seed ^ 0x7374_7261_696e);
-        if let (TransportPlan::Iscsi(plan), true) = (&mut transport, strain.chance(1, 10)) {
+        let is_strained = strain.chance(1, 10);
+        if let (TransportPlan::Iscsi(plan), true) = (&mut transport, is_strained) {
             plan.strain_data(&mut strain);
+        }
+        if let TransportPlan::Iscsi(plan) = &mut transport {
+            plan.draw_aead(seed, is_strained);
         }
         Self {
             seed,
@@ -373,6 +382,7 @@ impl IscsiPlan {
             socket_bytes: *pick(rng, &[2 << 10, 64 << 10, 1 << 20]),
             declares: *pick(rng, &[0, 0, 3, 30]),
             declares_within: Duration::from_secs(10),
+            aead: None,
         }
     }
 

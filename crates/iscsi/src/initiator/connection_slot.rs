@@ -167,7 +167,7 @@ pub(super) struct Connection {
     pub(super) receiver: Option<Box<Receiver>>,
     pub(super) framing: Framing,
     /// What opens the PDUs after the last one of the login, until the receiver takes it.
-    pub(super) decryptor: Option<Decryptor>,
+    pub(super) decryptor: Option<Box<Decryptor>>,
     pub(super) writer: PduWriter,
     pub(super) incoming: Incoming,
     /// The login, until it is complete.
@@ -308,14 +308,22 @@ impl Connection {
     }
 
     /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest.
+    ///
+    /// # Errors
+    /// `Bug`: an AEAD digest was negotiated and there are no keys. The connection must not go on in the
+    /// clear.
     pub(super) fn enter_full_feature(
         &mut self,
         parameters: ConnectionParameters,
         level: RecoveryLevel,
         record_keys: Option<RecordKeys>,
         pool: &Pool,
-    ) {
-        let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
+    ) -> Result<(), ProtocolError> {
+        if parameters.header_digest.aead().is_some() && record_keys.is_none() {
+            return Err(ProtocolError::Bug);
+        }
+        let (encryptor, decryptor) =
+            record_keys.map(|keys| (keys.encryptor, Box::new(keys.decryptor))).unzip();
         self.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,
@@ -326,6 +334,7 @@ impl Connection {
         (self.login, self.parameters, self.decryptor) = (None, parameters, decryptor);
         self.statuses_asked = self.exp_stat_sn;
         self.record_ack(self.exp_stat_sn);
+        Ok(())
     }
 
     /// Returns the longest data segment that may be sent, in bytes.

@@ -265,7 +265,10 @@ impl Session {
             connection_slot.deadlines.set(Timer::Silence, now.after(silence));
         }
         let Some(connection) = connection_slot.connection.as_deref_mut() else { return };
-        connection.enter_full_feature(parameters, level, done.record_keys, &pool);
+        if let Err(why) = connection.enter_full_feature(parameters, level, done.record_keys, &pool) {
+            self.bug();
+            return self.connection_lost(now, slot, ConnectionDown::ProtocolError(why));
+        }
         if self.phase != Phase::Up {
             self.come_up(done.peer_authenticated, joins);
         }

@@ -38,7 +38,7 @@ pub(crate) struct Connection {
     pub(crate) receiver: Option<Box<Receiver>>,
     pub(crate) framing: Framing,
     /// What opens the PDUs after the last one of the login, until the receiver takes it.
-    pub(crate) decryptor: Option<Decryptor>,
+    pub(crate) decryptor: Option<Box<Decryptor>>,
     pub(crate) writer: PduWriter,
     /// The PDU whose header is complete and whose data segment is being received, except in the login.
     pub(crate) incoming: Option<Incoming>,
@@ -164,14 +164,22 @@ impl Connection {
 
     /// Begins full feature phase with what was negotiated. `record_keys` are those of an AEAD digest. The
     /// last Login Response is still to be sent.
+    ///
+    /// # Errors
+    /// `Bug`: an AEAD digest was negotiated and there are no keys. The connection must not go on in the
+    /// clear.
     pub(crate) fn enter_full_feature(
         &mut self,
         parameters: ConnectionParameters,
         level: RecoveryLevel,
         record_keys: Option<RecordKeys>,
         pool: &Pool,
-    ) {
-        let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
+    ) -> Result<(), ProtocolError> {
+        if parameters.header_digest.aead().is_some() && record_keys.is_none() {
+            return Err(ProtocolError::impossible());
+        }
+        let (encryptor, decryptor) =
+            record_keys.map(|keys| (keys.encryptor, Box::new(keys.decryptor))).unzip();
         self.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,
@@ -182,6 +190,7 @@ impl Connection {
         (self.parameters, self.level, self.decryptor) = (parameters, level, decryptor);
         self.exp_stat_sn = self.stat_sn;
         self.status_log = StatusLog::new(self.stat_sn);
+        Ok(())
     }
 
     /// Returns whether received bytes are read.

@@ -253,7 +253,7 @@ impl Engine {
         connection.on(ConnectionEvent::LoginDone)?;
         connection.session = Some(session);
         connection.cid = outcome.cid.0;
-        connection.enter_full_feature(parameters, level, record_keys, &pool);
+        connection.enter_full_feature(parameters, level, record_keys, &pool)?;
         connection.deadlines.clear(Timer::Login);
         self.release_login_slot(conn);
         self.stats.logins += 1;

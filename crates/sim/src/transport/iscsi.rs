@@ -19,8 +19,9 @@ use base::state_machine::{AcceptInfo, ConnId, PortalId, StreamMachine as _};
 use base::time::{Duration, Instant};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    Event, Portal as SessionPortal, Purpose, SessionEnd, SessionOrigin, SessionPlan, Slot,
+    ConnectionDown, Event, Portal as SessionPortal, Purpose, SessionEnd, SessionOrigin, SessionPlan, Slot,
 };
+use iscsi::initiator::protocol_error::ProtocolError;
 use iscsi::keys::Key;
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::Isid;
@@ -243,10 +244,10 @@ impl Iscsi {
         let seed = self.rng.next_u64();
         let mut wire = Connection::new(
             &self.plan,
-            host,
+            (host, slot),
             client,
             server,
-            TracedFraming::new(self.trace.clone(), number),
+            TracedFraming::new(self.trace.clone(), number, self.plan.aead.is_some()),
             seed,
         );
         if self.healed {
@@ -351,10 +352,13 @@ impl Iscsi {
                 self.happenings.push_back(TransportEvent::TmfDone { initiator: host, ticket, answer });
             }
             Event::ConnectionUp { slot, .. } => {
+                self.seal_client(host, slot);
                 self.trace.say(|| format!("initiator {host} slot {} is up", slot.0));
             }
             Event::ConnectionDown { slot, why } => {
                 self.trouble = now;
+                let is_modified = why == ConnectionDown::ProtocolError(ProtocolError::PdusModified);
+                self.counters.modified += u64::from(is_modified);
                 self.violations.extend(self.hosts[host].invariants.lost(now, why));
                 self.trace.say(|| format!("initiator {host} slot {} is down: {why}", slot.0));
             }

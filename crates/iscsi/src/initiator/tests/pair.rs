@@ -353,7 +353,7 @@ impl Pair {
                 let conn =
                     self.wires.iter().rev().find(|(_, wire)| wire.slot == slot.0).map(|(conn, _)| *conn);
                 if let (Some(conn), Some(digest)) = (conn, self.digest) {
-                    self.session.set_record_keys(slot, record_keys(conn, digest, Role::Initiator));
+                    self.session.inject_record_keys(slot, record_keys(conn, digest, Role::Initiator));
                 }
                 self.events.push(event);
             }
@@ -505,7 +505,7 @@ impl Pair {
                 && !wire.sealed
             {
                 let keys = || record_keys(conn, digest, Role::Target);
-                wire.sealed = self.engine.set_record_keys(conn, keys);
+                wire.sealed = self.engine.inject_record_keys(conn, keys);
             }
         } else {
             self.session.received(self.now, conn, bytes);

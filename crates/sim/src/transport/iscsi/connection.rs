@@ -4,7 +4,11 @@
 use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer, StreamMachine};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
+use iscsi::aead::login_keys::LoginKeys;
+use iscsi::aead::{AeadDigest, GenerationLimits, RecordKeys};
 use iscsi::initiator::Session;
+use iscsi::initiator::contract::Slot;
+use iscsi::keys::Role;
 use iscsi::pdu::Opcode;
 use netem::stream::{Arrived, StreamDirection, StreamLink};
 use shard::shard::Shard;
@@ -37,11 +41,14 @@ impl Side {
 /// A connection.
 pub(super) struct Connection {
     host: usize,
+    slot: Slot,
     link: StreamLink<TracedFraming>,
     client: Endpoint,
     server: Endpoint,
     /// How many bytes the buffers of a socket hold.
     window: usize,
+    /// Whether the target's end has the keys of the AEAD digest.
+    is_sealed: bool,
 }
 
 struct Endpoint {
@@ -101,7 +108,7 @@ machine!(Session);
 impl Connection {
     pub(super) fn new(
         plan: &IscsiPlan,
-        host: usize,
+        (host, slot): (usize, Slot),
         client: ConnId,
         server: ConnId,
         watched: TracedFraming,
@@ -115,7 +122,8 @@ impl Connection {
             peer_ended: false,
         };
         let link = StreamLink::new(watched, plan.forward.clone(), plan.backward.clone(), seed);
-        Self { host, link, client: end(client), server: end(server), window: plan.socket_bytes }
+        let (client, server) = (end(client), end(server));
+        Self { host, slot, link, client, server, window: plan.socket_bytes, is_sealed: false }
     }
 
     pub(super) fn heal(&mut self) {
@@ -293,6 +301,27 @@ impl Iscsi {
         if !rest.is_empty() {
             machine.take(now, conn, rest);
         }
+        if side == Side::Server {
+            self.seal_server(number);
+        }
+    }
+
+    /// Gives the initiator's end of a connection that has logged in the keys of the AEAD digest.
+    pub(super) fn seal_client(&mut self, host: usize, slot: Slot) {
+        let Some(aead) = self.plan.aead else { return };
+        let find = |wire: &Connection| (wire.host, wire.slot) == (host, slot);
+        // A lost connection can still carry bytes while the slot has a new one.
+        let Some((number, _)) = self.wires.iter().rev().find(|(_, wire)| find(wire)) else { return };
+        self.counters.sealed += 1;
+        self.hosts[host].session.inject_record_keys(slot, record_keys(*number, aead, Role::Initiator));
+    }
+
+    /// Gives the target's end of a connection the keys of the AEAD digest once it has logged in.
+    fn seal_server(&mut self, number: u64) {
+        let Some(aead) = self.plan.aead else { return };
+        let Some(wire) = self.wires.get_mut(&number).filter(|wire| !wire.is_sealed) else { return };
+        let keys = || record_keys(number, aead, Role::Target);
+        wire.is_sealed = self.shard.inject_record_keys(wire.server.conn, keys);
     }
 
     pub(super) fn lingered(&mut self, now: Instant, number: u64, side: Side) {
@@ -344,4 +373,14 @@ impl Iscsi {
             self.wires.remove(&number);
         }
     }
+}
+
+/// Returns the keys of a connection as one end has them, which change after so many PDUs.
+fn record_keys(number: u64, (digest, pdus): (AeadDigest, u64), role: Role) -> RecordKeys {
+    let limits = GenerationLimits { pdus, ..GenerationLimits::default() };
+    let mut transcript = [0; 64];
+    transcript[..8].copy_from_slice(&number.to_be_bytes());
+    let keys = LoginKeys::new(&[1; 64].into(), &[2; 64]).connection_keys(&transcript);
+    let (encryptor, decryptor) = (keys.encryptor(role, digest, limits), keys.decryptor(role, digest, limits));
+    RecordKeys { digest, encryptor, decryptor }
 }

@@ -8,6 +8,9 @@ pub(super) struct Counters {
     pub(super) connections: u64,
     pub(super) restarts: u64,
     pub(super) faults: u64,
+    /// Connections whose PDUs were sealed, and those that ended because too many were modified on the way.
+    pub(super) sealed: u64,
+    pub(super) modified: u64,
     /// From here on: counters of sessions that have ended.
     pub(super) retries: u64,
     pub(super) replays: u64,
@@ -61,6 +64,8 @@ impl Counters {
     pub(super) fn into_counts(self) -> Vec<(&'static str, u64)> {
         vec![
             ("connections", self.connections),
+            ("connections with an AEAD digest", self.sealed),
+            ("connections that ended because PDUs were modified", self.modified),
             ("sessions begun anew by their owners", self.restarts),
             ("commands sent again under their numbers", self.retries),
             ("commands carried out again in another session", self.replays),

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use base::time::{Duration, Instant};
 use iscsi::initiator::contract::{ConnectionDown, SessionOrigin};
+use iscsi::initiator::protocol_error::ProtocolError;
 use iscsi::negotiate::SessionParameters;
 use iscsi::pdu::reject::RejectReason;
 use iscsi::recovery::{TransportSense, is_damage};
@@ -103,6 +104,8 @@ impl SessionInvariants {
         self.losses.push(now);
         let level = self.level.filter(|level| *level >= 1)?;
         match why {
+            // The network damages more than one data segment in 64.
+            ConnectionDown::ProtocolError(ProtocolError::PdusModified) => None,
             ConnectionDown::ProtocolError(why) if !is_damage(why) && now >= self.login_faults_until => {
                 Some(format!("a target is said to break a rule: {why}, level {level}"))
             }

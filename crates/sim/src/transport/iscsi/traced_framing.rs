@@ -16,8 +16,10 @@ pub(super) struct TracedFraming {
 const IMMEDIATE_COMMAND: u8 = 0x41;
 
 impl TracedFraming {
-    pub(super) fn new(trace: Trace, wire: u64) -> Self {
-        Self { inner: Framing::new(), trace, wire }
+    /// Creates the framing of a new connection; `is_sealed` says whether it has an AEAD digest.
+    pub(super) fn new(trace: Trace, wire: u64, is_sealed: bool) -> Self {
+        let inner = if is_sealed { Framing::sealed() } else { Framing::new() };
+        Self { inner, trace, wire }
     }
 }
 

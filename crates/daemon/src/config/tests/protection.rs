@@ -151,3 +151,20 @@ fn a_hyperscsi_group_can_have_a_record_instead_of_its_password() {
         "DIR/targe.toml:5:17: DIR/users has no user \"lager\"; run: targe passwd DIR/users --user \"lager\"",
     );
 }
+
+#[test]
+fn a_target_whose_initiators_cannot_have_the_protection_of_its_sessions_is_warned_of() {
+    let scratch = Scratch::new();
+    scratch.records("users", &["alice"]);
+    let lun = "lun = [{ type = 'ram', size = '1M' }]\nsession = { protection = 'encrypt' }\n";
+    let load = |rest: &str| {
+        let text = format!("{TARGET}{lun}{rest}");
+        let loaded = scratch.load(&text).map_err(|report| scratch.told(&report)).unwrap();
+        assert_eq!(loaded.config.targets[0].keys.min_protection, Level::Encrypt);
+        scratch.told(&loaded.report)
+    };
+    let told = load("");
+    assert!(told.contains("warning: no session can have protection \"encrypt\""), "{told}");
+    let told = load("auth = { password_file = 'users' }\n");
+    assert!(!told.contains("no session"), "{told}");
+}

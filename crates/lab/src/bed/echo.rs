@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::calibration::{CHUNK, WARMUP, connected_at, read_some};
 use super::namespace::system;
 use super::{Bed, TARGET_ADDRESS, to_f64};
-use crate::bench::Histogram;
 use crate::experiment::LabError;
 
 /// The bytes of a request: the basic header segment of a PDU.
@@ -34,7 +33,7 @@ pub(crate) struct EchoPlan {
 }
 
 /// What an echo over any stream measured.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EchoReport {
     /// The bytes of answers that were received in the measurement.
     pub(crate) bytes: u64,
@@ -42,10 +41,6 @@ pub(crate) struct EchoReport {
     pub(crate) bytes_in_all: u64,
     /// The duration of the measurement.
     pub(crate) seconds: f64,
-    /// From each request to its whole answer, for the answers that ended in the measurement.
-    pub(crate) latency: Histogram,
-    /// How many there were.
-    pub(crate) answers: u64,
 }
 
 /// The lengths of a request and of its answer, in bytes.
@@ -88,18 +83,24 @@ pub fn write_echo_rate(bed: &Bed, block: usize, depth: usize, span: Duration) ->
 fn echo_of(bed: &Bed, exchange: Exchange, depth: usize, span: Duration) -> Result<Echo, LabError> {
     let (initiator, target) = connected_at(bed, TARGET_ADDRESS)?;
     let plan = EchoPlan { exchange, depth, warmup: WARMUP.min(span), span };
-    let report = echo(initiator, target, plan).map_err(|why| system("measure a bare echo", why))?;
+    let report = echo(initiator, target, plan, |_| ()).map_err(|why| system("measure a bare echo", why))?;
     let answers = to_f64(report.bytes) / to_f64(u64::try_from(exchange.answer).unwrap_or(u64::MAX));
     let per_second = answers / report.seconds;
     let in_flight = to_f64(u64::try_from(depth).unwrap_or(u64::MAX));
     Ok(Echo { per_second, latency_us: in_flight / per_second.max(f64::MIN_POSITIVE) * 1e6 })
 }
 
-/// Measures an echo between the two ends of a stream. Both ends are closed at the end.
-pub(crate) fn echo<S: Read + Write + Send>(client: S, server: S, plan: EchoPlan) -> io::Result<EchoReport> {
+/// Measures an echo between the two ends of a stream. Both ends are closed at the end. `answered` receives
+/// the time from each request to its whole answer, for the answers that end in the measurement.
+pub(crate) fn echo<S: Read + Write + Send>(
+    client: S,
+    server: S,
+    plan: EchoPlan,
+    answered: impl FnMut(Duration),
+) -> io::Result<EchoReport> {
     std::thread::scope(|scope| {
         let serving = scope.spawn(move || answer_requests(server, plan.exchange));
-        let report = request_answers(client, plan);
+        let report = request_answers(client, plan, answered);
         let _ = serving.join();
         report
     })
@@ -119,7 +120,11 @@ fn answer_requests(mut stream: impl Read + Write, exchange: Exchange) -> io::Res
 }
 
 /// The client owns the stream: it closes when the measurement ends.
-fn request_answers(mut stream: impl Read + Write, plan: EchoPlan) -> io::Result<EchoReport> {
+fn request_answers(
+    mut stream: impl Read + Write,
+    plan: EchoPlan,
+    mut answered: impl FnMut(Duration),
+) -> io::Result<EchoReport> {
     let EchoPlan { exchange: Exchange { request, answer }, depth, warmup, span } = plan;
     // Short requests are sent many at a time.
     let at_once = (CHUNK / request).clamp(1, depth.max(1));
@@ -144,13 +149,15 @@ fn request_answers(mut stream: impl Read + Write, plan: EchoPlan) -> io::Result<
         pending %= answer;
         let now = Instant::now();
         report.bytes_in_all += received;
-        let answered: Vec<Instant> = sent.drain(..whole.min(sent.len())).collect();
+        let begins = sent.drain(..whole.min(sent.len()));
         match start {
-            None => start = (now >= warm).then_some(now),
+            None => {
+                drop(begins);
+                start = (now >= warm).then_some(now);
+            }
             Some(start) => {
                 report.bytes += received;
-                answered.iter().for_each(|begin| report.latency.record(now - *begin));
-                report.answers += u64::try_from(answered.len()).unwrap_or(0);
+                begins.for_each(|begin| answered(now - begin));
                 let elapsed = now - start;
                 if elapsed >= span {
                     report.seconds = elapsed.as_secs_f64();

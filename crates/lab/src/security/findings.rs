@@ -174,14 +174,12 @@ fn advice(measured: &Measured, links: &[Link]) -> Option<String> {
         ranked.sort_by(|(_, a), (_, b)| b.percent.total_cmp(&a.percent));
         let Some((best, change)) = ranked.first() else { continue };
         let start = format!("To encrypt {} here, use {}: ", kind.name(), best.title());
-        let against_plain = if ranked.len() == 1 {
-            format!("it is the only one that could be measured, and moves {}.", against(change, "plain"))
+        let rank = if ranked.len() == 1 {
+            "it is the only one that could be measured"
         } else {
-            format!(
-                "of those that could be measured it is the fastest, and moves {}.",
-                against(change, "plain")
-            )
+            "it is the fastest of those that could be measured"
         };
+        let against_plain = format!("{rank}, and {}.", against_plain(change));
         let next = ranked.get(1).and_then(|(next, _)| {
             let (change, _) = mean_change(on(measured, kind, *link), [*next, *best], throughput)?;
             let is_open = !change.significant;
@@ -235,13 +233,24 @@ fn times(percent: f64) -> String {
     if factor >= 10.0 { format!("{factor:.0}") } else { format!("{factor:.2}") }
 }
 
-fn against(change: &Change, base: &str) -> String {
-    if change.low.is_finite() && !change.significant {
-        return format!("as much as {base} within the error of measurement");
+/// Tells what a protection moves, compared with plain.
+fn against_plain(change: &Change) -> String {
+    let Change { low, high, .. } = *change;
+    if low.is_finite() && !change.significant && high - low > UNCERTAIN_FROM {
+        return format!(
+            "how it compares with plain is too uncertain (95 % CI {low:+.0} to {high:+.0} %): run it again with more \
+             rounds, on a machine that does nothing else"
+        );
+    }
+    if low.is_finite() && !change.significant {
+        return "moves as much as plain within the error of measurement".to_owned();
     }
     let word = if change.percent < 0.0 { "less" } else { "more" };
-    format!("{} % {word} than {base}", percent(change.percent.abs()))
+    format!("moves {} % {word} than plain", percent(change.percent.abs()))
 }
+
+/// From this width in percent on, an interval that includes zero says nothing.
+const UNCERTAIN_FROM: f64 = 20.0;
 
 /// Tells the median latencies of the shortest iSCSI reads, one at a time.
 fn latency(measured: &Measured) -> Option<String> {

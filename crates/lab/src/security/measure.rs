@@ -20,7 +20,7 @@ use super::protection::{PORT, Protection, TARGET_NAME, TLS_PORT};
 use super::records::RecordStream;
 use super::samples::{AbsentRow, Cell, Counted, Sample};
 use crate::bed::{Bed, Calibration, EchoPlan, Exchange, LinkPlan, TARGET_ADDRESS, echo, to_f64};
-use crate::bench::{BenchPlan, Job};
+use crate::bench::{BenchPlan, Histogram, Job};
 use crate::client_load::{self, explain_rights, seconds};
 use crate::experiment::LabError;
 use crate::target_process::{PrivateDirectory, ServedTarget, SplitTime, split_time};
@@ -153,13 +153,18 @@ impl TestPath {
         let echo_plan = EchoPlan { exchange: Exchange::read(block), depth, warmup, span };
         let (client, server) = self.streams(protection)?;
         let before = self.spent(false)?;
-        let report = echo(client, server, echo_plan)
+        let (mut latency, mut answers) = (Histogram::default(), 0);
+        let answered = |span| {
+            latency.record(span);
+            answers += 1;
+        };
+        let report = echo(client, server, echo_plan, answered)
             .map_err(|why| LabError::System { what: "measure a bare echo".to_owned(), why })?;
         let sample = Sample::of(&Counted {
             bytes: to_f64(report.bytes),
             seconds: report.seconds,
-            commands: report.answers,
-            latency: &report.latency,
+            commands: answers,
+            latency: &latency,
             bytes_in_all: to_f64(report.bytes_in_all),
             spent: self.spent(false)?.since(before),
         });

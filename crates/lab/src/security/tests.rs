@@ -127,6 +127,18 @@ fn the_answer_names_the_fastest_protection_that_encrypts() {
 }
 
 #[test]
+fn a_wide_interval_is_no_answer() {
+    let plan = SecurityPlan { rounds: 3, ..SecurityPlan::quick() };
+    let mut measured = samples(&plan, &[], |_| 100.0, 5);
+    for (protection, list) in measured.cells.iter_mut().flat_map(|cell| &mut cell.settings) {
+        let factors = if *protection == Protection::Plain { [1.0; 3] } else { [1.0, 2.0, 0.5] };
+        list.iter_mut().zip(factors).for_each(|(sample, factor)| sample.throughput *= factor);
+    }
+    let report = report(&plan, &measured, &Ended::Complete);
+    assert!(report.summary[0].contains("too uncertain (95 % CI -"), "{:?}", report.summary);
+}
+
+#[test]
 fn what_is_absent_is_named_with_its_reason_and_never_zero() {
     let plan = SecurityPlan::quick();
     let report = report(&plan, &samples(&plan, &no_ipsec(), share, 2), &Ended::Complete);

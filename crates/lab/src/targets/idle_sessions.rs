@@ -25,6 +25,10 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// hundred.
 const LOGINS_WITHIN: Duration = Duration::from_secs(120);
 
+/// The sessions of one client. A reactor looks at all of its sessions again and again: with thousands of them
+/// on one, the logins would measure the client.
+const SESSIONS_PER_CLIENT: usize = 50;
+
 /// The descriptors of this process beside those of the sessions, and those of each session.
 const OTHER_DESCRIPTORS: u64 = 512;
 const DESCRIPTORS: u64 = 2;
@@ -46,11 +50,11 @@ pub(super) fn measure(
         after: None,
     };
     let counted = run_on(Some(stage.bed), || {
-        let client = Client::new().map_err(|why| why.report().to_string())?;
-        let (mut sessions, mut spent) = (Vec::new(), Duration::ZERO);
+        let (mut clients, mut sessions, mut spent) = (Vec::new(), Vec::new(), Duration::ZERO);
         for count in &plan.idle_sessions {
             let (begun, wanted) = (Instant::now(), usize::try_from(*count).unwrap_or(usize::MAX));
-            let result = log_in(&contestant, stage, &client, &mut sessions, (wanted, LOGINS_WITHIN - spent));
+            let result =
+                log_in(&contestant, stage, (&mut clients, &mut sessions), (wanted, LOGINS_WITHIN - spent));
             spent = (spent + begun.elapsed()).min(LOGINS_WITHIN);
             let Err(why) = result else {
                 std::thread::sleep(SETTLE);
@@ -79,8 +83,7 @@ pub(super) fn measure(
 fn log_in(
     contestant: &Contestant,
     stage: &Stage<'_>,
-    client: &Client,
-    sessions: &mut Vec<Session>,
+    (clients, sessions): (&mut Vec<Client>, &mut Vec<Session>),
     (wanted, within): (usize, Duration),
 ) -> Result<(), String> {
     let deadline = Instant::now() + within;
@@ -91,6 +94,10 @@ fn log_in(
         if Instant::now() >= deadline {
             return Err(format!("the logins took more than {} s", LOGINS_WITHIN.as_secs()));
         }
+        if sessions.len() == clients.len() * SESSIONS_PER_CLIENT {
+            clients.push(Client::new().map_err(|why| why.report().to_string())?);
+        }
+        let Some(client) = clients.last() else { return Err("there is no client".to_owned()) };
         let plan = contestant.idle_session().map_err(|why| why.to_string())?;
         sessions.push(block_on(client.log_in_planned(plan)).map_err(|why| why.to_string())?);
     }

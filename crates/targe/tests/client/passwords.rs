@@ -14,7 +14,8 @@ use crate::{NAME, content, feed, pattern};
 fn passwd(fixture: &Fixture, args: &[&str], input: &str) -> (i32, String) {
     let mut command = fixture.command(&[&["passwd"], args].concat());
     let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    // A command that needs no password closes its end of the pipe.
+    drop(child.stdin.take().unwrap().write_all(input.as_bytes()));
     let output = child.wait_with_output().unwrap();
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
 }

@@ -13,8 +13,9 @@ SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package tar
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
 PYTEST := /usr/bin/python3 -m pytest
-# What `make bench` measures, and beside which other binary of targe.
+# What `make bench` and `make bench-hyperscsi` measure, and beside which other binary of targe.
 PLAN ?= bench/speed.toml
+HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
@@ -106,10 +107,8 @@ bench: build packages  ## targe beside tgt and a bare echo, by the laboratory: P
 	PATH="$(CURDIR)/out/bench/bin:$$PATH" $(AS_ROOT) $(TARGE) lab targets --plan $(PLAN) --rivals bench/rivals --rival tgt \
 		$(if $(BESIDE),--rival other-build) --out out/bench/targets-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
-bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, between network namespaces, as ratios
-	$(CARGO) build --release --locked --package targe-load
-	$(CARGO) build --release --locked --package targe-drivers --example ether_blast
-	bench/hyperscsi $(ARGS)
+bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, by the laboratory: HYPERSCSI_PLAN=FILE for another plan
+	$(AS_ROOT) $(TARGE) lab hyperscsi --plan $(HYPERSCSI_PLAN) --out out/bench/hyperscsi-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 conform: build packages  ## RFC 7143 and 7144, case by case, against our own target and initiator
 	$(PYTEST) tests/conform/test_conform_target.py --server $(SERVER) $(ARGS)

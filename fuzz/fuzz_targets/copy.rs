@@ -45,6 +45,7 @@ fn run(unit: &mut LogicalUnit, key: u64, cdb: [u8; 16], out: &[u8]) {
     let command = Command {
         nexus: NEXUS,
         key: TaskKey(key),
+        level: security::Level::None,
         attribute: TaskAttribute::Simple,
         priority: 0,
         cdb: Cdb::from_16(cdb),

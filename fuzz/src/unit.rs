@@ -258,7 +258,7 @@ impl Ordeal {
         let task = Task { nexus, receive, received: 0, send, data, open: VecDeque::new(), prompt };
         self.tasks.insert(key, task);
         let command =
-            Command { nexus, key, attribute, priority: 0, cdb, data_in_len: receive, data_out_len: send };
+            Command { nexus, key, level: security::Level::None, attribute, priority: 0, cdb, data_in_len: receive, data_out_len: send };
         self.unit.execute(self.now, command);
         Some(())
     }

@@ -356,7 +356,7 @@ fn config(how: u8) -> ShardConfig {
     }
     let keys = KeyPolicy { error_recovery_level: 2, max_connections: 2, ..KeyPolicy::default() };
     ShardConfig {
-        portals: vec![Portal { id: PortalId(0), group: PortalGroupTag(1), bound: None, announced: None }],
+        portals: vec![Portal { id: PortalId(0), group: PortalGroupTag(1), bound: None, announced: None, tls: false }],
         targets: vec![TargetConfig {
             id: TargetId(0),
             name: crate::TARGET.parse().unwrap(),
@@ -364,15 +364,14 @@ fn config(how: u8) -> ShardConfig {
             ports: vec![(PortalId(0), RelativePort(1))],
             luns: vec![],
             initiators,
-            auth: open.clone(),
-            users: vec![],
+            auth: open.clone().into(),
             keys: keys.clone(),
             sessions_max: 64,
             groups: vec![],
             exchanges: 8,
             session_limits: None,
         }],
-        discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys },
+        discovery: DiscoveryConfig { enabled: true, auth: open.into(), keys },
         frames: HyperScsiConfig::default(),
     }
 }

@@ -10,6 +10,7 @@ pub mod config;
 pub mod fault_injection;
 pub mod log;
 pub mod luks;
+pub mod passwords;
 pub mod serve;
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
+use security::Level;
 
 /// An I_T nexus, as the target numbers it. A number is used again only after `nexus_lost`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,6 +70,8 @@ pub struct Command {
     pub nexus: NexusId,
     /// The key of the task in every later event.
     pub key: TaskKey,
+    /// The protection of the command. A third-party copy reaches only units that require no more.
+    pub level: Level,
     /// The task attribute: when the task may run relative to others in the task set.
     pub attribute: TaskAttribute,
     /// The command priority, 1 (highest) to 15; 0 for none (SAM-5 §8). It is a hint for the order in which a
@@ -258,15 +261,17 @@ pub struct ThirdPartyCaller {
 
 /// A call that a copy manager makes to a unit (perhaps its own) on behalf of a nexus.
 ///
-/// The target routes the call to a unit **that the nexus may see** and to no other. It answers every other
-/// call with [`ThirdPartyError::NotReachable`], so that a copy can never reach a unit that its initiator
-/// cannot reach (CVE-2020-28374).
+/// The target routes the call to a unit **that the nexus may see**, at the level of the call, and to no
+/// other. It answers every other call with [`ThirdPartyError::NotReachable`], so that a copy can never reach
+/// a unit that its command cannot reach (CVE-2020-28374).
 #[derive(Debug)]
 pub struct ThirdPartyCall {
     /// The number of the call; returned with the answer.
     pub call: u32,
     /// The nexus on whose behalf the call is made.
     pub nexus: NexusId,
+    /// The protection of the command that requested the copy.
+    pub level: Level,
     /// The unit that is called.
     pub unit: ThirdPartyUnit,
     /// The request.

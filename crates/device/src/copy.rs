@@ -62,7 +62,7 @@ fn register(
 /// Runs a copy in the task of its command, or in the background.
 fn start(server: &mut DeviceServer, task: &TaskInfo, named: CopyIdentifier, job: Box<dyn Job>) -> Outcome {
     if named.immediate {
-        server.spawn(task.nexus, job);
+        server.spawn(task, job);
         Outcome::Good
     } else {
         Outcome::Run(job)

@@ -32,7 +32,7 @@ use crate::settings::Settings;
 use crate::spc_state::SpcState;
 use crate::stats::UnitStats;
 use crate::task::{Origin, TaskId, TaskInfo};
-use outcome::Job;
+use outcome::{Job, SpawnedJob};
 use table::Table;
 
 /// The properties of a unit that are fixed between two reconfigurations.
@@ -114,7 +114,7 @@ pub(crate) struct DeviceServer {
     /// The copy manager.
     pub(crate) copy_manager: CopyManager,
     /// Jobs that continue after their command was answered.
-    spawned: VecDeque<(NexusId, Box<dyn Job>)>,
+    spawned: VecDeque<SpawnedJob>,
     events: VecDeque<UnitEvent>,
     /// Data-Out requests of third-party tasks: their data was received together with the request.
     peer_fetches: VecDeque<(TaskId, u32, u32)>,
@@ -429,19 +429,20 @@ impl DeviceServer {
         self.events.push_back(UnitEvent::ThirdPartyCall(ThirdPartyCall {
             call,
             nexus: task.nexus,
+            level: task.level,
             unit,
             request,
         }));
         call
     }
 
-    /// Queues a job that runs without a command, on behalf of a nexus.
-    pub(crate) fn spawn(&mut self, nexus: NexusId, job: Box<dyn Job>) {
-        self.spawned.push_back((nexus, job));
+    /// Queues a job that runs without a command, on behalf of the nexus of a task and with its protection.
+    pub(crate) fn spawn(&mut self, task: &TaskInfo, job: Box<dyn Job>) {
+        self.spawned.push_back(SpawnedJob { nexus: task.nexus, level: task.level, job });
     }
 
     /// Removes and returns the next job that runs without a command.
-    pub(crate) fn take_spawned(&mut self) -> Option<(NexusId, Box<dyn Job>)> {
+    pub(crate) fn take_spawned(&mut self) -> Option<SpawnedJob> {
         self.spawned.pop_front()
     }
 

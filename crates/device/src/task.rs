@@ -7,6 +7,7 @@ use core::cell::{Cell, RefCell};
 use base::buffer::DataList;
 use scsi::cdb::Cdb;
 use scsi::status::TaskAttribute;
+use security::Level;
 
 use crate::contract::{NexusId, TaskKey, ThirdPartyCaller};
 
@@ -26,6 +27,8 @@ pub(crate) struct TaskInfo {
     pub(crate) origin: Origin,
     /// The nexus that the task belongs to.
     pub(crate) nexus: NexusId,
+    /// The protection of the command.
+    pub(crate) level: Level,
     /// The command.
     pub(crate) cdb: Cdb,
     /// The task attribute.
@@ -78,12 +81,13 @@ impl TaskId {
 }
 
 impl TaskInfo {
-    /// Describes a command without data. The task set assigns the name.
+    /// Describes a command without data and without protection. The task set assigns the name.
     pub(crate) const fn new(origin: Origin, nexus: NexusId, cdb: Cdb) -> Self {
         Self {
             id: TaskId { slot: 0, generation: 0 },
             origin,
             nexus,
+            level: Level::None,
             cdb,
             attribute: TaskAttribute::Simple,
             data_in_len: 0,
@@ -92,6 +96,12 @@ impl TaskInfo {
             ops: Cell::new(0),
             calls: Cell::new(0),
         }
+    }
+
+    /// Sets the protection of the command.
+    pub(crate) const fn with_level(mut self, level: Level) -> Self {
+        self.level = level;
+        self
     }
 
     /// Sets the task attribute.

@@ -215,6 +215,7 @@ impl Rig {
         Command {
             nexus,
             key,
+            level: security::Level::None,
             attribute,
             priority: 0,
             cdb: Cdb::from_bytes(cdb).unwrap(),

@@ -47,6 +47,7 @@ mod output;
 mod password_guess;
 mod pending_logout;
 mod ping;
+pub mod protection;
 pub mod protocol_error;
 mod reassignment;
 mod recovery_r2t;

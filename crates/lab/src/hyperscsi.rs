@@ -4,6 +4,7 @@
 //! One target process serves the same RAM disks over both protocols, and one initiator loads them. Within a
 //! round, the protocols run directly one after the other for each workload, in an order that rotates.
 
+mod aoe;
 mod findings;
 mod measure;
 mod plan;
@@ -17,11 +18,12 @@ use std::time::Instant;
 use crate::experiment::{Control, LabError};
 use crate::machine;
 use crate::report::{Ended, Report};
+use crate::targets::find_program;
 
 pub use plan::{Access, HyperScsiPlan, Workload};
 
 use measure::TestPaths;
-use samples::{Cell, CellSamples, Measured};
+use samples::{Cell, CellSamples, Measured, Protocol};
 
 /// Runs the experiment with a target that `program serve` provides on a [bed](crate::bed), which needs root.
 /// `command` is the command line that repeats it, for the report.
@@ -37,8 +39,8 @@ pub fn run(
     let (started, clock, mut machine) = (machine::timestamp(), Instant::now(), machine::describe());
     let load = machine::load_average().unwrap_or(0.0);
     let mut paths = TestPaths::open(program, plan, control.stop)?;
-    let cells = Cell::all(plan).into_iter().map(CellSamples::new).collect();
-    let mut measured = Measured { cells, ..Measured::default() };
+    let cells = Cell::all(plan).into_iter().map(|cell| CellSamples::new(cell, plan)).collect();
+    let mut measured = Measured { cells, aoe_absent: aoe_absence(plan), ..Measured::default() };
     let ended = match measure_all(plan, &mut paths, &mut measured, control) {
         Ok(ended) => ended,
         Err(why) if measured.cells.iter().all(|cell| cell.rounds() == 0) => return Err(why),
@@ -54,6 +56,14 @@ pub fn run(
         command: command.to_owned(),
         ..findings::report(plan, &measured, &ended)
     })
+}
+
+/// Returns why ATA over Ethernet cannot be measured.
+fn aoe_absence(plan: &HyperScsiPlan) -> Option<String> {
+    if !plan.aoe {
+        return Some("the plan does not ask for it (aoe = true)".to_owned());
+    }
+    find_program(aoe::PROGRAM).is_none().then(|| format!("the program {} is not there", aoe::PROGRAM))
 }
 
 /// Measures round after round.
@@ -104,11 +114,26 @@ fn measure_cell(
     let mut fresh = Vec::new();
     for (step, contestant) in order.into_iter().enumerate() {
         let Some((protocol, _)) = samples.contestants.get(contestant) else { continue };
+        let is_aoe = *protocol == Protocol::Aoe;
+        if is_aoe && measured.aoe_absent.is_some() {
+            continue;
+        }
         let (done, total) = progress(step);
         control.step(done, total, &format!("{}, {}, {}", cell.path(), protocol.name(), cell.workload));
-        let Some(found) = paths.measure(plan, &cell, *protocol, seed, control.stop)? else { return Ok(()) };
+        let found = match paths.measure(plan, &cell, *protocol, seed, control.stop) {
+            // The others go on without it.
+            Err(why) if is_aoe && !control.is_stopped() => {
+                measured.aoe_absent =
+                    Some(format!("it failed with {}, {}: {why}", cell.path(), cell.workload));
+                continue;
+            }
+            found => found?,
+        };
+        let Some(found) = found else { return Ok(()) };
         measured.connections_lost += found.connections_lost;
-        measured.engine = found.engine;
+        if !is_aoe {
+            measured.engine = found.engine;
+        }
         fresh.push((contestant, found.sample));
     }
     for (contestant, sample) in fresh {

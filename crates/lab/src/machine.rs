@@ -35,6 +35,42 @@ pub fn load_average() -> Option<f64> {
     read("/proc/loadavg").split(' ').next()?.parse().ok()
 }
 
+/// The time that all processors together have spent since the machine started, in the kernel's ticks.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessorTime {
+    idle: u64,
+    all: u64,
+}
+
+impl ProcessorTime {
+    /// Reads it; none where the kernel does not tell.
+    pub fn now() -> Option<Self> {
+        Self::parse(&read("/proc/stat"))
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        // user, nice, system, idle, iowait, irq, softirq, steal. Guests are part of user and nice.
+        let ticks: Vec<u64> = line.split_whitespace().take(8).filter_map(|word| word.parse().ok()).collect();
+        Some(Self { idle: ticks.get(3)? + ticks.get(4)?, all: ticks.iter().sum() })
+    }
+
+    /// Returns the share of idle time since then, in percent. What a hypervisor took away is not idle.
+    pub fn idle_percent_since(self, before: Self) -> Option<f64> {
+        let all = self.all.checked_sub(before.all).filter(|ticks| *ticks > 0)?;
+        let ticks = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+        Some(ticks(self.idle.saturating_sub(before.idle)) / ticks(all) * 100.0)
+    }
+}
+
+/// Runs `work`. Returns its result, and how idle all processors were meanwhile, in percent.
+pub(crate) fn with_idle_percent<T>(work: impl FnOnce() -> T) -> (T, Option<f64>) {
+    let before = ProcessorTime::now();
+    let result = work();
+    let idle = ProcessorTime::now().zip(before).and_then(|(now, before)| now.idle_percent_since(before));
+    (result, idle)
+}
+
 const UNKNOWN: &str = "unknown";
 
 fn read(path: &str) -> String {
@@ -75,6 +111,17 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_time_is_a_share_of_all_time() {
+        let at = |text| ProcessorTime::parse(text).unwrap();
+        let before = at("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n");
+        let after = at("cpu  110 0 55 840 55 0 5 35 9 9\ncpu0 1 2 3\n");
+        let idle = after.idle_percent_since(before).unwrap();
+        assert!((idle - 45.0).abs() < 1e-9, "{idle}");
+        assert_eq!(after.idle_percent_since(after), None);
+        assert!(ProcessorTime::parse("intr 5").is_none() && ProcessorTime::now().is_some());
+    }
 
     #[test]
     fn moments_are_those_of_the_calendar() {

@@ -23,7 +23,7 @@ use crate::bed::Namespace;
 use crate::experiment::LabError;
 
 pub use directory::PrivateDirectory;
-pub use served::ServedTarget;
+pub use served::{ServedTarget, encrypted_group};
 pub(crate) use usage::{SplitTime, split_time};
 pub use usage::{ThreadSwitches, processor_time, voluntary_switches};
 

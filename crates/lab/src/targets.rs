@@ -35,6 +35,7 @@ use crate::report::{Ended, Report};
 
 pub use plan::{TargetsPlan, Workload};
 pub use rival::{Rival, choose, rivals};
+pub(crate) use rival::{find_program, search_path};
 
 use conformance::{ConformanceRun, Score};
 use contestant::{Contestant, Stage};
@@ -107,7 +108,7 @@ pub fn run(
 }
 
 /// Returns the directory for the disks, and whether it is in memory.
-fn disk_directory() -> (PathBuf, bool) {
+pub(crate) fn disk_directory() -> (PathBuf, bool) {
     let is_tmpfs = |path: &Path| statfs(path).is_ok_and(|found| found.f_type == TMPFS_MAGIC);
     let candidates = [std::env::temp_dir(), PathBuf::from("/dev/shm")];
     match candidates.into_iter().find(|path| is_tmpfs(path)) {

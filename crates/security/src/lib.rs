@@ -4,6 +4,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`opaque`] | passwords, the records that targets keep of them, and the key exchange that proves them |
+//! | [`password_file`] | the text in which a target stores these records |
 //! | [`key_schedule`] | from a session key to the keys of records: HKDF with one label for each purpose |
 //! | [`aead`] | AES-256-GCM and ChaCha20-Poly1305, with a nonce that follows from a record number |
 //! | [`random`] | HMAC_DRBG, and HMAC-SHA-512 |
@@ -21,6 +22,7 @@ extern crate alloc;
 pub mod aead;
 pub mod key_schedule;
 pub mod opaque;
+pub mod password_file;
 pub mod random;
 
 use core::fmt;

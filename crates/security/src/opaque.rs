@@ -31,7 +31,7 @@ use opaque_ke::{
     Identifiers, Ristretto255, ServerLogin, ServerLoginParameters, ServerRegistration, ServerSetup, TripleDh,
 };
 use sha2_opaque::Sha512;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::random::HmacDrbg;
 
@@ -153,6 +153,7 @@ impl<T> From<ProtocolError<T>> for KeyExchangeError {
 }
 
 /// The record that a target keeps of the password of a user: of one initiator, or of a group of them.
+#[derive(Clone)]
 pub struct PasswordRecord {
     setup: ServerSetup<Suite>,
     file: ServerRegistration<Suite>,
@@ -163,6 +164,16 @@ pub struct PasswordRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Argon2id does not accept these parameters")]
 pub struct BadCost;
+
+/// The error for stored bytes that are no password record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a password record")]
+pub struct BadRecord;
+
+/// The length of [`ServerSetup`] in bytes.
+const SETUP_LEN: usize = 128;
+/// The length of [`ServerRegistration`] in bytes.
+const FILE_LEN: usize = 192;
 
 impl PasswordRecord {
     /// Makes a record of the password of `user`. This is slow on purpose, since it runs Argon2 once.
@@ -198,6 +209,59 @@ impl PasswordRecord {
         Ok(Self { setup, file: ServerRegistration::finish(upload.message), cost })
     }
 
+    /// The length of a stored record in bytes, without its cost: the OPRF seed, the target's private key and
+    /// a public key without a private one (64, 32 and 32 bytes), then the `RegistrationRecord` of RFC 9807
+    /// §5.2 (192 bytes).
+    pub const STORED_LEN: usize = SETUP_LEN + FILE_LEN;
+
+    /// Makes a record of a random password, which answers logins of users that do not exist. Nobody can find
+    /// out by a login that it is none of a user, if its cost is that of the users.
+    ///
+    /// # Errors
+    /// [`BadCost`]
+    pub fn decoy(cost: StretchCost, entropy: [u8; 32]) -> Result<Self, BadCost> {
+        if !is_bearable(&cost) || Params::new(cost.memory_kib, cost.passes, cost.lanes.into(), None).is_err()
+        {
+            return Err(BadCost);
+        }
+        let mut random = HmacDrbg::new(entropy);
+        let password = Zeroizing::new(random.bytes::<32>());
+        let password = Password::new(&*password).map_err(|BadPassword| BadCost)?;
+        // Nobody opens the envelope of this record, so that it need not be slow to open.
+        let cheap = StretchCost { memory_kib: 8, passes: 1, lanes: 1 };
+        let made = Self::register(&password, b"", cheap, &mut random).map_err(|KeyExchangeError| BadCost)?;
+        Ok(Self { cost, ..made })
+    }
+
+    /// Returns what is stored of the record besides its cost. An attacker who knows it can pose as the
+    /// target, and try passwords.
+    pub fn stored(&self) -> Zeroizing<[u8; Self::STORED_LEN]> {
+        let mut stored = Zeroizing::new([0; Self::STORED_LEN]);
+        let (mut setup, mut file) = (self.setup.serialize(), self.file.serialize());
+        for (to, from) in stored.iter_mut().zip(setup.iter().chain(&file)) {
+            *to = *from;
+        }
+        setup.as_mut_slice().zeroize();
+        file.as_mut_slice().zeroize();
+        stored
+    }
+
+    /// Restores a record.
+    ///
+    /// # Errors
+    /// [`BadRecord`]: these bytes are not what [`Self::stored`] returned, or the cost is refused by
+    /// [`is_bearable`].
+    pub fn restore(stored: &[u8; Self::STORED_LEN], cost: StretchCost) -> Result<Self, BadRecord> {
+        let (setup, file) = stored.split_at_checked(SETUP_LEN).ok_or(BadRecord)?;
+        let argon2 = Params::new(cost.memory_kib, cost.passes, cost.lanes.into(), None);
+        if !is_bearable(&cost) || argon2.is_err() {
+            return Err(BadRecord);
+        }
+        let setup = ServerSetup::deserialize(setup).map_err(|_| BadRecord)?;
+        let file = ServerRegistration::deserialize(file).map_err(|_| BadRecord)?;
+        Ok(Self { setup, file, cost })
+    }
+
     /// Returns the cost with which an initiator must stretch the password.
     pub const fn cost(&self) -> StretchCost {
         self.cost
@@ -224,6 +288,14 @@ impl PasswordRecord {
         Ok((PendingServerLogin { login: start.state, context: *context }, ke2))
     }
 }
+
+impl PartialEq for PasswordRecord {
+    fn eq(&self, other: &Self) -> bool {
+        self.cost == other.cost && *self.stored() == *other.stored()
+    }
+}
+
+impl Eq for PasswordRecord {}
 
 impl fmt::Debug for PasswordRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -428,6 +500,43 @@ mod tests {
         for cost in [StretchCost { memory_kib: 0, ..CHEAP }, StretchCost { lanes: 0, ..CHEAP }] {
             assert_eq!(PasswordRecord::make(&password, "g", cost, [1; 32]).map(|_| ()), Err(BadCost));
         }
+    }
+
+    #[test]
+    fn a_stored_record_is_the_same_record() {
+        let password = Password::new(b"correct horse").unwrap();
+        let record = PasswordRecord::make(&password, "backup", CHEAP, [7; 32]).unwrap();
+        let again = PasswordRecord::restore(&record.stored(), record.cost()).unwrap();
+        assert_eq!(again, record);
+        let mut random = HmacDrbg::new([9; 32]);
+        let (_, ke1) = PendingClientLogin::start(&password, &mut random).unwrap();
+        let ke2 = |record: &PasswordRecord| {
+            record.answer("backup", &ke1, &[1; 64], &mut HmacDrbg::new([5; 32])).unwrap().1
+        };
+        assert_eq!(ke2(&again), ke2(&record));
+        let mut damaged = *record.stored();
+        damaged[SETUP_LEN - 1] = 0xff;
+        assert_eq!(PasswordRecord::restore(&damaged, CHEAP), Err(BadRecord));
+        let costly = StretchCost { memory_kib: u32::MAX, ..CHEAP };
+        assert_eq!(PasswordRecord::restore(&record.stored(), costly), Err(BadRecord));
+        let nothing = StretchCost { passes: 0, ..CHEAP };
+        assert_eq!(PasswordRecord::restore(&record.stored(), nothing), Err(BadRecord));
+    }
+
+    #[test]
+    fn a_decoy_answers_each_user_alike_and_admits_none() {
+        let decoy = PasswordRecord::decoy(USUAL_COST, [4; 32]).unwrap();
+        assert_eq!(decoy.cost(), USUAL_COST);
+        let password = Password::new(b"correct horse").unwrap();
+        let (_, ke1) = PendingClientLogin::start(&password, &mut HmacDrbg::new([9; 32])).unwrap();
+        // The first 32 bytes are the evaluated element, which is the same for one user as with a real record.
+        let evaluated = |user: &str, entropy| {
+            let (_, ke2) = decoy.answer(user, &ke1, &[1; 64], &mut HmacDrbg::new([entropy; 32])).unwrap();
+            ke2[..32].to_vec()
+        };
+        assert_eq!(evaluated("alice", 1), evaluated("alice", 2));
+        assert_ne!(evaluated("alice", 1), evaluated("bob", 1));
+        assert_eq!(PasswordRecord::decoy(StretchCost { passes: 0, ..CHEAP }, [4; 32]), Err(BadCost));
     }
 
     #[test]

@@ -6,13 +6,17 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use base::ether::{EtherPort, Mac, PortState};
+use base::state_machine::PortalId;
 use base::time::{Duration, Instant};
-use device::contract::UnitConfig;
+use device::contract::{NexusId, UnitConfig};
 use device::unit::LogicalUnit;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
+use hyperscsi::pdu::parameters::Levels;
 use iscsi::target::contract::{AsyncEvent, ConnectionView, FailedLogin, Repairs, SessionEnd, Traffic};
 use iscsi::target::engine::Limits;
 use iscsi::target::initiator_notes::InitiatorNote;
+use iscsi::target::protection::Protection;
+use security::Level;
 use transport::target::SessionId;
 
 use target::bindings::NexusBindings;
@@ -22,7 +26,7 @@ use target::transport_id::{TransportId, nexus_of};
 use target::units::{DiskId, UnitId};
 
 use crate::config::{Admission, LunEntry, ShardConfig};
-use crate::ingress::{Group, levels, rows_of_group, rows_of_portal};
+use crate::ingress::{Group, levels, rows_of_group};
 use crate::shard::{HYPERSCSI, ISCSI, Shard};
 
 /// An event to report to the operator.
@@ -38,6 +42,12 @@ pub enum ShardEvent {
         peer: Option<SocketAddr>,
         /// The name with which the initiator authenticated, if it had to.
         user: Option<String>,
+        /// The portal of its first connection.
+        portal: PortalId,
+        /// What protects it.
+        protection: Protection,
+        /// How many LUNs of the target it does not see because they require more protection.
+        hidden_luns: usize,
     },
     /// A session ended.
     SessionDown {
@@ -49,6 +59,17 @@ pub enum ShardEvent {
         peer: Option<SocketAddr>,
         /// The reason.
         why: SessionEnd,
+    },
+    /// The configuration changed how many LUNs a session does not see because they require more protection.
+    LunsHidden {
+        /// The initiator.
+        initiator: String,
+        /// The target; `None` if it was removed from the configuration.
+        target: Option<String>,
+        /// The level of the session.
+        level: Level,
+        /// How many LUNs it does not see now.
+        hidden_luns: usize,
     },
     /// A LUN is withheld: it means another disk than the one that the initiator has used under it. It leads
     /// the initiator to no disk until the initiator has logged out.
@@ -80,6 +101,8 @@ pub enum ShardEvent {
         port: EtherPort,
         /// Whether the initiator knew the group's password.
         authenticated: bool,
+        /// How many LUNs of the target it does not see because they require more protection.
+        hidden_luns: usize,
     },
     /// A HyperSCSI session ended.
     HyperScsiSessionDown {
@@ -150,6 +173,12 @@ pub struct SessionReport {
     /// The withheld LUNs. They lead the initiator to no disk, because they mean another disk than the one
     /// that it has used under them.
     pub withheld_luns: Vec<u16>,
+    /// The portal of its first connection; `None` for a discovery session.
+    pub portal: Option<PortalId>,
+    /// What protects it.
+    pub protection: Protection,
+    /// How many LUNs of the target it does not see because they require more protection.
+    pub hidden_luns: usize,
 }
 
 /// The state of a HyperSCSI session, for display.
@@ -180,6 +209,10 @@ pub struct HyperScsiSessionReport {
     /// The withheld LUNs. They lead the initiator to no disk, because they mean another disk than the one
     /// that it has used under them.
     pub withheld_luns: Vec<u16>,
+    /// The levels that its commands can have.
+    pub levels: Levels,
+    /// How many LUNs of the target it does not see because they require more protection.
+    pub hidden_luns: usize,
 }
 
 impl Shard {
@@ -255,9 +288,10 @@ impl Shard {
                 self.target.close(now, id, &mut self.transports);
                 continue;
             };
-            let withheld: Vec<u16> = entry.withheld().collect();
+            let (withheld, hidden): (Vec<u16>, _) = (entry.withheld().collect(), entry.hidden());
             if self.target.remap(now, id, map) {
                 self.report_withheld(id, &withheld);
+                self.report_hidden(id, hidden);
             }
         }
         for (session, entry) in self.target.nexuses().map(|(_, entry)| (entry.session(), entry)) {
@@ -269,6 +303,19 @@ impl Shard {
             }
         }
         self.process_pending(now);
+    }
+
+    /// Reports to the operator that another number of LUNs than `before` is hidden from an I_T nexus.
+    fn report_hidden(&mut self, id: NexusId, before: usize) {
+        let Some(entry) = self.target.nexus(id).filter(|entry| entry.hidden() != before) else { return };
+        let target = self.config.target_of(entry.target());
+        let event = ShardEvent::LunsHidden {
+            initiator: entry.initiator().into(),
+            target: target.map(|target| target.name.as_str().into()),
+            level: entry.level(),
+            hidden_luns: entry.hidden(),
+        };
+        self.push_event(event);
     }
 
     /// Returns the LUN map that the configuration gives an I_T nexus; `None` if its session must end.
@@ -286,7 +333,7 @@ impl Shard {
                     true => target.port_at(portal).is_some(),
                     false => target.ports.iter().any(|(_, port)| *port == entry.target_port()),
                 };
-                is_served.then(|| rows_of_portal(target, initiator).map(LunEntry::map_entry).collect())
+                is_served.then(|| target.luns_of(initiator).iter().map(LunEntry::map_entry).collect())
             }
             (_, session) => {
                 let Group { group, authenticated, .. } = self.hyperscsi_ingresses.get(session)?;
@@ -377,6 +424,9 @@ impl Shard {
             traffic: view.traffic,
             repairs: view.repairs,
             withheld_luns: self.withheld_luns(ISCSI, view.session),
+            portal: self.iscsi_ingresses.get(view.session).map(|ingress| ingress.portal),
+            protection: view.protection,
+            hidden_luns: self.hidden_luns(nexus_of(ISCSI, view.session)),
         };
         self.transports.iscsi.sessions().map(report).collect()
     }
@@ -401,6 +451,8 @@ impl Shard {
             totals: view.totals,
             paths: view.paths,
             withheld_luns: self.withheld_luns(HYPERSCSI, view.session),
+            levels: self.hyperscsi_ingresses.get(view.session).map_or(Levels::OPEN, |ingress| ingress.agreed),
+            hidden_luns: self.hidden_luns(nexus_of(HYPERSCSI, view.session)),
         };
         self.transports.hyperscsi.sessions().map(report).collect()
     }

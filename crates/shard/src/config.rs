@@ -3,6 +3,7 @@
 
 use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use base::ether::EtherPort;
@@ -16,6 +17,7 @@ use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
 use security::Level;
+use security::password_file::PasswordFile;
 use target::units::UnitId;
 
 /// The portals of a shard, and its targets.
@@ -61,11 +63,27 @@ pub struct DiscoveryConfig {
     /// Whether discovery sessions are accepted at all.
     pub enabled: bool,
     /// How the initiator must authenticate.
-    pub auth: AuthPolicy,
-    /// The CHAP names and secrets of initiators.
-    pub users: Vec<Credentials>,
+    pub auth: AuthConfig,
     /// Which negotiated key values the target accepts.
     pub keys: KeyPolicy,
+}
+
+/// How initiators must authenticate, and what they can prove to know.
+#[derive(Clone, Debug, Default)]
+pub struct AuthConfig {
+    /// The methods that are accepted.
+    pub policy: AuthPolicy,
+    /// The CHAP names and secrets of initiators.
+    pub users: Vec<Credentials>,
+    /// The password records of users.
+    pub passwords: Option<Arc<PasswordFile>>,
+}
+
+impl From<AuthPolicy> for AuthConfig {
+    /// Returns the configuration without users.
+    fn from(policy: AuthPolicy) -> Self {
+        Self { policy, users: Vec::new(), passwords: None }
+    }
 }
 
 /// A network portal (RFC 7143 §2.2, §4.4.1).
@@ -80,6 +98,9 @@ pub struct Portal {
     /// The address that SendTargets reports. `None` reports the local address of the requesting connection,
     /// which is right unless there is network address translation (NAT) between.
     pub announced: Option<TargetAddress>,
+    /// Whether its connections are inside TLS. The number of a portal never means one with TLS and one
+    /// without.
+    pub tls: bool,
 }
 
 /// A target node: which initiators may log in, and which LUNs they see.
@@ -98,9 +119,7 @@ pub struct TargetConfig {
     /// The access control list: which initiators may log in. If it is empty, all may, with the map in `luns`.
     pub initiators: Vec<InitiatorEntry>,
     /// How initiators must authenticate.
-    pub auth: AuthPolicy,
-    /// The CHAP names and secrets of initiators.
-    pub users: Vec<Credentials>,
+    pub auth: AuthConfig,
     /// Which negotiated key values the target accepts.
     pub keys: KeyPolicy,
     /// The most sessions at a time.
@@ -124,8 +143,8 @@ pub struct LunEntry {
     pub unit: UnitId,
     /// The access to the unit.
     pub access: Access,
-    /// The minimum protection level with which the unit may be accessed. iSCSI has no protection that counts
-    /// as one, so iSCSI sessions do not see units that require some.
+    /// The minimum protection level with which the unit may be accessed. A session of a lower level does not
+    /// see it.
     pub min_level: Level,
     /// The HyperSCSI groups that see the unit, out of those that the target is exported to; `None` for all.
     pub groups: Option<Rc<[GroupName]>>,
@@ -138,8 +157,8 @@ pub struct InitiatorEntry {
     pub pattern: Rc<str>,
     /// The LUN map of the initiator; `None` for the target's map.
     pub luns: Option<Vec<LunEntry>>,
-    /// How the initiator must authenticate, and the CHAP names and secrets; `None` for those of the target.
-    pub auth: Option<(AuthPolicy, Vec<Credentials>)>,
+    /// How the initiator must authenticate; `None` for as the target says.
+    pub auth: Option<AuthConfig>,
 }
 
 impl LunEntry {
@@ -170,11 +189,11 @@ impl TargetConfig {
         }
     }
 
-    /// Returns how `initiator` must authenticate, and the CHAP names and secrets.
-    pub fn auth_of(&self, initiator: &str) -> (&AuthPolicy, &[Credentials]) {
+    /// Returns how `initiator` must authenticate.
+    pub fn auth_of(&self, initiator: &str) -> &AuthConfig {
         match self.admit(initiator) {
-            Admission::Row(InitiatorEntry { auth: Some((policy, users)), .. }) => (policy, users),
-            _ => (&self.auth, &self.users),
+            Admission::Row(InitiatorEntry { auth: Some(own), .. }) => own,
+            _ => &self.auth,
         }
     }
 
@@ -258,8 +277,7 @@ mod tests {
             groups: vec![],
             exchanges: 128,
             initiators,
-            auth: AuthPolicy::default(),
-            users: vec![],
+            auth: AuthConfig::default(),
             keys: KeyPolicy::default(),
             sessions_max: 8,
             session_limits: None,

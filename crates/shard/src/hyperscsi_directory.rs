@@ -14,7 +14,7 @@ use target::target::Target;
 use transport::target::SessionId;
 
 use crate::config::{GroupConfig, ShardConfig, TargetConfig};
-use crate::ingress::{Group, Ingresses};
+use crate::ingress::{Group, Ingresses, highest};
 
 /// The directory of a running shard: its configuration, its present sessions and the ports that are up.
 pub(crate) struct GroupDirectory<'a> {
@@ -95,10 +95,15 @@ impl LoginDirectory for GroupDirectory<'_> {
             if target.port_of(group).is_none() || target.sessions_max == 0 {
                 return None;
             }
+            // Members of a group without a password cannot protect anything.
+            let most = match known.access {
+                GroupAccess::Open => Level::None,
+                GroupAccess::Password(_) => Level::Encrypt,
+            };
             let mut luns: alloc::vec::Vec<ExportedLun> = target
                 .luns
                 .iter()
-                .filter(|row| row.is_seen_by(group))
+                .filter(|row| row.is_seen_by(group) && row.min_level <= most)
                 .filter_map(|row| {
                     let Lun(lun) = Lun::from_number(row.number)?;
                     Some(ExportedLun { lun, level: row.min_level.max(known.min_level) })
@@ -137,6 +142,8 @@ impl SessionDirectory for GroupDirectory<'_> {
             let at = ingress.levels.binary_search_by_key(&number, |(number, _)| *number).ok()?;
             ingress.levels.get(at)
         });
-        at.map_or(known.min_level, |(_, least)| (*least).max(known.min_level))
+        // A unit that no command of the session may reach answers as if it did not exist.
+        let within = at.filter(|(_, least)| *least <= highest(ingress.agreed));
+        within.map_or(known.min_level, |(_, least)| (*least).max(known.min_level))
     }
 }

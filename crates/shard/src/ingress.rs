@@ -10,11 +10,12 @@ use base::state_machine::PortalId;
 use base::time::Instant;
 use device::contract::NexusId;
 use hyperscsi::pdu::name::GroupName;
+use hyperscsi::pdu::parameters::Levels;
 use hyperscsi::target::contract::{self as hyperscsi_target, HyperScsi};
 use iscsi::target::contract::{self as iscsi_target, Iscsi};
 use scsi::transport_id::TransportId as InitiatorPort;
 use security::Level;
-use target::nexus::{MapEntry, NexusInfo, TargetNumber};
+use target::nexus::{MapEntry, NexusEntry, NexusInfo, TargetNumber};
 use target::route::SessionEvent;
 use transport::target::{SessionId, TargetTransport as _};
 
@@ -40,6 +41,8 @@ pub(crate) struct Group {
     pub(crate) group: GroupName,
     /// Whether it knew the group's password.
     pub(crate) authenticated: bool,
+    /// The levels that both ends agreed on.
+    pub(crate) agreed: Levels,
     /// The least protection of each LUN in its map, sorted by LUN.
     pub(crate) levels: Vec<(u16, Level)>,
 }
@@ -78,16 +81,8 @@ impl<T> Ingresses<T> {
     }
 }
 
-/// Returns the rows of a target's LUN map that an initiator sees through a portal. iSCSI has no protection
-/// that counts as one, so iSCSI sessions do not see units that require some.
-pub(crate) fn rows_of_portal<'a>(
-    target: &'a TargetConfig,
-    initiator: &str,
-) -> impl Iterator<Item = &'a LunEntry> + use<'a> {
-    target.luns_of(initiator).iter().filter(|row| row.min_level == Level::None)
-}
-
-/// Returns the rows of a target's LUN map that an initiator sees as a member of a group.
+/// Returns the rows of a target's LUN map for an initiator as a member of a group. The I_T nexus compares the
+/// protection that they require with that of its session.
 pub(crate) fn rows_of_group<'a>(
     target: &'a TargetConfig,
     initiator: &str,
@@ -103,6 +98,12 @@ pub(crate) fn levels<'a>(rows: impl Iterator<Item = &'a LunEntry>) -> Vec<(u16, 
     levels
 }
 
+/// Returns the highest level of a session: that of the commands which its initiator protects most.
+pub(crate) fn highest(levels: Levels) -> Level {
+    let all = [Level::Encrypt, Level::Integrity];
+    all.into_iter().find(|level| levels.has(*level)).unwrap_or_default()
+}
+
 impl LunEntry {
     /// Returns whether initiators of a group see the LUN.
     pub(crate) fn is_seen_by(&self, group: &GroupName) -> bool {
@@ -110,7 +111,7 @@ impl LunEntry {
     }
 
     pub(crate) const fn map_entry(&self) -> MapEntry {
-        MapEntry { number: self.number, unit: self.unit, access: self.access }
+        MapEntry { number: self.number, unit: self.unit, access: self.access, min_level: self.min_level }
     }
 }
 
@@ -151,6 +152,7 @@ impl Shard {
                 realm: None,
                 target_port: target.port_at(up.portal)?,
                 rfc_7144_functions: up.parameters.protocol_level >= RFC_7144,
+                level: up.protection.level(),
             };
             Some((target, info))
         });
@@ -161,13 +163,16 @@ impl Shard {
         };
         let peer = self.transports.iscsi.peer(up.session);
         self.iscsi_ingresses.insert(up.session, Portal { portal: up.portal, peer });
-        let rows = rows_of_portal(target, up.initiator.as_str()).map(LunEntry::map_entry);
+        let rows = target.luns_of(up.initiator.as_str()).iter().map(LunEntry::map_entry);
         let id = self.target.session_up(now, ISCSI, up.session, info, rows);
         self.push_event(ShardEvent::SessionUp {
             initiator: up.initiator.as_str().into(),
             target: up.target_name.as_str().into(),
             peer,
             user: up.user.clone(),
+            portal: up.portal,
+            protection: up.protection,
+            hidden_luns: self.hidden_luns(id),
         });
         self.report_withheld(id, &[]);
     }
@@ -210,6 +215,7 @@ impl Shard {
                 realm: Some(Rc::from(&*up.group)),
                 target_port: target.port_of(&up.group)?,
                 rfc_7144_functions: true,
+                level: highest(up.parameters.levels),
             };
             Some((target, info))
         });
@@ -218,7 +224,12 @@ impl Shard {
         };
         let rows = || rows_of_group(target, &info.initiator, &up.group);
         let (levels, map) = (levels(rows()), rows().map(LunEntry::map_entry).collect::<Vec<_>>());
-        let ingress = Group { group: up.group.clone(), authenticated: up.authenticated, levels };
+        let ingress = Group {
+            group: up.group.clone(),
+            authenticated: up.authenticated,
+            agreed: up.parameters.levels,
+            levels,
+        };
         self.hyperscsi_ingresses.insert(up.session, ingress);
         let id = self.target.session_up(now, HYPERSCSI, up.session, info, map);
         self.push_event(ShardEvent::HyperScsiSessionUp {
@@ -228,8 +239,14 @@ impl Shard {
             peer: up.peer,
             port: up.port,
             authenticated: up.authenticated,
+            hidden_luns: self.hidden_luns(id),
         });
         self.report_withheld(id, &[]);
+    }
+
+    /// Returns how many LUNs an I_T nexus does not see because they require more protection.
+    pub(crate) fn hidden_luns(&self, id: NexusId) -> usize {
+        self.target.nexus(id).map_or(0, NexusEntry::hidden)
     }
 
     /// Reports the LUNs that are withheld from an I_T nexus to the operator, except those in `known`, which

@@ -1,19 +1,23 @@
 //! Answers the queries of the login phase and of SendTargets from the configuration.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use core::net::SocketAddr;
 
 use base::state_machine::PortalId;
-use iscsi::chap::{Credentials, Secret};
+use iscsi::chap::Secret;
 use iscsi::login::directory::{
     ConnectionPath, Directory, DiscoveryAccess, Realm, SendTargetsEntry, SessionInfo, SessionQuery,
     TargetAccess, TargetAddress, TargetId, TargetLookup,
 };
 use iscsi::name::{IscsiName, PortalGroupTag};
+use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
+use security::Level;
+use security::opaque::PasswordRecord;
 use target::target::Target;
 
-use crate::config::{Admission, Portal, ShardConfig, TargetConfig};
+use crate::config::{Admission, AuthConfig, Portal, ShardConfig, TargetConfig};
 
 impl ShardConfig {
     /// Returns a target by number.
@@ -66,13 +70,16 @@ impl ShardConfig {
     }
 
     /// Returns the addresses of `target` for an initiator that connected through `via`, in the order in which
-    /// it should try them: the address of this connection first.
+    /// it should try them: the address of this connection first. An address does not tell whether it is one
+    /// with TLS, so that an initiator gets those of the kind that it uses.
     fn addresses(
         &self,
         target: &TargetConfig,
         via: &ConnectionPath,
     ) -> alloc::vec::Vec<(TargetAddress, PortalGroupTag)> {
+        let has_tls = self.portal(via).is_some_and(|portal| portal.tls);
         let served = self.portals.iter().filter(|portal| target.port_at(portal.id).is_some());
+        let served = served.filter(|portal| portal.tls == has_tls);
         let (asked, others): (alloc::vec::Vec<_>, _) = served.partition(|portal| portal.id == via.portal);
         let others: alloc::vec::Vec<_> = others;
         asked
@@ -100,6 +107,14 @@ pub(crate) struct LoginDirectory<'a> {
 }
 
 impl LoginDirectory<'_> {
+    /// Returns how an initiator must authenticate.
+    fn auth(&self, realm: Realm, initiator: &IscsiName) -> Option<&AuthConfig> {
+        Some(match realm {
+            Realm::Discovery => &self.config.discovery.auth,
+            Realm::Target(id) => self.config.target(id)?.auth_of(initiator.as_str()),
+        })
+    }
+
     /// Returns whether the target can accept another session of `initiator`. One existing session of the same
     /// initiator is not counted, because the login may replace it (session reinstatement).
     fn has_room(&self, target: &TargetConfig, initiator: &IscsiName) -> bool {
@@ -125,13 +140,17 @@ impl Directory for LoginDirectory<'_> {
         }
         let found =
             if self.has_room(target, initiator) { TargetLookup::Found } else { TargetLookup::AtSessionLimit };
-        let (auth, _) = target.auth_of(initiator.as_str());
+        let auth = &target.auth_of(initiator.as_str()).policy;
         found(TargetAccess {
             target: target.id,
             portal_group: portal.group,
             alias: target.alias.clone(),
             auth: auth.clone(),
-            keys: target.keys.clone(),
+            // TLS protects the connection already.
+            keys: match portal.tls {
+                true => KeyPolicy { min_protection: Level::None, ..target.keys.clone() },
+                false => target.keys.clone(),
+            },
         })
     }
 
@@ -140,19 +159,33 @@ impl Directory for LoginDirectory<'_> {
         if !discovery.enabled || self.draining {
             return DiscoveryAccess::NotServed;
         }
-        DiscoveryAccess::Granted { auth: discovery.auth.clone(), keys: discovery.keys.clone() }
+        DiscoveryAccess::Granted { auth: discovery.auth.policy.clone(), keys: discovery.keys.clone() }
     }
 
     fn portal_group(&self, via: &ConnectionPath) -> PortalGroupTag {
         self.config.portal(via).map_or(PortalGroupTag(1), |portal| portal.group)
     }
 
+    fn is_tls(&self, portal: PortalId) -> bool {
+        self.config.portals.iter().any(|known| known.id == portal && known.tls)
+    }
+
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret> {
-        let users: &[Credentials] = match realm {
-            Realm::Discovery => &self.config.discovery.users,
-            Realm::Target(id) => self.config.target(id)?.auth_of(initiator.as_str()).1,
-        };
-        users.iter().find(|known| known.name == user).map(|known| known.secret.clone())
+        self.auth(realm, initiator)?
+            .users
+            .iter()
+            .find(|known| known.name == user)
+            .map(|known| known.secret.clone())
+    }
+
+    fn password_record(
+        &self,
+        realm: Realm,
+        initiator: &IscsiName,
+        user: &str,
+    ) -> Option<Arc<PasswordRecord>> {
+        let passwords = self.auth(realm, initiator)?.passwords.as_ref()?;
+        Some(Arc::clone(passwords.answering(user)))
     }
 
     fn find_session(&self, _query: &SessionQuery<'_>) -> Option<SessionInfo> {

@@ -39,6 +39,7 @@ fn connected_sessions(sessions: &[Session]) -> Table {
         "ISID",
         "CONNECTIONS",
         "ERL",
+        "PROTECTION",
         "TASKS",
         "COMMANDS",
         "SENT",
@@ -47,12 +48,17 @@ fn connected_sessions(sessions: &[Session]) -> Table {
     ]);
     for session in sessions {
         table.row(&[
-            &target(session.target.as_deref().unwrap_or("(discovery)"), &session.other_disk_luns),
+            &target(
+                session.target.as_deref().unwrap_or("(discovery)"),
+                &session.other_disk_luns,
+                session.hidden_luns,
+            ),
             &session.initiator,
             &from(session),
             &session.isid,
             &connections(session),
             &session.error_recovery_level.to_string(),
+            &protection(&session.protection, session.protection_by.as_deref()),
             &session.tasks.to_string(),
             &session.commands.to_string(),
             &session.data_in_bytes.to_string(),
@@ -89,7 +95,7 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
             format!("{}%{}{down}{narrow}", path.peer, path.interface)
         };
         table.row(&[
-            &target(&session.target, &session.other_disk_luns),
+            &target(&session.target, &session.other_disk_luns, session.hidden_luns),
             &session.initiator,
             &session.paths.iter().map(path).collect::<Vec<_>>().join(" "),
             &session.isid,
@@ -107,15 +113,24 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
 }
 
 /// Returns the name of a target, with the LUNs that are withheld from the initiator because they were another
-/// disk when it opened them.
-fn target(name: &str, other_disks: &[u16]) -> String {
-    match other_disks {
-        [] => name.to_owned(),
-        luns => {
-            let luns: Vec<String> = luns.iter().map(u16::to_string).collect();
-            format!("{name} (LUN {}: not the disk that it opened)", luns.join(", "))
-        }
+/// disk when it opened them, and the number of those that it does not see for lack of protection.
+fn target(name: &str, other_disks: &[u16], hidden: u32) -> String {
+    let mut notes = Vec::new();
+    if !other_disks.is_empty() {
+        let luns: Vec<String> = other_disks.iter().map(u16::to_string).collect();
+        notes.push(format!("LUN {}: not the disk that it opened", luns.join(", ")));
     }
+    match hidden {
+        0 => {}
+        1 => notes.push("1 LUN hidden: it requires more protection".to_owned()),
+        some => notes.push(format!("{some} LUNs hidden: they require more protection")),
+    }
+    if notes.is_empty() { name.to_owned() } else { format!("{name} ({})", notes.join("; ")) }
+}
+
+/// Returns the level of a session, and what gives it.
+fn protection(level: &str, by: Option<&str>) -> String {
+    by.map_or_else(|| level.to_owned(), |by| format!("{level}: {by}"))
 }
 
 /// Returns a short description of the repairs in a HyperSCSI session.
@@ -335,7 +350,11 @@ fn show_status(status: &Status) -> String {
     }
     let mut targets = Table::new(&["TARGET", "LUNS", "SESSIONS", "ALIAS"]);
     for target in &status.targets {
-        let sessions = format!("{} of {}", target.sessions, target.max_sessions);
+        let restricted = match target.restricted_sessions {
+            0 => String::new(),
+            some => format!(" ({some} without LUNs that require more protection)"),
+        };
+        let sessions = format!("{} of {}{restricted}", target.sessions, target.max_sessions);
         targets.row(&[
             &target.name,
             &target.luns.to_string(),

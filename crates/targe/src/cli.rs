@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Attach(crate::attach::AttachArgs),
     /// Make, show and convert LUKS2 images, the form of encrypted disks
     Luks(crate::luks::LuksArgs),
+    /// Keep records of users' passwords for a target, which then needs no password in the clear
+    Passwd(crate::passwd::PasswdArgs),
     /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
     Proxy(crate::proxy::ProxyArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies

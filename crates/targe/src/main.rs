@@ -17,6 +17,7 @@ mod discover;
 mod info;
 mod lab;
 mod luks;
+mod passwd;
 #[cfg(feature = "planted")]
 mod planted;
 mod progress;
@@ -26,6 +27,7 @@ mod serve;
 mod shell;
 mod signals;
 mod tables;
+mod terminal;
 mod verify;
 
 use std::io::{ErrorKind, Write};
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Attach(args) => attach::run(&args),
         Command::Luks(args) => luks::run(&args),
+        Command::Passwd(args) => passwd::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use daemon::config::{Auth, Environment, Flags, HyperScsiService, Medium, Target, show_size};
+use daemon::config::{Auth, AuthMethods, Environment, Flags, HyperScsiService, Medium, Target, show_size};
 use daemon::serve::{ServeError, Started, serve};
 
 use crate::Failure;
@@ -155,7 +155,8 @@ fn ways_to_use(target: &Target, portal: &str) -> String {
     let targe = own_name();
     let name = &target.name;
     let user = match &target.auth {
-        Auth::Chap(chap) => format!("{}%SECRET@", chap.user.name),
+        Auth::Required(AuthMethods { chap: Some(chap), .. }) => format!("{}%SECRET@", chap.user.name),
+        Auth::Required(_) => "USER%PASSWORD@".to_owned(),
         Auth::None => String::new(),
     };
     let lun = target.luns.first().map_or(0, |lun| lun.lun);

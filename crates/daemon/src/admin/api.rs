@@ -291,6 +291,8 @@ object! {
         sessions: u32,
         /// The maximum number of sessions.
         max_sessions: u32,
+        /// The number of sessions that do not see some LUNs because these require more protection.
+        restricted_sessions: u32,
     }
 }
 
@@ -361,6 +363,11 @@ object! {
         /// LUNs that are not the disk that the initiator opened. They are withheld from it until it has
         /// logged out.
         other_disk_luns: Vec<u16>,
+        /// What protects it: the password of its group; null for none.
+        protection_by: Option<String>,
+        /// How many LUNs the initiator does not see because they require more protection than the session
+        /// can have.
+        hidden_luns: u32,
         /// Its paths.
         paths: Vec<Path>,
         /// What was lost, damaged, repeated or late, and was ignored or repaired.
@@ -480,6 +487,13 @@ object! {
         /// LUNs that are not the disk that the initiator opened. They are withheld from it until it has
         /// logged out.
         other_disk_luns: Vec<u16>,
+        /// The level of its protection: `none`, `integrity` or `encrypt`.
+        protection: String,
+        /// What protects it: TLS and the portal of its first connection, or the name of a digest; null for
+        /// nothing.
+        protection_by: Option<String>,
+        /// How many LUNs the initiator does not see because they require more protection.
+        hidden_luns: u32,
     }
 }
 

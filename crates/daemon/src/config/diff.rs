@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use iscsi::name::IscsiName;
+use security::Level;
 
 use super::resolved::{Config, MappedLun, Medium, Naa, Portal, Target, Unit};
 
@@ -125,10 +126,9 @@ impl Config {
 
     /// Returns the LUNs of an access list entry, with the labels of their units instead of indices into this
     /// configuration.
-    fn view<'c>(&'c self, luns: &[MappedLun]) -> Vec<(u16, bool, Option<&'c str>)> {
-        luns.iter()
-            .map(|lun| (lun.lun, lun.read_only, self.unit(lun).map(|unit| unit.label.as_str())))
-            .collect()
+    fn view<'c>(&'c self, luns: &[MappedLun]) -> Vec<(u16, bool, Level, Option<&'c str>)> {
+        let label = |lun| self.unit(lun).map(|unit| unit.label.as_str());
+        luns.iter().map(|lun| (lun.lun, lun.read_only, lun.protection, label(lun))).collect()
     }
 }
 
@@ -173,7 +173,7 @@ fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> Target
                 let view: Vec<_> = config
                     .view(&entry.luns)
                     .into_iter()
-                    .map(|(lun, ro, label)| (lun, ro, label.map(str::to_owned)))
+                    .map(|(lun, ro, level, label)| (lun, ro, level, label.map(str::to_owned)))
                     .collect();
                 (entry.initiators.clone(), view, entry.auth.clone())
             };

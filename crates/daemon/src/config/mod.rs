@@ -41,8 +41,9 @@ pub use quantity::{show_size, size as parse_size};
 pub use reference::reference;
 pub use resolve::Environment;
 pub use resolved::{
-    AclEntry, Announced, Auth, Chap, Config, Group, GroupPassword, GroupSet, HyperScsiService, Identity,
-    MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit, UnitIndex,
+    AclEntry, Announced, Auth, AuthMethods, Chap, Config, Group, GroupPassword, GroupSecret, GroupSet,
+    HyperScsiService, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit,
+    UnitIndex,
 };
 pub use source_span::{ConfigError, ConfigReport, SourceSpan};
 

@@ -75,12 +75,14 @@ pub(crate) struct Auth {
     pub(crate) mutual_user: Option<Located<String>>,
     pub(crate) mutual_secret_file: Option<Located<PathBuf>>,
     pub(crate) mutual_secret: Option<Located<String>>,
+    pub(crate) password_file: Option<Located<PathBuf>>,
     pub(crate) algorithms: Vec<&'static str>,
 }
 
 pub(crate) struct Session {
     pub(crate) header_digest: Option<Located<&'static str>>,
     pub(crate) data_digest: Option<Located<&'static str>>,
+    pub(crate) protection: Option<Located<&'static str>>,
     pub(crate) max_recv_data_segment_length: Option<Located<u64>>,
     pub(crate) max_burst_length: Option<Located<u64>>,
     pub(crate) first_burst_length: Option<Located<u64>>,
@@ -163,6 +165,7 @@ pub(crate) struct Acl {
     pub(crate) initiators: Vec<Located<String>>,
     pub(crate) luns: Option<Vec<Mapping>>,
     pub(crate) ro: bool,
+    pub(crate) protection: Option<Located<&'static str>>,
     pub(crate) auth: Option<Auth>,
 }
 
@@ -170,6 +173,7 @@ pub(crate) struct Mapping {
     pub(crate) lun: Option<Located<u16>>,
     pub(crate) shown_as: Option<Located<u16>>,
     pub(crate) ro: bool,
+    pub(crate) protection: Option<Located<&'static str>>,
 }
 
 impl Root {
@@ -283,6 +287,7 @@ impl Auth {
             mutual_user: r.text("mutual_user"),
             mutual_secret_file: r.path("mutual_secret_file"),
             mutual_secret: r.text("mutual_secret"),
+            password_file: r.path("password_file"),
             algorithms: r.choices("algorithms").unwrap_or_default(),
         }
     }
@@ -294,6 +299,7 @@ impl Session {
         Self {
             header_digest: r.choice("header_digest"),
             data_digest: r.choice("data_digest"),
+            protection: r.choice("protection"),
             max_recv_data_segment_length: r.size("max_recv_data_segment_length"),
             max_burst_length: r.size("max_burst_length"),
             first_burst_length: r.size("first_burst_length"),
@@ -403,10 +409,12 @@ impl Acl {
         let initiators = r.some_texts("initiators").unwrap_or_default();
         let luns = r.list("luns");
         let ro = r.switch("ro").is_some_and(|on| on.value);
+        let protection = r.choice("protection");
         let auth = r.table("auth");
         drop(r);
         Self {
             initiators,
+            protection,
             luns: luns.map(|list| list.into_iter().filter_map(|item| Mapping::read(item, report)).collect()),
             ro,
             auth: auth.map(|tree| Auth::read(tree, report)),
@@ -435,6 +443,7 @@ impl Mapping {
             lun: r.count16("lun"),
             shown_as: r.count16("as"),
             ro: r.switch("ro").is_some_and(|on| on.value),
+            protection: r.choice("protection"),
         })
     }
 }

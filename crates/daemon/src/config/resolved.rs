@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::units::{BlockSize, ByteLen};
@@ -14,6 +15,8 @@ use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
 use security::Level;
+use security::opaque::PasswordRecord;
+use security::password_file::PasswordFile;
 use tls::ServerSettings;
 
 use super::names::NamePattern;
@@ -135,13 +138,22 @@ pub(crate) const GROUPS_MAX: usize = 64;
 pub struct Group {
     /// Its name.
     pub name: GroupName,
-    /// Its password, if it has one.
-    pub password: Option<GroupPassword>,
+    /// What the target knows of its password, if it has one.
+    pub password: Option<GroupSecret>,
     /// The least protection level that the sessions of its members must have.
     pub min_protection: Level,
     /// The interfaces on which it is served, as indices into [`HyperScsiService::interfaces`]; `None` for
     /// all.
     pub interfaces: Option<Vec<usize>>,
+}
+
+/// What the target knows of the password of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupSecret {
+    /// The password itself.
+    Password(GroupPassword),
+    /// The record of it.
+    Record(Arc<PasswordRecord>),
 }
 
 /// The password of a group, as bytes. `Debug` does not print the bytes.
@@ -181,8 +193,27 @@ impl GroupSet {
 pub enum Auth {
     /// No authentication.
     None,
-    /// CHAP: the initiator proves that it knows a secret.
-    Chap(Chap),
+    /// The initiator proves that it knows a secret, by any of these methods.
+    Required(AuthMethods),
+}
+
+impl Auth {
+    /// Returns the password records, if there is a password login.
+    pub const fn passwords(&self) -> Option<&Arc<PasswordFile>> {
+        match self {
+            Self::None => None,
+            Self::Required(methods) => methods.passwords.as_ref(),
+        }
+    }
+}
+
+/// Methods of authentication; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthMethods {
+    /// CHAP.
+    pub chap: Option<Chap>,
+    /// The records of the password login, of any of whose users the initiator may be.
+    pub passwords: Option<Arc<PasswordFile>>,
 }
 
 /// One-way or mutual CHAP.

@@ -186,7 +186,7 @@ pub(crate) static DISCOVERY: Section = Section {
         "auth",
         Table(&AUTH),
         Told("no authentication"),
-        "The CHAP authentication of discovery sessions.",
+        "What the initiators of discovery sessions must prove.",
     )],
 };
 
@@ -206,14 +206,16 @@ pub(crate) static GROUP: Section = Section {
 
 pub(crate) static AUTH: Section = Section {
     noun: "auth",
-    doc: "CHAP (RFC 7143 §12.1): the initiator proves that it knows a secret, and with the mutual keys the target \
-          does as well. Secrets are 12 to 255 bytes.",
+    doc: "What initiators must prove. CHAP (RFC 7143 §12.1): the initiator proves that it knows a secret, and with the \
+          mutual keys the target does as well. Secrets are 12 to 255 bytes. The password login \
+          ([iscsi-aead.md](iscsi-aead.md)): both ends prove that they know a user's password, and the target keeps \
+          only records of passwords. With the keys of both, either admits an initiator.",
     keys: &[
         key(
             "method",
             Choice(&["chap", "none"]),
             Value("chap"),
-            "`none` admits the initiators of an access list entry without CHAP where their target requires it.",
+            "`none` admits the initiators of an access list entry without a proof where their target requires one.",
         ),
         key(
             "user",
@@ -248,6 +250,13 @@ pub(crate) static AUTH: Section = Section {
         ),
         key("mutual_secret", Text { len_max: 255 }, Told("none"), "Likewise, the target's secret."),
         key(
+            "password_file",
+            Path,
+            Told("no password login"),
+            "A file of password records, as [`targe passwd`](security.md#password-records) makes it: each user in it may log in with \
+             the password login. It must not be readable by group or others.",
+        ),
+        key(
             "algorithms",
             Choices(CHAP_ALGORITHMS),
             Value("SHA3-256 SHA-256 SHA1 MD5"),
@@ -268,6 +277,13 @@ pub(crate) static SESSION: Section = Section {
              without it, `forbid` never uses it.",
         ),
         key("data_digest", Choice(DIGEST_POLICIES), Value("offer"), "CRC32C over data, likewise."),
+        key(
+            "protection",
+            Choice(LEVELS),
+            Value("none"),
+            "The least protection of a session. Above `none`, a login through a portal without TLS must be the \
+             password login (`password_file`) and choose an AEAD digest of at least this level.",
+        ),
         key(
             "max_recv_data_segment_length",
             SEGMENT,
@@ -418,8 +434,8 @@ pub(crate) static LUN: Section = Section {
             "Exports the top-level `lun` of this name instead; only `lun`, `ro`, `protection` and `groups` \
              can be given with it."),
         key("protection", Choice(LEVELS), Value("none"),
-            "The least protection that access to it requires: `none`, `integrity` or `encrypt`. A LUN that \
-             requires more than `none` is not exported over iSCSI."),
+            "The least protection that access to it requires: `none`, `integrity` or `encrypt`. A session with less does \
+             not see the LUN: see [Protection of LUNs](security.md#protection-of-luns)."),
         key("groups", Texts { what: "names of HyperSCSI groups" }, Told("every group of the target"),
             "The HyperSCSI groups that can access it, among those that the target is exported to.");
         Told("required unless `share` is given")
@@ -486,7 +502,7 @@ pub(crate) static TARGET: Section = Section {
             "How long an initiator may leave the NOP-In unanswered.",
         ),
         key("session", Table(&SESSION), Told("the top-level `session`"), "Overrides of single keys."),
-        key("auth", Table(&AUTH), Told("no authentication"), "CHAP for every initiator."),
+        key("auth", Table(&AUTH), Told("no authentication"), "What every initiator must prove."),
         key("lun", Tables(&LUN), Required, "Its logical units."),
         key(
             "acl",
@@ -512,7 +528,7 @@ pub(crate) static ACL: Section = Section {
             "luns",
             Mappings(&MAPPING),
             Told("every LUN under its own number"),
-            "The LUNs that the initiator can access: numbers, or tables `{ lun = 2, as = 0, ro = true }`.",
+            "The LUNs that the initiator can access: numbers, or tables `{ lun = 2, as = 0, ro = true, protection = \"encrypt\" }`.",
         ),
         key(
             "ro",
@@ -521,7 +537,13 @@ pub(crate) static ACL: Section = Section {
             "Whether the initiator may only read: commands that affect others, including reservations, mode \
              parameters and resets, are refused.",
         ),
-        key("auth", Table(&AUTH), Told("the target's `auth`"), "CHAP for these initiators."),
+        key(
+            "protection",
+            Choice(LEVELS),
+            Told("that of each LUN"),
+            "The least protection that these initiators need, for every LUN of the entry, instead of the LUN's own.",
+        ),
+        key("auth", Table(&AUTH), Told("the target's `auth`"), "What these initiators must prove."),
     ],
 };
 
@@ -537,6 +559,12 @@ pub(crate) static MAPPING: Section = Section {
             "The number that the initiator sees.",
         ),
         key("ro", Switch, Value("false"), "Whether this initiator may only read it."),
+        key(
+            "protection",
+            Choice(LEVELS),
+            Told("that of the entry, else that of the LUN"),
+            "The least protection that this initiator needs for it.",
+        ),
     ],
 };
 

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
 use security::opaque::Password;
+use security::password_file::PasswordFile;
 use zeroize::Zeroizing;
 
-use super::resolved::GroupPassword;
+use super::resolved::{GroupPassword, GroupSecret};
 
 /// Reads a CHAP secret. One newline at the end of the file is not part of it.
 ///
@@ -36,13 +37,23 @@ pub(crate) fn check(bytes: &[u8]) -> Result<Secret, String> {
         .map_err(|_| format!("a CHAP secret has {MIN_SECRET} to {MAX_SECRET} bytes, not {}", bytes.len()))
 }
 
-/// Reads the password of a HyperSCSI group. One newline at the end of the file is not part of it.
+/// Reads what is known of the password of a HyperSCSI group: the record of the user with its name, or the
+/// password itself. One newline at the end of the file is not part of a password.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(crate) fn password_file(path: &Path) -> Result<GroupPassword, String> {
+pub(crate) fn group_secret(path: &Path, group: &str) -> Result<GroupSecret, String> {
     let name = path.display();
-    let mut bytes = read_guarded(path, Password::LEN_MAX + 3)?;
+    let mut bytes = read_guarded(path, PasswordFile::LEN_MAX + 1)?;
+    if PasswordFile::has_head(&bytes) {
+        let file = PasswordFile::parse(&bytes).map_err(|why| format!("{name}: {why}"))?;
+        let found = file.find(group).cloned();
+        return found.map(GroupSecret::Record).ok_or_else(|| {
+            format!("{name} has no user \"{group}\"; run: targe passwd {name} --user \"{group}\"")
+        });
+    }
+    // A longer text is not shortened to a password.
+    bytes.truncate(Password::LEN_MAX + 3);
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
         if bytes.last() == Some(&b'\r') {
@@ -50,7 +61,16 @@ pub(crate) fn password_file(path: &Path) -> Result<GroupPassword, String> {
         }
     }
     Password::new(&bytes).map_err(|why| format!("{why} (in {name})"))?;
-    Ok(GroupPassword(bytes))
+    Ok(GroupSecret::Password(GroupPassword(bytes)))
+}
+
+/// Reads the password records of users.
+///
+/// # Errors
+/// A fragment that describes the mistake.
+pub(crate) fn password_records(path: &Path) -> Result<PasswordFile, String> {
+    let text = read_guarded(path, PasswordFile::LEN_MAX + 1)?;
+    PasswordFile::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
 }
 
 /// Reads the secret that wraps the keys of encrypted media: all bytes of the file, a newline at its end

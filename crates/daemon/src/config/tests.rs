@@ -4,6 +4,7 @@
 mod ethernet;
 mod flags;
 mod mistakes;
+mod protection;
 mod reload;
 mod secrets;
 mod tighten;

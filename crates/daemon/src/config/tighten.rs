@@ -53,7 +53,7 @@ fn groups(frames: &mut HyperScsiService, new: Option<&HyperScsiService>) {
 fn auth(old: &Auth, new: &Auth) -> Auth {
     match new {
         Auth::None => old.clone(),
-        Auth::Chap(_) => new.clone(),
+        Auth::Required(_) => new.clone(),
     }
 }
 

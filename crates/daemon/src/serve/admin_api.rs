@@ -5,10 +5,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use base::state_machine::PortalId;
 use drivers::message_queue::Handle;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
+use iscsi::target::protection::Protection;
 use security::Level;
 use serde::Serialize;
 use serde_json::Value;
@@ -91,6 +93,12 @@ impl Shared {
             let frames = frames.iter().filter(|(report, _)| report.target == name).count();
             reports.iter().filter(|report| report.target.as_deref() == Some(name)).count() + frames
         };
+        let restricted = |name: &str| {
+            let iscsi = reports.iter().filter(|report| report.target.as_deref() == Some(name));
+            let frames = frames.iter().filter(|(report, _)| report.target == name);
+            let hidden = iscsi.map(|report| report.hidden_luns);
+            hidden.chain(frames.map(|(report, _)| report.hidden_luns)).filter(|count| *count > 0).count()
+        };
         let portals = config.portals.iter().zip(&current.runtime.portals);
         Ok(Status {
             api: VERSION,
@@ -134,6 +142,7 @@ impl Shared {
                     luns: count(target.luns.len()),
                     sessions: count(sessions_of(target.name.as_str())),
                     max_sessions: u32::from(target.max_sessions),
+                    restricted_sessions: count(restricted(target.name.as_str())),
                 })
                 .collect(),
             reactors: self.reactors.iter().map(reactor).collect(),
@@ -153,7 +162,7 @@ impl Shared {
             config.hyperscsi.as_ref().map_or(Level::None, |frames| frames.min_protection(group))
         };
         Ok(Sessions {
-            sessions: reports.into_iter().map(session).collect(),
+            sessions: reports.into_iter().map(|report| session(report, &current.runtime)).collect(),
             hyperscsi: frames.into_iter().map(|one| frame_session(one, &least)).collect(),
         })
     }
@@ -293,6 +302,8 @@ fn frame_session(
         data_out_bytes: report.traffic.data_out_bytes,
         paths: report.paths.iter().zip(interfaces).map(path).collect(),
         other_disk_luns: report.withheld_luns,
+        protection_by: report.authenticated.then(|| format!("the password of group {:?}", report.group)),
+        hidden_luns: count(report.hidden_luns),
         repairs: frame_repairs(
             (report.traffic.duplicates, report.traffic.strays),
             &report.drops,
@@ -304,8 +315,11 @@ fn frame_session(
     }
 }
 
-fn session(report: SessionReport) -> Session {
+fn session(report: SessionReport, runtime: &RuntimeConfig) -> Session {
     Session {
+        protection: report.protection.level().to_string(),
+        protection_by: protection_by(report.protection, report.portal, runtime),
+        hidden_luns: count(report.hidden_luns),
         target: report.target,
         initiator: report.initiator,
         isid: report.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -321,6 +335,22 @@ fn session(report: SessionReport) -> Session {
         lost_connections: u64::try_from(report.lost).unwrap_or(u64::MAX),
         repairs: Repairs::NONE.with(&report.repairs),
         other_disk_luns: report.withheld_luns,
+    }
+}
+
+/// Returns what protects a session whose first connection came through `portal`; `None` for nothing.
+pub(super) fn protection_by(
+    protection: Protection,
+    portal: Option<PortalId>,
+    runtime: &RuntimeConfig,
+) -> Option<String> {
+    match protection {
+        Protection::None => None,
+        Protection::Tls => {
+            let on = portal.and_then(|portal| runtime.portal_name(portal));
+            Some(on.map_or_else(|| "TLS 1.3".to_owned(), |name| format!("TLS 1.3 on portal {name}")))
+        }
+        Protection::Digest(digest) => Some(digest.name().to_owned()),
     }
 }
 

@@ -31,7 +31,7 @@ use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::state::StateDir;
 use super::state_writer::{self, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
-use super::{ServeError, Started, media, panics, portals, served_size};
+use super::{ServeError, Started, core_dumps, media, panics, portals, served_size};
 use crate::admin::server::{BoundSocket, Server};
 use crate::config::{Config, Environment, Flags, Loaded, Portal, Unit, UnitIndex};
 
@@ -91,6 +91,7 @@ impl Daemon {
         occasions: (Sender<DaemonEvent>, Receiver<DaemonEvent>),
     ) -> Result<Self, ServeError> {
         let config = Arc::new(loaded.config);
+        core_dumps::prevent(&config);
         let state = StateDir::open(&config.state_dir)?;
         let reserved = BoundSocket::bind(&config.admin_socket)?;
         let mut numbers = IdAllocator::default();
@@ -221,6 +222,7 @@ impl Daemon {
                 Err((unusable.report.to_string(), taken))
             }
             Ok(Loaded { config, report }) => {
+                core_dumps::prevent(&config);
                 for line in report.warning_lines() {
                     crate::warning!("{line}");
                 }

@@ -2,6 +2,7 @@
 
 mod admin_api;
 mod bindings;
+mod core_dumps;
 mod daemon;
 mod daemon_event;
 mod disk;

@@ -16,13 +16,13 @@ use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
 use hyperscsi::frame::TAGS;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::GroupName;
-use iscsi::chap::Credentials;
+use iscsi::chap::Algorithms;
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use security::opaque::{Password, PasswordRecord, USUAL_COST};
 use shard::config::{
-    DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
+    AuthConfig, DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
     TargetConfig,
 };
 use target::units::UnitId;
@@ -30,8 +30,8 @@ use target::units::UnitId;
 use super::placement::{Owners, Placement};
 use super::target_ports::TargetPorts;
 use crate::config::{
-    Announced, Auth, Config, Group, GroupPassword, GroupSet, MappedLun, Target, UNITS_MAX, Unit, UnitIndex,
-    UnitKey,
+    Announced, Auth, AuthMethods, Config, Group, GroupPassword, GroupSecret, GroupSet, MappedLun, Target,
+    UNITS_MAX, Unit, UnitIndex, UnitKey,
 };
 
 /// The PROTOCOL IDENTIFIER of iSCSI (SPC-5 §7.6).
@@ -61,14 +61,14 @@ const RECEIVE_BYTES_MIN: usize = 8 << 20;
 /// Assigns identifiers. An item that was configured before gets the same identifier again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdAllocator {
-    portals: BTreeMap<(SocketAddr, usize), u32>,
+    portals: BTreeMap<(SocketAddr, bool, usize), u32>,
     targets: BTreeMap<IscsiName, u32>,
     units: BTreeMap<UnitKey, u32>,
     next_unit: u32,
     interfaces: BTreeMap<String, u32>,
     /// The password records of the groups. Making one is slow, so it is made again only when the password
     /// changes.
-    records: BTreeMap<GroupName, (GroupPassword, Arc<PasswordRecord>)>,
+    records: BTreeMap<GroupName, (GroupSecret, Arc<PasswordRecord>)>,
     /// The relative target port identifiers, which persist across restarts.
     pub(crate) ports: TargetPorts,
     /// The number of reactors.
@@ -98,7 +98,8 @@ pub(crate) struct RuntimeConfig {
 }
 
 impl IdAllocator {
-    /// Assigns identifiers to the portals of a configuration.
+    /// Assigns identifiers to the portals of a configuration. A portal that gets TLS or loses it is another
+    /// one, so that the identifier tells whether a connection is inside TLS.
     pub(crate) fn portals(&mut self, config: &Config) -> Vec<PortalId> {
         let mut met = BTreeMap::new();
         let mut ids = Vec::new();
@@ -106,7 +107,8 @@ impl IdAllocator {
             // Several portals may ask for any free port of the same address.
             let nth = met.entry(portal.listen).and_modify(|n| *n += 1).or_insert(0);
             let next = u32::try_from(self.portals.len()).unwrap_or(u32::MAX);
-            ids.push(PortalId(*self.portals.entry((portal.listen, *nth)).or_insert(next)));
+            let key = (portal.listen, portal.tls.is_some(), *nth);
+            ids.push(PortalId(*self.portals.entry(key).or_insert(next)));
         }
         ids
     }
@@ -118,17 +120,15 @@ impl IdAllocator {
     pub(crate) fn assign_ports_and_records(&mut self, config: &Config) -> Result<(), String> {
         self.ports.assign(config)?;
         for group in config.hyperscsi.iter().flat_map(|frames| &frames.groups) {
-            let Some(password) = &group.password else { continue };
-            if self.records.get(&group.name).is_some_and(|(known, _)| known == password) {
+            let Some(secret) = &group.password else { continue };
+            if self.records.get(&group.name).is_some_and(|(known, _)| known == secret) {
                 continue;
             }
-            let cannot = |why: &dyn std::fmt::Display| format!("group \"{}\": {why}", group.name);
-            let entropy =
-                super::reactor_shard::entropy().map_err(|error| cannot(&crate::os_error(&error)))?;
-            let secret = Password::new(&password.0).map_err(|error| cannot(&error))?;
-            let record = PasswordRecord::make(&secret, &group.name, USUAL_COST, entropy)
-                .map_err(|error| cannot(&error))?;
-            self.records.insert(group.name.clone(), (password.clone(), Arc::new(record)));
+            let record = match secret {
+                GroupSecret::Record(record) => Arc::clone(record),
+                GroupSecret::Password(password) => make_record(&group.name, password)?,
+            };
+            self.records.insert(group.name.clone(), (secret.clone(), record));
         }
         Ok(())
     }
@@ -210,6 +210,14 @@ impl RuntimeConfig {
         units.map(|(at, (id, unit))| (*id, UnitIndex(at), unit)).filter(move |(_, index, _)| owned(*index))
     }
 
+    /// Returns the name of a portal in quotes, or its address if it has none; `None` if the portal was
+    /// removed.
+    pub(crate) fn portal_name(&self, id: PortalId) -> Option<String> {
+        let mut portals = self.config.portals.iter().zip(&self.portals);
+        let (portal, (_, address)) = portals.find(|(_, (known, _))| *known == id)?;
+        Some(portal.name.as_ref().map_or_else(|| address.to_string(), |name| format!("\"{name}\"")))
+    }
+
     /// Returns a unit and its index by identifier.
     pub(crate) fn find(&self, id: UnitId) -> Option<(UnitIndex, &Unit)> {
         let at = self.units.iter().position(|other| *other == id)?;
@@ -258,7 +266,6 @@ impl RuntimeConfig {
         let mut targets: Vec<TargetConfig> =
             (0..self.config.targets.len()).filter_map(|at| self.target_config(at, reactor)).collect();
         targets.sort_by(|a, b| a.name.cmp(&b.name));
-        let (auth, users) = auth(&self.config.discovery_auth);
         // A discovery session carries only names: no target's policy applies, so every initiator that may
         // discover gets an answer.
         let offer = DigestPolicy::PreferCrc32c;
@@ -270,11 +277,12 @@ impl RuntimeConfig {
                     group: PortalGroupTag(portal.tag),
                     bound: (!listening.ip().is_unspecified()).then_some(*listening),
                     announced: portal.announce.as_ref().map(address),
+                    tls: portal.tls.is_some(),
                 })
                 .collect(),
             targets,
             frames: self.frames_config(reactor),
-            discovery: DiscoveryConfig { enabled: true, auth, users, keys },
+            discovery: DiscoveryConfig { enabled: true, auth: auth(&self.config.discovery_auth), keys },
         }
     }
 
@@ -334,7 +342,6 @@ impl RuntimeConfig {
             let portal = self.config.portals.get(*index)?;
             Some((self.portals.get(*index)?.0, *ports.get(&portal.tag)?))
         };
-        let (auth_policy, users) = auth(&target.auth);
         Some(TargetConfig {
             id,
             name: target.name.clone(),
@@ -342,8 +349,7 @@ impl RuntimeConfig {
             ports: target.portals.iter().filter_map(port).collect(),
             luns: if ours { self.luns(&target.luns) } else { Vec::new() },
             initiators: self.initiators(target, ours),
-            auth: auth_policy,
-            users,
+            auth: auth(&target.auth),
             keys: target.keys.clone(),
             groups: self.exports(at),
             exchanges: u16::try_from(target.limits.queue_depth).unwrap_or(TAGS).min(TAGS),
@@ -433,14 +439,27 @@ impl RuntimeConfig {
     }
 }
 
-fn auth(auth: &Auth) -> (AuthPolicy, Vec<Credentials>) {
-    match auth {
-        Auth::None => (AuthPolicy { allows_none: true, ..AuthPolicy::default() }, Vec::new()),
-        Auth::Chap(chap) => {
-            let policy = AuthPolicy { chap: chap.algorithms, own: chap.own.clone(), ..AuthPolicy::default() };
-            (policy, vec![chap.user.clone()])
-        }
-    }
+/// Makes the record of a group's password.
+fn make_record(group: &GroupName, password: &GroupPassword) -> Result<Arc<PasswordRecord>, String> {
+    let cannot = |why: &dyn std::fmt::Display| format!("group \"{group}\": {why}");
+    let entropy = super::reactor_shard::entropy().map_err(|error| cannot(&crate::os_error(&error)))?;
+    let secret = Password::new(&password.0).map_err(|error| cannot(&error))?;
+    let record = PasswordRecord::make(&secret, group, USUAL_COST, entropy);
+    record.map(Arc::new).map_err(|error| cannot(&error))
+}
+
+fn auth(auth: &Auth) -> AuthConfig {
+    let Auth::Required(AuthMethods { chap, passwords }) = auth else {
+        return AuthPolicy { allows_none: true, ..AuthPolicy::default() }.into();
+    };
+    let policy = AuthPolicy {
+        allows_none: false,
+        chap: chap.as_ref().map_or(Algorithms::NONE, |chap| chap.algorithms),
+        own: chap.as_ref().and_then(|chap| chap.own.clone()),
+        opaque: passwords.is_some(),
+    };
+    let users = chap.iter().map(|chap| chap.user.clone()).collect();
+    AuthConfig { policy, users, passwords: passwords.clone() }
 }
 
 fn address(announced: &Announced) -> TargetAddress {

@@ -5,8 +5,10 @@ use hyperscsi::login::target::HandshakeRefusal as Refused;
 use iscsi::name::IscsiName;
 use iscsi::target::contract::{FailedLogin, SessionEnd};
 use iscsi::target::initiator_notes::{InitiatorNote, NoteKind};
+use security::Level;
 use shard::admin::ShardEvent;
 
+use super::admin_api::protection_by;
 use super::reactor_shard::ReactorShard;
 
 /// An interface with fewer receive slots than this gives a peer a window that a fast link fills at once.
@@ -17,10 +19,25 @@ impl ReactorShard {
     pub(super) fn log_notices(&mut self) {
         while let Some(notice) = self.shard.poll_event() {
             match notice {
-                ShardEvent::SessionUp { initiator, target, peer, user } => {
+                ShardEvent::SessionUp { initiator, target, peer, user, portal, protection, hidden_luns } => {
                     let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
                     let user = user.map_or(String::new(), |user| format!(" as {user:?}"));
-                    crate::info!("session of {initiator}{user}{from} with {target} is up");
+                    let level = match protection_by(protection, Some(portal), &self.runtime) {
+                        Some(by) => format!(" ({}: {by})", protection.level()),
+                        None => String::new(),
+                    };
+                    let hidden = hidden(hidden_luns, protection.level());
+                    crate::info!("session of {initiator}{user}{from} with {target} is up{level}{hidden}");
+                }
+                ShardEvent::LunsHidden { initiator, target, level, hidden_luns } => {
+                    let with = target.map_or(String::new(), |target| format!(" with {target}"));
+                    match hidden_luns {
+                        0 => crate::info!("session of {initiator}{with} sees all its LUNs again"),
+                        some => crate::warning!(
+                            "the configuration changed for the session of {initiator}{with}{}",
+                            hidden(some, level)
+                        ),
+                    }
                 }
                 ShardEvent::SessionDown { initiator, target, peer, why } => {
                     let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
@@ -57,7 +74,15 @@ impl ReactorShard {
 
     fn log_hyperscsi_notice(&self, notice: ShardEvent) {
         match notice {
-            ShardEvent::HyperScsiSessionUp { initiator, target, group, peer, port, authenticated } => {
+            ShardEvent::HyperScsiSessionUp {
+                initiator,
+                target,
+                group,
+                peer,
+                port,
+                authenticated,
+                hidden_luns,
+            } => {
                 let on = self.interface(port);
                 let least =
                     self.runtime.config.hyperscsi.as_ref().map(|frames| frames.min_protection(&group));
@@ -65,8 +90,12 @@ impl ReactorShard {
                     (false, _) => "no password, no protection".to_owned(),
                     (true, least) => format!("password, protection at least {least}"),
                 };
+                let hidden = match hidden_luns {
+                    0 => String::new(),
+                    some => format!("; {some} LUNs require more protection, so that it does not see them"),
+                };
                 crate::info!(
-                    "session of {initiator} from {peer} on {on} in group {group:?} ({protection}) with {target} is up"
+                    "session of {initiator} from {peer} on {on} in group {group:?} ({protection}) with {target} is up{hidden}"
                 );
             }
             ShardEvent::HyperScsiSessionDown { initiator, target, why } => {
@@ -116,6 +145,17 @@ impl ReactorShard {
                 crate::warning!("interface {} is down", self.interface(port));
             }
             _ => {}
+        }
+    }
+}
+
+/// Returns how many LUNs a session of a level does not see, for the end of a log line.
+fn hidden(luns: usize, level: Level) -> String {
+    match luns {
+        0 => String::new(),
+        1 => format!("; 1 LUN requires more protection than \"{level}\", so that it does not see the LUN"),
+        some => {
+            format!("; {some} LUNs require more protection than \"{level}\", so that it does not see them")
         }
     }
 }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use base::buffer::DataList;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
+use security::Level;
 use store::api::{Failure, OpOutput};
 
 use super::DeviceServer;
@@ -91,6 +92,16 @@ pub(crate) type AfterSave = Box<dyn FnOnce(&mut DeviceServer, &TaskInfo, bool) -
 pub(crate) trait Job {
     /// Handles an event and continues as far as possible.
     fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep;
+}
+
+/// A job that runs without a command.
+pub(crate) struct SpawnedJob {
+    /// The nexus on whose behalf it runs.
+    pub(crate) nexus: NexusId,
+    /// The protection of the command that began it.
+    pub(crate) level: Level,
+    /// The job.
+    pub(crate) job: Box<dyn Job>,
 }
 
 /// An event for a job.

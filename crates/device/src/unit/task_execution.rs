@@ -14,7 +14,7 @@ use crate::contract::{
     ThirdPartyResult, UnitEvent,
 };
 use crate::device_server::DeviceServer;
-use crate::device_server::outcome::{Job, JobInput, JobStep, MAX_PARAMETER_LIST, Outcome};
+use crate::device_server::outcome::{JobInput, JobStep, MAX_PARAMETER_LIST, Outcome, SpawnedJob};
 use crate::fault_injection::{self, Bug};
 use crate::medium::{EndedOp, Granted};
 use crate::task::{Origin, TaskId, TaskInfo, ThirdPartyTask};
@@ -59,8 +59,8 @@ impl LogicalUnit {
                 self.step(id, JobInput::Woken);
             } else if let Some(id) = self.server.saves.next_turn() {
                 self.run_state_change(id);
-            } else if let Some((nexus, job)) = self.server.take_spawned() {
-                self.begin_background(nexus, job);
+            } else if let Some(spawned) = self.server.take_spawned() {
+                self.begin_background(spawned);
             } else if let Some(id) = self.tasks.next_enabled() {
                 self.start(id);
             } else if !self.complete_waiting_tmf() && !self.server.final_flush(self.tasks.len()) {
@@ -337,8 +337,8 @@ impl LogicalUnit {
 
     /// Begins background work whose command has already been answered. When the task set is full, the work
     /// counts as aborted.
-    fn begin_background(&mut self, nexus: NexusId, job: Box<dyn Job>) {
-        let info = TaskInfo::new(Origin::Background, nexus, Cdb::from_16([0; 16]));
+    fn begin_background(&mut self, SpawnedJob { nexus, level, job }: SpawnedJob) {
+        let info = TaskInfo::new(Origin::Background, nexus, Cdb::from_16([0; 16])).with_level(level);
         if let Ok(id) = self.tasks.add(info) {
             self.apply(id, Outcome::Run(job));
         }

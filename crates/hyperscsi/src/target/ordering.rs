@@ -82,6 +82,7 @@ impl Engine {
                     task: TaskRef(key),
                     session: SessionId(session),
                     lun: command.lun,
+                    level: exchange.level,
                     attribute: command.attribute,
                     priority: command.priority,
                     cdb: command.cdb,

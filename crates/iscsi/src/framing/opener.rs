@@ -86,8 +86,10 @@ impl Opener {
     }
 }
 
+// These are not inlined, so that the receiver of plain PDUs has no larger frame for them.
 impl Receiver {
     /// Opens a header segment, which is followed by its tag.
+    #[inline(never)]
     pub(super) fn open_header(&mut self, whole: &[u8]) -> Result<FramingEvent, StreamError> {
         let Some(opener) = &mut self.opener else { return Err(StreamError::HeaderDigest) };
         let (sealed, tag) = whole.split_last_chunk::<TAG_LEN>().ok_or(StreamError::HeaderDigest)?;
@@ -99,6 +101,7 @@ impl Receiver {
 
     /// Opens a data segment that is in `bytes`, whole and with its tag, on its way to its sink. Returns
     /// `None` if it is not there, or if its sink has no room for the padding.
+    #[inline(never)]
     pub(super) fn open_on_the_way(&mut self, bytes: &mut &[u8]) -> Option<Result<FramingEvent, StreamError>> {
         let len = self.data_len();
         if len == 0 || self.missing < len {
@@ -131,6 +134,7 @@ impl Receiver {
     }
 
     /// Opens a data segment in its sink. The trailer is complete: `padding` bytes and the tag.
+    #[inline(never)]
     pub(super) fn open_in_sink(&mut self, padding: usize) -> Result<FramingEvent, StreamError> {
         let len = self.data_len();
         let trailer = self.trailer.get(..padding + TAG_LEN).unwrap_or_default();

@@ -167,7 +167,7 @@ pub(super) struct Connection {
     pub(super) receiver: Option<Box<Receiver>>,
     pub(super) framing: Framing,
     /// What opens the PDUs after the last one of the login, until the receiver takes it.
-    pub(super) decryptor: Option<Decryptor>,
+    pub(super) decryptor: Option<Box<Decryptor>>,
     pub(super) writer: PduWriter,
     pub(super) incoming: Incoming,
     /// The login, until it is complete.
@@ -322,7 +322,8 @@ impl Connection {
         if parameters.header_digest.aead().is_some() && record_keys.is_none() {
             return Err(ProtocolError::Bug);
         }
-        let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
+        let (encryptor, decryptor) =
+            record_keys.map(|keys| (keys.encryptor, Box::new(keys.decryptor))).unzip();
         self.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,

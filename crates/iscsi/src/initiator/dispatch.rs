@@ -59,7 +59,7 @@ impl Session {
                     };
                     receiver.set_framing(connection.framing);
                     if let Some(decryptor) = connection.decryptor.take() {
-                        receiver.set_decryptor(decryptor);
+                        receiver.set_decryptor(*decryptor);
                     }
                 }
                 Ok(FramingEvent::Damaged) => self.damaged_header(now, slot),

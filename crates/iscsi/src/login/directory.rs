@@ -52,6 +52,12 @@ pub trait Directory {
         PortalGroupTag(1)
     }
 
+    /// Returns whether the connections through a portal are inside TLS.
+    fn is_tls(&self, portal: PortalId) -> bool {
+        let _ = portal;
+        false
+    }
+
     /// Returns the secret of `user` in `realm` for a login as `initiator`; `None` when this user does not
     /// exist.
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret>;

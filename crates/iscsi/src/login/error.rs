@@ -63,6 +63,11 @@ pub enum LoginError {
     /// The confirmation of the password login failed.
     #[error("the initiator's confirmation of the password login failed: {0}")]
     Confirmation(#[from] BadConfirmation),
+    /// The connection ended after the initiator could try a password, and before it proved that it knows it.
+    #[error(
+        "the initiator broke the password login off, probably because of an unknown user or a wrong password"
+    )]
+    PasswordNotProven,
     /// A request was received before the response to the one before was sent.
     #[error("the initiator sent a Login Request before it received the response to the one before")]
     RequestBeforeResponse,
@@ -145,7 +150,9 @@ impl LoginError {
             //= rfc7143#section-4.2.4
             //# A target receiving any PDU except a Login Request before the Login Phase is started
             //# MUST immediately terminate the connection on which the PDU was received.
-            Self::FirstIsNoLogin | Self::AfterTheEnd | Self::TooSlow => return None,
+            Self::FirstIsNoLogin | Self::AfterTheEnd | Self::TooSlow | Self::PasswordNotProven => {
+                return None;
+            }
             //= rfc7143#section-4.2.4
             //# Once the Login Phase has started, if the target receives any PDU except a Login
             //# Request, it MUST send a Login reject (with Status "invalid during login") and then

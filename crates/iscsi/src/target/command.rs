@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 
 use base::int_cast::to_usize;
 use base::state_machine::ConnId;
+use security::Level;
 use transport::quota::{Admission, DataInReservation};
 use transport::target::{Command, SessionId, TaskRef};
 
@@ -284,10 +285,13 @@ impl Engine {
         task.holder = Holder::DeviceServer;
         let claim = self.quotas.data_in_claim(task.data_in_len);
         task.data_in.set_reservation(DataInReservation::new(claim, task.data_in_len));
+        let session = self.sessions.get(task.session);
         self.events.push_back(Event::Command(Command {
             task: TaskRef(key),
             session: SessionId(task.session),
             lun: task.lun,
+            // No connection has a lower level than its session.
+            level: session.map_or(Level::None, |session| session.protection.level()),
             attribute,
             priority,
             cdb,

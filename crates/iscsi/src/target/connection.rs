@@ -38,7 +38,7 @@ pub(crate) struct Connection {
     pub(crate) receiver: Option<Box<Receiver>>,
     pub(crate) framing: Framing,
     /// What opens the PDUs after the last one of the login, until the receiver takes it.
-    pub(crate) decryptor: Option<Decryptor>,
+    pub(crate) decryptor: Option<Box<Decryptor>>,
     pub(crate) writer: PduWriter,
     /// The PDU whose header is complete and whose data segment is being received, except in the login.
     pub(crate) incoming: Option<Incoming>,
@@ -178,7 +178,8 @@ impl Connection {
         if parameters.header_digest.aead().is_some() && record_keys.is_none() {
             return Err(ProtocolError::impossible());
         }
-        let (encryptor, decryptor) = record_keys.map(|keys| (keys.encryptor, keys.decryptor)).unzip();
+        let (encryptor, decryptor) =
+            record_keys.map(|keys| (keys.encryptor, Box::new(keys.decryptor))).unzip();
         self.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,

@@ -9,8 +9,11 @@ use core::net::SocketAddr;
 
 use base::state_machine::PortalId;
 use base::time::Duration;
+use security::Level;
 use transport::target::SessionId;
 
+use super::protection::Protection;
+use crate::login::Status;
 use crate::login::directory::TargetId;
 use crate::login::target::ClaimedIdentity;
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
@@ -56,6 +59,8 @@ pub struct SessionUp {
     pub user: Option<String>,
     /// The negotiated parameters.
     pub parameters: SessionParameters,
+    /// What protects the session.
+    pub protection: Protection,
 }
 
 /// An event to report to an initiator in an asynchronous message.
@@ -109,7 +114,27 @@ pub enum LoginRejected {
     /// The login negotiation succeeded, but no session was created for it. The initiator gets this login
     /// status.
     #[error("the target created no session (login status {:04x}h)", .0.0)]
-    Status(crate::login::Status),
+    Status(Status),
+    /// The connection has a lower protection than the session that it would join.
+    #[error("its protection ({connection}) is below that of the session that it would join ({session})")]
+    LowerProtection {
+        /// The level of the connection.
+        connection: Level,
+        /// The level of the session.
+        session: Level,
+    },
+}
+
+impl LoginRejected {
+    /// Returns the login status that the initiator gets if no session was created for its login.
+    pub(crate) const fn status(self) -> Option<Status> {
+        match self {
+            Self::Login(_) => None,
+            Self::Status(status) => Some(status),
+            // RFC 7143 §11.13.5: the target does not support session spanning to this connection.
+            Self::LowerProtection { .. } => Some(Status::CANNOT_INCLUDE_IN_SESSION),
+        }
+    }
 }
 
 /// The reason why a session ended.
@@ -167,6 +192,8 @@ pub struct SessionView<'a> {
     pub tsih: Tsih,
     /// The negotiated parameters.
     pub parameters: &'a SessionParameters,
+    /// What protects it.
+    pub protection: Protection,
     /// The address that its first connection comes from.
     pub peer: Option<SocketAddr>,
     /// How many connections it has now.

@@ -64,7 +64,7 @@ impl Engine {
                     connection.bytes_since_heard = 0;
                     receiver.set_framing(connection.framing);
                     if let Some(decryptor) = connection.decryptor.take() {
-                        receiver.set_decryptor(decryptor);
+                        receiver.set_decryptor(*decryptor);
                     }
                 }
                 Ok(FramingEvent::Damaged) => {

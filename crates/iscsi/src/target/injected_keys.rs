@@ -22,7 +22,7 @@ impl Engine {
         }
         if let (Some(receiver), Some(decryptor)) = (&mut connection.receiver, connection.decryptor.take()) {
             receiver.set_framing(connection.framing);
-            receiver.set_decryptor(decryptor);
+            receiver.set_decryptor(*decryptor);
         }
         true
     }

@@ -15,6 +15,7 @@ use super::dispatch::PduContext;
 use super::engine::Engine;
 use super::initiator_notes::{Deviation, Takeovers};
 use super::output::{Body, Control};
+use super::protection::Protection;
 use super::protocol_error::ProtocolError;
 use super::session::Session;
 use super::states::{self, ConnectionEvent, SessionEvent};
@@ -175,8 +176,9 @@ impl Engine {
     ) -> Result<(), ProtocolError> {
         let conn = context.conn;
         let record_keys = outcome.record_keys.take();
+        let protection = self.protection_of(&context, &outcome);
         let found = match outcome.effect {
-            LoginEffect::NewSession => self.new_session(context, &outcome),
+            LoginEffect::NewSession => self.new_session(context, &outcome, protection),
             //= rfc7143#section-7.15
             //# A target MUST also be prepared to handle a session reinstatement request from the initiator
             //# that may be addressing session errors.
@@ -191,23 +193,21 @@ impl Engine {
                     //# target), and the other side MUST give it precedence.
                     self.end_session(old, SessionEnd::Reinstated);
                 }
-                let new = self.new_session(context, &outcome);
+                let new = self.new_session(context, &outcome, protection);
                 if let Some(session) = new.ok().and_then(|key| self.sessions.get_mut(key)) {
                     session.takeovers = rivalry;
                 }
                 new
             }
-            LoginEffect::AddsConnection(tsih) => {
-                self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST)
-            }
+            LoginEffect::AddsConnection(tsih) => self.session_to_join(tsih, &outcome, protection),
             LoginEffect::ReinstatesConnection(tsih) => {
-                let session = self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST);
+                let session = self.session_to_join(tsih, &outcome, protection);
                 session.inspect(|session| self.reinstate(context.now, *session, outcome.cid.0))
             }
         };
         let session = match found {
             Ok(session) => session,
-            Err(status) => {
+            Err(why) => {
                 let claims = ClaimedIdentity {
                     initiator: Some(outcome.initiator),
                     target: match outcome.kind {
@@ -216,7 +216,8 @@ impl Engine {
                     },
                     user: outcome.user,
                 };
-                self.record_failed_login(conn, claims, LoginRejected::Status(status));
+                self.record_failed_login(conn, claims, why);
+                let status = why.status().unwrap_or(Status::TARGET_ERROR);
                 return self.refuse_login(conn, response.refused(status));
             }
         };
@@ -263,10 +264,16 @@ impl Engine {
         self.login_response(conn, response)
     }
 
-    fn new_session(&mut self, context: PduContext<'_>, outcome: &LoginOutcome) -> Result<Key, Status> {
-        self.make_room_for_session(context, outcome)?;
-        let via = self.conn(context.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
-        let tsih = self.new_tsih().ok_or(Status::OUT_OF_RESOURCES)?;
+    fn new_session(
+        &mut self,
+        context: PduContext<'_>,
+        outcome: &LoginOutcome,
+        protection: Protection,
+    ) -> Result<Key, LoginRejected> {
+        self.make_room_for_session(context, outcome).map_err(LoginRejected::Status)?;
+        let via = self.conn(context.conn).map(|connection| connection.via);
+        let via = via.ok_or(LoginRejected::Status(Status::TARGET_ERROR))?;
+        let tsih = self.new_tsih().ok_or(LoginRejected::Status(Status::OUT_OF_RESOURCES))?;
         let limits = self.limits_for(&outcome.kind);
         //= rfc7143#section-11.12.8
         //# If the Login Request is a leading Login Request, the target MUST use the value presented in the
@@ -274,8 +281,9 @@ impl Engine {
         let window = Window::new(CmdSn(outcome.cmd_sn), limits.queue_depth);
         let names = (outcome.initiator.clone(), outcome.isid, tsih);
         let parameters = outcome.negotiated.session;
+        let agreed = (parameters, protection);
         let key = self.sessions.insert_with(|_| {
-            Session::new(context.now, outcome.kind.clone(), via.peer, names, parameters, limits, window)
+            Session::new(context.now, outcome.kind.clone(), via.peer, names, agreed, limits, window)
         });
         self.watch_discovery(key);
         if let Some(state) = self.sessions.get_mut(key) {
@@ -296,6 +304,7 @@ impl Engine {
                 tsih,
                 user: outcome.user.clone(),
                 parameters,
+                protection,
             }));
         }
         Ok(key)
@@ -314,6 +323,34 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// Returns the protection of a connection whose login is complete.
+    fn protection_of(&self, context: &PduContext<'_>, outcome: &LoginOutcome) -> Protection {
+        let via = self.conn(context.conn).map(|connection| connection.via);
+        let has_tls = via.is_some_and(|via| context.directory.is_tls(via.portal));
+        Protection::of_connection(has_tls, &outcome.negotiated.connection)
+    }
+
+    /// Returns the session that a connection with this protection joins.
+    ///
+    /// # Errors
+    /// Why it joins none. The commands of a session can come on each of its connections, so that one with a
+    /// lower protection would give away what the others protect.
+    fn session_to_join(
+        &self,
+        tsih: Tsih,
+        outcome: &LoginOutcome,
+        protection: Protection,
+    ) -> Result<Key, LoginRejected> {
+        let gone = LoginRejected::Status(Status::SESSION_DOES_NOT_EXIST);
+        let key = self.by_tsih(tsih, outcome).ok_or(gone)?;
+        let state = self.sessions.get(key).ok_or(gone)?;
+        let (connection, session) = (protection.level(), state.protection.level());
+        if connection < session {
+            return Err(LoginRejected::LowerProtection { connection, session });
+        }
+        Ok(key)
     }
 
     fn by_tsih(&self, tsih: Tsih, outcome: &LoginOutcome) -> Option<Key> {

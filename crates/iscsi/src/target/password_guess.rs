@@ -11,7 +11,7 @@ use super::engine::Engine;
 use super::guess_limit::PasswordGuess;
 use super::protocol_error::ProtocolError;
 use super::timer::{Owner, Timer};
-use crate::login::{Guess, LoginResponse};
+use crate::login::{Guess, LoginError, LoginResponse};
 
 impl Engine {
     /// Sends the response that permits a try of a password, now or when the rate limit permits it.
@@ -60,6 +60,18 @@ impl Engine {
                 self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Guess, due);
                 Ok(())
             }
+        }
+    }
+
+    /// Reports a login that ended after it could try a password: the initiator, which learns first whether
+    /// the password is right, hangs up when it is wrong.
+    pub(super) fn report_unproven_guess(&mut self, conn: ConnId) {
+        let Some(connection) = self.conn(conn) else { return };
+        if let (Some(PasswordGuess::Permitted(_)), Some(login)) =
+            (connection.guess.as_deref(), &connection.login)
+        {
+            let claims = login.claims().clone();
+            self.record_failed_login(conn, claims, LoginError::PasswordNotProven.into());
         }
     }
 

@@ -19,6 +19,7 @@ use super::arena::{Arena, Key};
 use super::contract::{Repairs, SessionLimits, SessionUp, Traffic};
 use super::initiator_notes::Takeovers;
 use super::pending_logout::PendingLogout;
+use super::protection::Protection;
 use super::protocol_error::ProtocolError;
 use super::response_fence::ResponseFence;
 use super::states::{self, SessionEvent};
@@ -44,6 +45,8 @@ pub(crate) struct Session {
     pub(crate) parameters: SessionParameters,
     /// The password login of its first connection, if it was one.
     pub(crate) password_login: Option<PasswordLogin>,
+    /// The protection of its first connection. No connection has a lower level.
+    pub(crate) protection: Protection,
     pub(crate) limits: SessionLimits,
     pub(crate) state: states::Session,
     /// Its connections, the leading one first.
@@ -165,7 +168,7 @@ impl Session {
         kind: SessionKind,
         from: SocketAddr,
         (initiator, isid, tsih): (IscsiName, Isid, Tsih),
-        parameters: SessionParameters,
+        (parameters, protection): (SessionParameters, Protection),
         limits: SessionLimits,
         window: Window<Request>,
     ) -> Self {
@@ -176,6 +179,7 @@ impl Session {
             tsih,
             parameters,
             password_login: None,
+            protection,
             limits,
             state: states::Session::Active,
             conns: SmallVec::new(),

@@ -28,6 +28,7 @@ impl Engine {
         let session = self.conn(conn).and_then(|connection| connection.session);
         self.leave_session(conn, down);
         self.release_login_slot(conn);
+        self.report_unproven_guess(conn);
         self.end_guess(now, conn, false);
         if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
             self.open_conns = self.open_conns.saturating_sub(1);

@@ -23,6 +23,7 @@ impl Engine {
             isid: session.isid,
             tsih: session.tsih,
             parameters: &session.parameters,
+            protection: session.protection,
             peer: session.conns.first().and_then(|conn| self.peer_of(*conn)),
             connections: session.conns.len(),
             members: session.conns.iter().filter_map(|conn| self.conn(*conn)).map(Connection::view).collect(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::namespace::system;
 use super::{Bed, TARGET_ADDRESS, to_f64};
 use crate::experiment::LabError;
+use crate::machine::with_idle_percent;
 
 /// The bytes of one send or receive call of a stream.
 pub(super) const CHUNK: usize = 256 << 10;
@@ -26,6 +27,9 @@ pub struct Calibration {
     pub to_initiator: f64,
     /// What the rate must be by the framing, payload bytes per second; none for a link that is not shaped.
     pub expected: Option<f64>,
+    /// How idle all processors of the machine were meanwhile, in percent: the less idle of the two streams. A
+    /// busy machine keeps the shaper and the streams from their time.
+    pub idle_percent: Option<f64>,
 }
 
 impl Calibration {
@@ -41,10 +45,12 @@ impl Calibration {
 pub(super) fn calibrate(bed: &Bed, seconds: f64) -> Result<Calibration, LabError> {
     let span = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1));
     let (initiator, target) = connected(bed)?;
-    let to_target = stream_rate(initiator, target, span)?;
+    let (to_target, idle_there) = with_idle_percent(|| stream_rate(initiator, target, span));
     let (initiator, target) = connected(bed)?;
-    let to_initiator = stream_rate(target, initiator, span)?;
-    Ok(Calibration { to_target, to_initiator, expected: bed.link.payload_rate() })
+    let (to_initiator, idle_back) = with_idle_percent(|| stream_rate(target, initiator, span));
+    let idle_percent = idle_there.zip(idle_back).map(|(there, back)| there.min(back));
+    let expected = bed.link.payload_rate();
+    Ok(Calibration { to_target: to_target?, to_initiator: to_initiator?, expected, idle_percent })
 }
 
 fn connected(bed: &Bed) -> Result<(TcpStream, TcpStream), LabError> {

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::namespace::system;
 use super::{Bed, ETHERNET_HEADER_LEN, LinkPlan, Namespace, WIRE_OVERHEAD, to_f64};
 use crate::experiment::LabError;
+use crate::machine::with_idle_percent;
 
 /// The EtherType for local experiments (IEEE 802).
 const ETHER_TYPE: u16 = 0x88b5;
@@ -45,31 +46,38 @@ pub struct BareFrames {
     /// The deviation from the rate of the link, counted as a wire does, in percent; none for a link that is
     /// not shaped.
     pub deviation_percent: Option<f64>,
+    /// How idle all processors of the machine were meanwhile, in percent.
+    pub idle_percent: Option<f64>,
 }
 
-/// Measures how much payload bare frames of the link's MTU carry to the initiator's host.
+/// Measures how much payload bare frames of the link's MTU carry to the initiator's host. The frames are
+/// different ones, one after another out of so many bytes of memory, as those that carry a disk; with 0, one
+/// frame is sent again and again, which stays in the sender's cache.
 ///
 /// # Errors
 /// [`LabError`]
-pub fn frame_rate(bed: &Bed, span: Duration) -> Result<BareFrames, LabError> {
+pub fn frame_rate(bed: &Bed, memory: usize, span: Duration) -> Result<BareFrames, LabError> {
     let open = || RawPort::open(INTERFACE, Some(ETHER_TYPE), RECEIVE_BYTES);
     let stop = AtomicBool::new(false);
-    let rate = std::thread::scope(|scope| {
-        let sending = scope.spawn(|| bed.target().run(|| blast(&open()?, &stop)));
-        let received = bed.initiator().run(|| Ok(receive(&mut open()?, span)));
-        stop.store(true, Ordering::Relaxed);
-        let sent = sending.join();
-        let received = received.and_then(|received| received.map_err(|why: PortError| refused(&why)));
-        match sent {
-            Ok(Ok(Err(why))) => Err(refused(&why)),
-            _ => received,
-        }
-    })?;
+    let (rate, idle_percent) = with_idle_percent(|| {
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| bed.target().run(|| blast(&open()?, memory, &stop)));
+            let received = bed.initiator().run(|| Ok(receive(&mut open()?, span)));
+            stop.store(true, Ordering::Relaxed);
+            let sent = sending.join();
+            let received = received.and_then(|received| received.map_err(|why: PortError| refused(&why)));
+            match sent {
+                Ok(Ok(Err(why))) => Err(refused(&why)),
+                _ => received,
+            }
+        })
+    });
+    let rate = rate?;
     let LinkPlan { mtu, rate_bits } = bed.link();
     let (payload, overhead) = (f64::from(mtu), f64::from(WIRE_OVERHEAD));
     let bits = rate * (payload + overhead) * 8.0;
     let deviation_percent = rate_bits.map(|wanted| (bits / to_f64(wanted) - 1.0) * 100.0);
-    Ok(BareFrames { payload: rate * payload, deviation_percent })
+    Ok(BareFrames { payload: rate * payload, deviation_percent, idle_percent })
 }
 
 fn refused(why: &PortError) -> LabError {
@@ -77,11 +85,17 @@ fn refused(why: &PortError) -> LabError {
 }
 
 /// Sends full frames as fast as the interface takes them.
-fn blast(opened: &RawPort, stop: &AtomicBool) -> Result<(), PortError> {
+fn blast(opened: &RawPort, memory: usize, stop: &AtomicBool) -> Result<(), PortError> {
     let frame = frame(usize::from(ETHERNET_HEADER_LEN) + opened.mtu());
+    let all = frame.repeat((memory / frame.len()).max(1));
+    let mut next = all.chunks_exact(frame.len()).cycle();
     let mut port = RawPort::open(INTERFACE, Some(ETHER_TYPE), 1 << 20)?;
     while !stop.load(Ordering::Relaxed) {
-        if port.send(std::iter::repeat_n(frame.as_slice(), BATCH)).done < BATCH {
+        let done = port.send(next.clone().take(BATCH)).done;
+        if let Some(last) = done.checked_sub(1) {
+            next.nth(last);
+        }
+        if done < BATCH {
             let _ = poll(&mut [PollFd::new(&port, PollFlags::OUT)], Some(&WAIT));
         }
     }

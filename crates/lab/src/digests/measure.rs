@@ -30,8 +30,12 @@ const FILL_DEPTH: usize = 8;
 /// What to do without the rights to make a bed.
 const OTHERWISE: &str = ", or name a target: targe lab digests iscsi://HOST/IQN/LUN";
 
-/// The durations of a calibration of the link, in seconds, and of one bare echo.
-const CALIBRATION_S: f64 = 0.7;
+/// The duration of a calibration of a link with a rate limit, in seconds: what waits in the buffers of a
+/// socket at the start is less than 1 % of what it counts at 1 Gbit/s.
+const CALIBRATION_S: f64 = 2.0;
+/// The duration of a calibration of a link without one, which is compared with nothing.
+const UNLIMITED_CALIBRATION_S: f64 = 0.7;
+/// The duration of a bare echo.
 const ECHO: Duration = Duration::from_millis(200);
 
 /// The path that is measured, and the LUN at its end.
@@ -208,7 +212,8 @@ impl TestPath {
         if bed.link() != link {
             bed.shape(link)?;
         }
-        if fresh { bed.calibrate(CALIBRATION_S).map(Some) } else { Ok(None) }
+        let seconds = if link.rate_bits.is_some() { CALIBRATION_S } else { UNLIMITED_CALIBRATION_S };
+        if fresh { bed.calibrate(seconds).map(Some) } else { Ok(None) }
     }
 
     /// Measures the bare echo of a workload's block length and depth; a path to a URL has none.

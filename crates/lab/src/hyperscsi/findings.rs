@@ -7,6 +7,7 @@ use super::samples::{Cell, CellSamples, Disturbance, Measured, Protocol, Sample,
 use crate::plan::Link;
 use crate::report::{Axis, Ended, Plot, PlotKind, Point, Report, SCHEMA, Section, Series};
 use crate::statistics::{Change, Pairing, estimate, holm, percent_change};
+use crate::text::counted;
 
 /// The change of throughput from iSCSI to HyperSCSI in a workload.
 #[derive(Clone, Copy, Debug)]
@@ -57,16 +58,25 @@ fn change_of(samples: &CellSamples, base: Protocol, of: impl Fn(&Sample) -> Opti
     complete.then(|| percent_change(&base, &ours, Pairing::Paired))
 }
 
-/// Returns the change of a quantity from `base` to HyperSCSI over some workloads: each round gives the
-/// geometric mean over them.
+/// Returns the change of a quantity from `base` to HyperSCSI over some workloads.
 fn mean_change<'a>(
     cells: impl Iterator<Item = &'a CellSamples>,
     base: Protocol,
     of: impl Fn(&Sample) -> Option<f64>,
 ) -> Option<(Change, usize)> {
+    change_over(cells, (base, Protocol::HyperScsi), of)
+}
+
+/// Returns the change of a quantity from one protocol to another over some workloads, and their count: each
+/// round gives the geometric mean over them.
+fn change_over<'a>(
+    cells: impl Iterator<Item = &'a CellSamples>,
+    (base, other): (Protocol, Protocol),
+    of: impl Fn(&Sample) -> Option<f64>,
+) -> Option<(Change, usize)> {
     let values = |samples: &CellSamples, protocol| samples.values(protocol, &of);
     let pairs: Vec<[Vec<f64>; 2]> = cells
-        .map(|samples| [values(samples, base), values(samples, Protocol::HyperScsi)])
+        .map(|samples| [values(samples, base), values(samples, other)])
         .filter(|[base, ours]| !base.is_empty() && base.len() == ours.len())
         .collect();
     let rounds = pairs.iter().map(|[base, _]| base.len()).min()?;
@@ -100,6 +110,7 @@ fn summary(measured: &Measured, comparisons: &[Comparison]) -> Vec<String> {
     sentences.extend(score(comparisons));
     sentences.extend(bound(measured));
     sentences.extend(processor_time(measured));
+    sentences.extend(beside_others(measured));
     sentences.extend(disturbed(measured));
     sentences
 }
@@ -181,29 +192,53 @@ fn score(comparisons: &[Comparison]) -> Option<String> {
     })
 }
 
-/// Tells how much of the shaped links HyperSCSI uses.
-fn bound(measured: &Measured) -> Option<String> {
-    let shares = measured.cells.iter().filter(|samples| is_bulk(&samples.cell)).filter_map(|samples| {
-        Some(100.0 * median(samples, Protocol::HyperScsi, throughput)? / samples.cell.frame_bound()?)
-    });
-    let shares: Vec<f64> = shares.collect();
-    let (least, most) = shares
-        .iter()
-        .fold((f64::INFINITY, 0.0_f64), |(low, high), share| (low.min(*share), high.max(*share)));
-    (!shares.is_empty()).then(|| {
-        format!(
-            "On links with a rate limit, sequential reads and writes over HyperSCSI reach {least:.1} to {most:.1} % of \
-             what such a link can carry in its frames."
-        )
-    })
+/// Tells how much of its bound HyperSCSI reaches, on shaped links and on the unshaped one.
+fn bound(measured: &Measured) -> Vec<String> {
+    let told = [
+        (true, "On links with a rate limit", "of what its frames leave of the wire"),
+        (
+            false,
+            "On the link without a rate limit",
+            "of what bare frames out of the memory of a disk have room for",
+        ),
+    ];
+    let sentence = |(shaped, place, of): (bool, &str, &str)| {
+        let is_chosen = |samples: &&CellSamples| {
+            is_bulk(&samples.cell) && matches!(samples.cell.link, Link::Shaped(_)) == shaped
+        };
+        let share = |samples: &CellSamples| {
+            Some(100.0 * median(samples, Protocol::HyperScsi, throughput)? / measured.bound(&samples.cell)?)
+        };
+        let shares = measured.cells.iter().filter(is_chosen).filter_map(share);
+        let (least, most) =
+            shares.fold((f64::INFINITY, 0.0_f64), |(low, high), share| (low.min(share), high.max(share)));
+        (least <= most).then(|| {
+            format!(
+                "{place}, sequential reads and writes over HyperSCSI reach {least:.1} to {most:.1} % {of}."
+            )
+        })
+    };
+    told.into_iter().filter_map(sentence).collect()
 }
 
-/// Returns whether a workload is limited by a shaped link: long sequential commands, undisturbed.
-fn is_bulk(cell: &Cell) -> bool {
-    cell.disturbance.is_none()
-        && matches!(cell.link, Link::Shaped(_))
-        && !cell.workload.access.random
-        && cell.workload.block >= 64 << 10
+/// Returns whether a workload consists of long sequential commands and is undisturbed.
+const fn is_bulk(cell: &Cell) -> bool {
+    cell.disturbance.is_none() && !cell.workload.access.random && cell.workload.block >= 64 << 10
+}
+
+/// Tells how HyperSCSI compares with its own encryption and with ATA over Ethernet.
+fn beside_others(measured: &Measured) -> Vec<String> {
+    let of = |protocol: Protocol| {
+        let undisturbed = measured.cells.iter().filter(|samples| samples.cell.disturbance.is_none());
+        change_over(undisturbed, (Protocol::HyperScsi, protocol), throughput)
+    };
+    let told = [Protocol::Encrypted, Protocol::Aoe].map(|protocol| {
+        let (change, count) = of(protocol)?;
+        let moved = against(&change, "HyperSCSI without encryption");
+        let count = counted(count, "workload");
+        Some(format!("{} moves {moved} (geometric mean of {count}).", protocol.name()))
+    });
+    told.into_iter().flatten().collect()
 }
 
 /// Compares the processor time.
@@ -282,6 +317,12 @@ fn sections(measured: &Measured, comparisons: &[Comparison]) -> Vec<Section> {
         Section { tables: tables::latency(measured), ..section("Latency", LATENCY) },
         Section { tables: tables::costs(measured), ..section("What a gigabyte takes", COSTS) },
     ];
+    for (protocol, text) in [(Protocol::Encrypted, ENCRYPTED), (Protocol::Aoe, AOE)] {
+        let beside = tables::beside(measured, protocol);
+        if !beside.is_empty() {
+            sections.push(Section { tables: beside, ..section(protocol.name(), text) });
+        }
+    }
     let losses = tables::disturbed(measured, "Throughput with lost frames", "lost", loss);
     if !losses.is_empty() {
         let plots = lines(measured, "Throughput over the loss of frames", "frames lost", loss);
@@ -294,7 +335,7 @@ fn sections(measured: &Measured, comparisons: &[Comparison]) -> Vec<Section> {
     }
     sections.push(Section { tables: tables::bounds(measured), ..section("Calibration", CALIBRATION) });
     sections.push(Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) });
-    sections.push(Section { tables: tables::absent(), ..section("Not measured", ABSENT) });
+    sections.push(Section { tables: tables::absent(measured), ..section("Not measured", ABSENT) });
     sections
 }
 
@@ -373,8 +414,15 @@ const THROUGHPUT: &str = "A workload is named by its access, the bytes of a comm
      of a stripe is divided among eight LUNs, each with a session of its own, and the depth is that of each LUN. The \
      changes are the mean ratios, over the rounds, from iSCSI to HyperSCSI; positive numbers favour HyperSCSI. A \
      change is called significant if it is so after Holm's correction, at 5 %. HyperSCSI always computes a CRC32C \
-     over every frame, as iSCSI does with both digests. The bound is what frames of HyperSCSI carry at most: MTU less \
-     32 of MTU plus 38 bytes.";
+     over every frame, as iSCSI does with both digests. On a shaped link, the bound is what frames of HyperSCSI carry at most: \
+     MTU less 32 of MTU plus 38 bytes. On an unshaped link, it is what bare frames, different ones out of as much memory \
+     as a disk has, have room for.";
+const ENCRYPTED: &str = "The same disk by a group with a password: every frame is encrypted and authenticated, and no CRC \
+     is computed. The change is that of the throughput from HyperSCSI without encryption. On a shaped link, the longer \
+     trailer leaves a little less.";
+const AOE: &str = "Debian's vblade serves a disk in memory, with 64 buffers, and a client of this program reads and writes \
+     it, which does what Linux's driver does. The change is that of the throughput from HyperSCSI to ATA over Ethernet. \
+     Frames have no checksum but that of Ethernet, and a write is acknowledged when vblade has written it to its file.";
 const LATENCY: &str =
     "The latency of a command, from its submission to the arrival of its status, at the initiator.";
 const COSTS: &str = "For each 10⁹ bytes of payload, both ends together. Packets are those that the two virtual \

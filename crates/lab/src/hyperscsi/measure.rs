@@ -9,13 +9,15 @@ use iscsi::negotiate::DigestPolicy;
 use netem::probability::Probability;
 use nix::sys::resource::{UsageWho, getrusage};
 
+use super::aoe::{self, AoeLoad};
 use super::plan::{HyperScsiPlan, STRIPE_LUNS, Workload};
 use super::samples::{Bounds, Cell, Disturbance, Protocol, Sample};
-use crate::bed::{Bed, OtherTraffic, Relay, frame_rate, is_not_permitted, packets_sent, to_f64};
+use crate::bed::{Bed, LinkPlan, OtherTraffic, Relay, frame_rate, is_not_permitted, packets_sent, to_f64};
 use crate::bench::{BenchPlan, BenchReport, Job};
 use crate::client_load::{self, seconds};
 use crate::experiment::LabError;
-use crate::target_process::{ServedTarget, voluntary_switches};
+use crate::target_process::{ServedTarget, TargetProcess, encrypted_group, voluntary_switches};
+use crate::targets::disk_directory;
 
 /// LUN 0 is the one disk, and those behind it are the stripe. Lengths in bytes.
 const DISK_LEN: u64 = 128 << 20;
@@ -28,9 +30,11 @@ const GROUP: &str = "lab";
 const FILL_BLOCK: u32 = 1 << 20;
 const FILL_DEPTH: usize = 8;
 
-/// The durations of a calibration by TCP in seconds, and by bare frames.
-const CALIBRATION_S: f64 = 0.7;
-const FRAMES: Duration = Duration::from_millis(500);
+/// The duration of a calibration by TCP, and of one by bare frames, of a link with a rate limit: what waits
+/// in the buffers of a socket at the start is less than 1 % of what it counts at 1 Gbit/s.
+const CALIBRATION: Duration = Duration::from_secs(2);
+/// The same of a link without one, which is compared with nothing.
+const UNLIMITED_CALIBRATION: Duration = Duration::from_millis(600);
 
 /// Where frames are lost, a measurement takes so many times longer: single timeouts make it uneven.
 const LONGER_WITH_LOSS: f64 = 3.0;
@@ -53,6 +57,8 @@ struct TestPath {
     name: String,
     disk: Geometry,
     stripe: Geometry,
+    /// The target of ATA over Ethernet, and the link that it was started on: it asks for the MTU once.
+    vblade: Option<(LinkPlan, TargetProcess)>,
 }
 
 /// The result of a measurement.
@@ -93,8 +99,12 @@ impl TestPaths {
     /// Measures what the link of the path without a relay carries bare.
     pub(super) fn bounds(&self) -> Result<Bounds, LabError> {
         let bed = &self.direct.bed;
-        let (tcp, frames) = (bed.calibrate(CALIBRATION_S)?, frame_rate(bed, FRAMES)?);
-        Ok(Bounds { link: bed.link(), tcp, frames })
+        let is_limited = bed.link().rate_bits.is_some();
+        let span = if is_limited { CALIBRATION } else { UNLIMITED_CALIBRATION };
+        let (tcp, frames) = (bed.calibrate(span.as_secs_f64())?, frame_rate(bed, 0, span)?);
+        let memory = usize::try_from(DISK_LEN).unwrap_or(0);
+        let disk_frames = frame_rate(bed, memory, span)?;
+        Ok(Bounds { link: bed.link(), tcp, frames, disk_frames })
     }
 
     /// Measures a workload once. Returns none if it was stopped, and why it failed if it did.
@@ -110,6 +120,9 @@ impl TestPaths {
             (Some((path, _)), Disturbance::Loss(_)) => path,
             _ => &mut self.direct,
         };
+        if protocol == Protocol::Aoe {
+            return path.measure_aoe(plan, cell, seed, stop);
+        }
         let mut load = path.load(cell.workload, protocol)?;
         (load.warmup, load.time) = durations(plan, cell);
         load.seed = seed;
@@ -119,14 +132,13 @@ impl TestPaths {
 
 impl TestPath {
     fn open(bed: Bed, program: &Path, plan: &HyperScsiPlan, stop: &AtomicBool) -> Result<Self, LabError> {
-        let disk = format!("ram:{DISK_LEN}");
-        let stripe = std::iter::repeat_n(format!("ram:{STRIPE_LUN_LEN}"), stripe_luns());
-        let luns: Vec<String> = std::iter::once(disk).chain(stripe).collect();
-        let target = ServedTarget::start_group(bed.target(), program, &luns, GROUP)?;
+        let stripe = std::iter::repeat_n(STRIPE_LUN_LEN, stripe_luns());
+        let disks: Vec<u64> = std::iter::once(DISK_LEN).chain(stripe).collect();
+        let target = ServedTarget::start_group(bed.target(), program, &disks, GROUP)?;
         let name = target.url(0).split('/').nth(3).unwrap_or_default().to_owned();
         let geometry = |lun| bed.initiator().run(|| client_load::geometry_of(&url_of(&target.url(lun))?))?;
         let (disk, stripe) = (geometry(0)?, geometry(1)?);
-        let path = Self { target, bed, name, disk, stripe };
+        let path = Self { target, bed, name, disk, stripe, vblade: None };
         let all = plan.workload.iter().chain(&plan.disturbed_workload);
         path.fill(0..1, DISK_LEN, stop)?;
         if all.clone().any(|workload| workload.access.striped) {
@@ -165,15 +177,19 @@ impl TestPath {
         let number = u16::try_from(lun).unwrap_or(0);
         let text = match protocol {
             Protocol::HyperScsi => format!("hyperscsi://{GROUP}@eth0/{}/{lun}", self.name),
-            Protocol::Iscsi | Protocol::IscsiDigests => self.target.url(number),
+            Protocol::Encrypted => {
+                let (group, query) = (encrypted_group(GROUP), self.target.encrypted_query());
+                format!("hyperscsi://{group}@eth0/{}/{lun}{query}", self.name)
+            }
+            Protocol::Iscsi | Protocol::IscsiDigests | Protocol::Aoe => self.target.url(number),
         };
         let mut url = url_of(&text)?;
         url.endpoint.options.patience.get_or_insert(client_load::PATIENCE);
         let digest = match protocol {
             Protocol::IscsiDigests => DigestPolicy::RequireCrc32c,
-            Protocol::Iscsi | Protocol::HyperScsi => DigestPolicy::RequireNone,
+            _ => DigestPolicy::RequireNone,
         };
-        if protocol != Protocol::HyperScsi {
+        if matches!(protocol, Protocol::Iscsi | Protocol::IscsiDigests) {
             url.endpoint.options.keys.header_digest = digest;
             url.endpoint.options.keys.data_digest = digest;
         }
@@ -192,10 +208,10 @@ impl TestPath {
             Disturbance::Traffic(percent) => Some(OtherTraffic::start(&self.bed, sender, percent)?),
             _ => None,
         };
-        let before = self.counts()?;
+        let before = self.counts(self.target.processor_time(), self.target.process())?;
         let measured = self.bed.initiator().run(|| crate::bench::run(load, stop))?;
         let traffic = other.as_ref().map(OtherTraffic::percent);
-        let spent = self.counts()?.since(&before);
+        let spent = self.counts(self.target.processor_time(), self.target.process())?.since(&before);
         drop(other);
         let report = measured.map_err(|why| self.failed(&why.to_string()))?;
         if stop.load(Ordering::Relaxed) {
@@ -209,14 +225,52 @@ impl TestPath {
         Ok(Some(Found { sample, connections_lost: report.connections_lost, engine: report.engine }))
     }
 
-    fn counts(&self) -> Result<Counts, LabError> {
+    /// Measures a workload over ATA over Ethernet.
+    fn measure_aoe(
+        &mut self,
+        plan: &HyperScsiPlan,
+        cell: &Cell,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Result<Option<Found>, LabError> {
+        let link = self.bed.link();
+        if self.vblade.as_ref().is_none_or(|(served, _)| *served != link) {
+            self.vblade = None;
+            let (parent, _) = disk_directory();
+            self.vblade = Some((link, aoe::serve(self.bed.target(), &parent, DISK_LEN)?));
+        }
+        let (warmup, time) = durations(plan, cell);
+        let filled = aoe::filled(cell.workload, link.rate_bits);
+        let load = AoeLoad { workload: cell.workload, disk: DISK_LEN, warmup, time, seed, filled };
+        let Some((_, vblade)) = &mut self.vblade else { return Ok(None) };
+        let usage = |vblade: &TargetProcess| (vblade.processor_time(), vblade.process());
+        let begun = usage(vblade);
+        let before = self.counts(begun.0, begun.1)?;
+        let report = self.bed.initiator().run(|| aoe::run(&load, stop))?;
+        let Some((_, vblade)) = &mut self.vblade else { return Ok(None) };
+        let report = report.map_err(|why| {
+            let end = vblade.end();
+            LabError::Target(end.map_or_else(|| why.to_string(), |end| format!("{end} ({why})")))
+        })?;
+        let (time, process) = usage(vblade);
+        let spent = self.counts(time, process)?.since(&before);
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let sample = sample(&report, &spent, cell.workload, None);
+        let sample =
+            sample.ok_or_else(|| LabError::Target("no command ended within the measurement".to_owned()))?;
+        Ok(Some(Found { sample, connections_lost: 0, engine: String::new() }))
+    }
+
+    /// Returns what a target of this host and the initiator used so far.
+    fn counts(&self, target: std::io::Result<Duration>, process: u32) -> Result<Counts, LabError> {
         let system =
             |why: std::io::Error| LabError::System { what: "read the target's usage".to_owned(), why };
-        let process = self.target.process();
         let own = getrusage(UsageWho::RUSAGE_SELF).map_err(|why| system(why.into()))?;
         let own = u64::try_from(own.voluntary_context_switches()).unwrap_or(0);
         Ok(Counts {
-            target: self.target.processor_time().map_err(system)?,
+            target: target.map_err(system)?,
             switches: voluntary_switches(process) + own,
             packets: packets_sent(self.bed.initiator())? + packets_sent(self.bed.target())?,
         })

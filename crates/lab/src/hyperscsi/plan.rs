@@ -43,6 +43,10 @@ pub struct HyperScsiPlan {
     pub disturbed_link: Link,
     /// The workloads with loss or with other traffic.
     pub disturbed_workload: Vec<Workload>,
+    /// Whether HyperSCSI is measured with encryption too, without a disturbance.
+    pub encrypt: bool,
+    /// Whether ATA over Ethernet is measured too, without a disturbance and without a stripe.
+    pub aoe: bool,
     /// The seed of addresses, data and losses.
     pub seed: u64,
 }
@@ -142,6 +146,8 @@ impl HyperScsiPlan {
             traffic: vec![0, 10, 30, 50, 70, 90],
             disturbed_link: Link::Shaped(100_000_000),
             disturbed_workload: workloads(&["read 64K 8", "write 64K 8"]),
+            encrypt: false,
+            aoe: false,
             seed: 1,
         }
     }
@@ -187,6 +193,8 @@ impl HyperScsiPlan {
                 full.disturbed_workload,
                 Workload::parse,
             )?,
+            encrypt: file.encrypt.unwrap_or(full.encrypt),
+            aoe: file.aoe.unwrap_or(full.aoe),
             seed: file.seed.unwrap_or(full.seed),
         };
         plan.check()?;
@@ -202,8 +210,11 @@ impl HyperScsiPlan {
         for percent in &self.traffic {
             within("traffic", f64::from(*percent), 0.0, 100.0)?;
         }
-        if !matches!(self.disturbed_link, Link::Shaped(_)) {
-            return refused("disturbed_link: expected bits per second, such as 100M".to_owned());
+        if !matches!(self.disturbed_link, Link::Shaped(_)) && !self.traffic.is_empty() {
+            return refused(
+                "disturbed_link: expected bits per second, such as 100M: other traffic takes a part of them"
+                    .to_owned(),
+            );
         }
         check_measurements(self.measurements(), MEASUREMENTS_MAX)
     }
@@ -213,7 +224,10 @@ impl HyperScsiPlan {
         let paths = self.link.len().saturating_mul(self.mtu.len());
         let disturbances = self.loss.len() + self.traffic.len();
         // Without a disturbance, iSCSI is measured with and without digests.
-        let undisturbed = paths.saturating_mul(self.workload.len()).saturating_mul(3);
+        let contestants = 3 + usize::from(self.encrypt);
+        let simple = self.workload.iter().filter(|workload| !workload.access.striped && self.aoe).count();
+        let per_path = self.workload.len().saturating_mul(contestants) + simple;
+        let undisturbed = paths.saturating_mul(per_path);
         let disturbed = disturbances.saturating_mul(self.disturbed_workload.len()).saturating_mul(2);
         let per_round = undisturbed.saturating_add(disturbed);
         u64::try_from(per_round).unwrap_or(u64::MAX).saturating_mul(u64::from(self.rounds))
@@ -225,7 +239,8 @@ impl HyperScsiPlan {
         let workloads = |list: &[Workload]| quoted(list.iter().map(Workload::to_string).collect());
         format!(
             "rounds = {}\nseconds = {:?}\nwarmup = {:?}\nlink = {}\nmtu = {:?}\nworkload = {}\nloss = {:?}\ntraffic = \
-             {:?}\ndisturbed_link = \"{}\"\ndisturbed_workload = {}\nseed = {}\n",
+             {:?}\ndisturbed_link = \"{}\"\ndisturbed_workload = {}\nencrypt = \
+             {}\naoe = {}\nseed = {}\n",
             self.rounds,
             self.seconds,
             self.warmup,
@@ -236,6 +251,8 @@ impl HyperScsiPlan {
             self.traffic,
             self.disturbed_link,
             workloads(&self.disturbed_workload),
+            self.encrypt,
+            self.aoe,
             self.seed
         )
     }
@@ -260,6 +277,8 @@ struct PlanFile {
     traffic: Option<Vec<u32>>,
     disturbed_link: Option<Word>,
     disturbed_workload: Option<Vec<Word>>,
+    encrypt: Option<bool>,
+    aoe: Option<bool>,
     seed: Option<u64>,
 }
 
@@ -279,9 +298,24 @@ mod tests {
         assert_eq!(HyperScsiPlan::full().workload.len(), 10);
         let none = HyperScsiPlan::parse("loss = []\ntraffic = []\n").unwrap();
         assert_eq!(none.measurements(), 5 * 3 * 2 * 10 * 3);
-        for plan in [HyperScsiPlan::full(), HyperScsiPlan::quick()] {
-            let cells: usize = Cell::all(&plan).iter().map(|cell| cell.protocols().len()).sum();
+        let more = HyperScsiPlan { encrypt: true, aoe: true, ..HyperScsiPlan::full() };
+        assert_eq!(HyperScsiPlan::parse(&more.to_toml()).unwrap(), more);
+        assert_eq!(more.measurements() - HyperScsiPlan::full().measurements(), 5 * 3 * 2 * (10 + 8));
+        for plan in [HyperScsiPlan::full(), HyperScsiPlan::quick(), more] {
+            let cells: usize = Cell::all(&plan).iter().map(|cell| cell.protocols(&plan).len()).sum();
             assert_eq!(plan.measurements(), u64::try_from(cells).unwrap() * u64::from(plan.rounds));
+        }
+    }
+
+    /// `make bench-hyperscsi` runs this plan, and SPECIFICATION.md names what it must show.
+    #[test]
+    fn the_plan_of_make_bench_has_what_is_promised() {
+        let plan = HyperScsiPlan::parse(include_str!("../../../../bench/hyperscsi.toml")).unwrap();
+        assert_eq!(plan.link, HyperScsiPlan::full().link);
+        assert_eq!((plan.mtu, plan.loss), (vec![9000, 1500], vec![0.0, 1.0, 10.0]));
+        assert!(plan.encrypt && plan.aoe && plan.disturbed_link == Link::Unshaped);
+        for workload in workloads(&["read 1M 8", "write 1M 8", "random-read 4K 1", "random-write 4K 1"]) {
+            assert!(plan.workload.contains(&workload), "{workload}");
         }
     }
 
@@ -311,7 +345,7 @@ mod tests {
             let cells = Cell::all(&plan).into_iter();
             let of = |cell: Cell| {
                 let (warmup, time) = durations(&plan, &cell);
-                to_f64(cell.protocols().len() as u64) * ((warmup + time).as_secs_f64() + 0.1)
+                to_f64(cell.protocols(&plan).len() as u64) * ((warmup + time).as_secs_f64() + 0.1)
             };
             cells.map(of).sum::<f64>() * f64::from(plan.rounds)
         };

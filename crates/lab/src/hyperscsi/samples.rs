@@ -15,6 +15,10 @@ pub(super) enum Protocol {
     Iscsi,
     /// iSCSI with the header digest and the data digest.
     IscsiDigests,
+    /// HyperSCSI with encryption, in a group with a password.
+    Encrypted,
+    /// ATA over Ethernet, which has no checksum but that of the frame.
+    Aoe,
 }
 
 /// What disturbs the traffic.
@@ -68,7 +72,10 @@ pub(super) struct CellSamples {
 pub(super) struct Bounds {
     pub(super) link: LinkPlan,
     pub(super) tcp: Calibration,
+    /// The same frame again and again.
     pub(super) frames: BareFrames,
+    /// Different frames out of as much memory as a disk has.
+    pub(super) disk_frames: BareFrames,
 }
 
 /// All that a run measured.
@@ -80,9 +87,12 @@ pub(super) struct Measured {
     pub(super) engine: String,
     /// Connections that were lost and established again.
     pub(super) connections_lost: u64,
+    /// Why ATA over Ethernet is not measured, or no longer.
+    pub(super) aoe_absent: Option<String>,
 }
 
 impl Protocol {
+    /// The protocols that every undisturbed path has.
     pub(super) const ALL: [Self; 3] = [Self::HyperScsi, Self::Iscsi, Self::IscsiDigests];
 
     pub(super) const fn name(self) -> &'static str {
@@ -90,6 +100,8 @@ impl Protocol {
             Self::HyperScsi => "HyperSCSI",
             Self::Iscsi => "iSCSI",
             Self::IscsiDigests => "iSCSI, both digests",
+            Self::Encrypted => "HyperSCSI, encrypted",
+            Self::Aoe => "ATA over Ethernet",
         }
     }
 }
@@ -134,11 +146,14 @@ impl Cell {
     }
 
     /// Returns the protocols that are compared. Digests change nothing of how TCP takes losses.
-    pub(super) const fn protocols(&self) -> &'static [Protocol] {
-        match self.disturbance {
-            Disturbance::None => &Protocol::ALL,
-            _ => &[Protocol::HyperScsi, Protocol::Iscsi],
+    pub(super) fn protocols(&self, plan: &HyperScsiPlan) -> Vec<Protocol> {
+        if !self.disturbance.is_none() {
+            return vec![Protocol::HyperScsi, Protocol::Iscsi];
         }
+        let mut protocols = Protocol::ALL.to_vec();
+        protocols.extend(plan.encrypt.then_some(Protocol::Encrypted));
+        protocols.extend((plan.aoe && !self.workload.access.striped).then_some(Protocol::Aoe));
+        protocols
     }
 
     pub(super) const fn link_plan(&self) -> LinkPlan {
@@ -156,10 +171,12 @@ impl Cell {
     }
 
     /// Returns the payload in MB/s that the frames of HyperSCSI leave of the link's rate: full frames of 28
-    /// bytes of header and 4 of CRC. A link that is not shaped has no such bound.
-    pub(super) fn frame_bound(&self) -> Option<f64> {
+    /// bytes of header and 4 of CRC, or 16 of tag with encryption. A link that is not shaped has no such
+    /// bound.
+    pub(super) fn frame_bound(&self, protocol: Protocol) -> Option<f64> {
         let (mtu, bits) = (f64::from(self.mtu), self.link_plan().rate_bits?);
-        Some(to_f64(bits) / 8e6 * (mtu - 32.0) / (mtu + 38.0))
+        let own = 28.0 + if protocol == Protocol::Encrypted { 16.0 } else { 4.0 };
+        Some(to_f64(bits) / 8e6 * (mtu - own) / (mtu + 38.0))
     }
 }
 
@@ -186,8 +203,9 @@ const QUANTITIES: [Quantity; 7] = [
 ];
 
 impl CellSamples {
-    pub(super) fn new(cell: Cell) -> Self {
-        Self { cell, contestants: cell.protocols().iter().map(|protocol| (*protocol, Vec::new())).collect() }
+    pub(super) fn new(cell: Cell, plan: &HyperScsiPlan) -> Self {
+        let protocols = cell.protocols(plan).into_iter();
+        Self { cell, contestants: protocols.map(|protocol| (protocol, Vec::new())).collect() }
     }
 
     /// Returns the values of one quantity with one protocol, in the order of the rounds.
@@ -196,13 +214,30 @@ impl CellSamples {
         found.map_or_else(Vec::new, |(_, samples)| samples.iter().filter_map(of).collect())
     }
 
+    /// Returns whether the plan has this protocol here.
+    pub(super) fn has(&self, protocol: Protocol) -> bool {
+        self.contestants.iter().any(|(setting, _)| *setting == protocol)
+    }
+
     /// Returns the number of complete rounds.
     pub(super) fn rounds(&self) -> usize {
-        self.contestants.iter().map(|(_, samples)| samples.len()).min().unwrap_or(0)
+        // A target of ATA over Ethernet may be absent.
+        let counted = self.contestants.iter().filter(|(protocol, _)| *protocol != Protocol::Aoe);
+        counted.map(|(_, samples)| samples.len()).min().unwrap_or(0)
     }
 }
 
 impl Measured {
+    /// Returns the payload in MB/s that HyperSCSI can reach in a cell at most: what its frames leave of a
+    /// shaped link, and elsewhere what bare frames of a disk have room for.
+    pub(super) fn bound(&self, cell: &Cell) -> Option<f64> {
+        cell.frame_bound(Protocol::HyperScsi).or_else(|| {
+            let bounds = self.bounds.iter().find(|bounds| bounds.link == cell.link_plan())?;
+            let mtu = f64::from(cell.mtu);
+            Some(bounds.disk_frames.payload / 1e6 * (mtu - 32.0) / mtu)
+        })
+    }
+
     /// Returns everything as metrics. A quantity that some rounds lack is left out.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let mut metrics = Vec::new();
@@ -215,7 +250,10 @@ impl Measured {
                     ("workload", cell.workload.to_string()),
                     ("protocol", protocol.name().to_owned()),
                 ];
-                for (quantity, unit, better, of) in QUANTITIES {
+                // The login of an encrypted session derives keys from the password, which is no cost of its
+                // data.
+                let counts = |unit: &str| *protocol != Protocol::Encrypted || unit != "s/GB";
+                for (quantity, unit, better, of) in QUANTITIES.into_iter().filter(|found| counts(found.1)) {
                     let values: Vec<f64> = samples.iter().filter_map(of).collect();
                     if values.len() == samples.len() {
                         metrics.push(Metric {

@@ -17,7 +17,7 @@ fn samples(plan: &HyperScsiPlan, gain: f64, seed: u64) -> Measured {
     };
     let mut measured = Measured { engine: "io_uring".to_owned(), ..Measured::default() };
     for cell in Cell::all(plan) {
-        let mut cell_samples = CellSamples::new(cell);
+        let mut cell_samples = CellSamples::new(cell, plan);
         for _ in 0..plan.rounds {
             let round = noise(1.0);
             for (protocol, list) in &mut cell_samples.contestants {
@@ -25,6 +25,8 @@ fn samples(plan: &HyperScsiPlan, gain: f64, seed: u64) -> Measured {
                     Protocol::HyperScsi => (gain, 1.0),
                     Protocol::Iscsi => (0.0, 4.0),
                     Protocol::IscsiDigests => (-5.0, 4.0),
+                    Protocol::Encrypted => (gain - 20.0, 1.0),
+                    Protocol::Aoe => (-50.0, 1.0),
                 };
                 let loss = if let Disturbance::Loss(loss) = cell.disturbance { loss } else { 0.0 };
                 let is_shared = matches!(cell.disturbance, Disturbance::Traffic(_));
@@ -131,6 +133,43 @@ fn a_run_without_samples_has_a_report() {
 #[test]
 fn a_frame_leaves_a_share_of_the_rate() {
     let plan = HyperScsiPlan { mtu: vec![1500], ..HyperScsiPlan::full() };
-    let bound = Cell::all(&plan)[0].frame_bound().unwrap();
+    let bound = Cell::all(&plan)[0].frame_bound(Protocol::HyperScsi).unwrap();
     assert!((bound - 12.5 * 1468.0 / 1538.0).abs() < 1e-9);
+    let encrypted = Cell::all(&plan)[0].frame_bound(Protocol::Encrypted).unwrap();
+    assert!((encrypted - 12.5 * 1456.0 / 1538.0).abs() < 1e-9);
+}
+
+#[test]
+fn encryption_and_ata_over_ethernet_stand_beside_hyperscsi() {
+    let plan = HyperScsiPlan { rounds: 9, encrypt: true, aoe: true, ..HyperScsiPlan::quick() };
+    let mut measured = samples(&plan, 0.0, 7);
+    let whole = report(&plan, &measured, &Ended::Complete);
+    check_form(&whole);
+    let told = |report: &Report, start: &str| report.summary.iter().any(|text| text.starts_with(start));
+    assert!(told(&whole, "HyperSCSI, encrypted moves "), "{:?}", whole.summary);
+    assert!(told(&whole, "ATA over Ethernet moves "), "{:?}", whole.summary);
+    let rows = |report: &Report, title: &str| {
+        let section = report.sections.iter().find(|section| section.title == title);
+        section.map(|section| section.tables.iter().map(|table| table.rows.len()).sum::<usize>())
+    };
+    assert_eq!(rows(&whole, "HyperSCSI, encrypted"), Some(3 * 3));
+    assert_eq!(rows(&whole, "ATA over Ethernet"), Some(3 * 2), "a stripe has no part in it");
+    let processor = whole.metrics.iter().filter(|metric| metric.unit == "s/GB");
+    assert!(
+        processor.flat_map(|metric| &metric.circumstances).all(|(_, value)| !value.contains("encrypted"))
+    );
+    // A target that fails in the middle: what was measured stays, and the reason is told.
+    for (protocol, list) in measured.cells.iter_mut().flat_map(|cell| &mut cell.contestants) {
+        if *protocol == Protocol::Aoe {
+            list.clear();
+        }
+    }
+    measured.aoe_absent = Some("it failed with something".to_owned());
+    let partial = report(&plan, &measured, &Ended::Complete);
+    check_form(&partial);
+    assert_eq!(rows(&partial, "ATA over Ethernet"), None);
+    let absent = partial.sections.iter().find(|section| section.title == "Not measured").unwrap();
+    let reason = TableCell::Absent("it failed with something".to_owned());
+    assert!(absent.tables[0].rows.iter().any(|row| row[1] == reason));
+    assert!(measured.cells.iter().all(|cell| cell.rounds() == 9));
 }

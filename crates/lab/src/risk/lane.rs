@@ -80,10 +80,11 @@ impl Trial {
     }
 }
 
-/// How long the target may take to accept a login, and how much longer for each session: istgt sleeps for a
-/// second at each login and serves no other meanwhile, and all sessions may log in at the same time.
+/// How long the target may take to accept a login, and how much longer for each session. istgt sleeps for a
+/// second at each login and for another one to drop the connection before it, and serves no other login
+/// meanwhile. All sessions may log in at the same time, each with a login that it gave up before.
 const LOGIN_MAX: Duration = Duration::from_secs(5);
-const LOGIN_TURN: Duration = Duration::from_millis(1200);
+const LOGIN_TURN: Duration = Duration::from_secs(4);
 /// How long the target may take to end a logout.
 const LOGOUT_MAX: Duration = Duration::from_secs(1);
 /// How long a due PDU may be missing at ErrorRecoveryLevel 1 and 2 before it is requested again.

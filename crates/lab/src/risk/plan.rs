@@ -38,13 +38,13 @@ pub struct RiskPlan {
 }
 
 impl Default for RiskPlan {
-    /// Returns the plan of about five minutes.
+    /// Returns the plan of about fifteen minutes.
     fn default() -> Self {
         Self {
             digests: Digests::ALL.to_vec(),
             erl: vec![0, 1, 2],
             faults: FAULTS.iter().map(|fault| fault.name.to_owned()).collect(),
-            trials: 2500,
+            trials: 1500,
             controls: 250,
             lengths: vec![512, 4096, 65536],
             range: 64 << 20,

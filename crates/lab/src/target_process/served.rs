@@ -1,7 +1,10 @@
 //! `targe serve` as a child process.
 
-use std::io;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +18,10 @@ const NAME: &str = "iqn.2026-01.com.example:lab";
 
 /// What the line of the banner begins with after which the target serves.
 const READY: &str = "State is kept";
+
+/// The files of [`ServedTarget::start_group`] in the directory of the target.
+const CONFIG: &str = "targe.toml";
+const PASSWORD: &str = "password";
 
 /// A running `targe serve`. Dropping it ends the process and removes its directory.
 #[derive(Debug)]
@@ -31,22 +38,39 @@ impl ServedTarget {
     /// [`LabError::System`] if the process cannot be started, and [`LabError::Target`] with what the program
     /// printed if it does not serve.
     pub fn start(host: Option<&Namespace>, program: &Path, luns: &[String]) -> Result<Self, LabError> {
-        Self::start_with(host, program, luns, &[])
+        let system = |why| LabError::System { what: "create a directory".to_owned(), why };
+        let directory = PrivateDirectory::create().map_err(system)?;
+        let mut options = vec![OsString::from("--target"), OsString::from(NAME)];
+        options.extend(luns.iter().map(|lun| OsString::from(format!("--lun={lun}"))));
+        Self::start_in(directory, host, program, &options)
     }
 
-    /// Starts the target as [`Self::start`] does on a host of a bed, and serves the LUNs to a group on the
-    /// Ethernet of the link too.
+    /// Starts the target on a host of a bed with RAM disks of these lengths, and serves them to two groups on
+    /// the Ethernet of the link too: `group` without a password, and [`encrypted_group`] with one.
     ///
     /// # Errors
     /// As [`Self::start`].
     pub fn start_group(
         host: &Namespace,
         program: &Path,
-        luns: &[String],
+        disks: &[u64],
         group: &str,
     ) -> Result<Self, LabError> {
-        let group = format!("--group={group}");
-        Self::start_with(Some(host), program, luns, &["--iface=eth0", &group])
+        let system = |why| LabError::System { what: "write a configuration".to_owned(), why };
+        let directory = PrivateDirectory::create().map_err(system)?;
+        let path = |name: &str| directory.path().join(name);
+        let (config, password) = (path(CONFIG), path(PASSWORD));
+        let text = configuration(disks, group, &password);
+        write_private(&password, "a password of the laboratory\n").map_err(system)?;
+        write_private(&config, &text).map_err(system)?;
+        let options = vec![OsString::from("--config"), config.into_os_string()];
+        Self::start_in(directory, Some(host), program, &options)
+    }
+
+    /// Returns the query of a URL that logs in to the encrypted group of [`Self::start_group`].
+    pub fn encrypted_query(&self) -> String {
+        let password = self.process.directory().path().join(PASSWORD);
+        format!("?protection=encrypt&password_file={}", password.display())
     }
 
     /// Starts `program serve` on a host of a bed with a configuration whose first portal is `address`, and
@@ -69,20 +93,16 @@ impl ServedTarget {
         Ok(Self { address, ..Self::spawn(Some(host), command, directory)? })
     }
 
-    fn start_with(
+    fn start_in(
+        directory: PrivateDirectory,
         host: Option<&Namespace>,
         program: &Path,
-        luns: &[String],
-        options: &[&str],
+        options: &[OsString],
     ) -> Result<Self, LabError> {
-        let system = |why| LabError::System { what: "create a directory".to_owned(), why };
-        let directory = PrivateDirectory::create().map_err(system)?;
         let listen: IpAddr = if host.is_some() { TARGET_ADDRESS } else { Ipv4Addr::LOCALHOST }.into();
         let mut command = Command::new(program);
-        command.args(["serve", "--ephemeral", "--target", NAME]);
+        command.args(["serve", "--ephemeral"]).args(options);
         command.arg(format!("--listen={}", SocketAddr::new(listen, 0)));
-        command.args(luns.iter().map(|lun| format!("--lun={lun}")));
-        command.args(options);
         Self::spawn(host, command, directory)
     }
 
@@ -130,6 +150,30 @@ impl ServedTarget {
     pub fn end(&mut self) -> Option<String> {
         self.process.end()
     }
+}
+
+/// Returns the name of the group beside `group` whose sessions are encrypted.
+pub fn encrypted_group(group: &str) -> String {
+    format!("{group}-encrypt")
+}
+
+fn configuration(disks: &[u64], group: &str, password: &Path) -> String {
+    let encrypted = encrypted_group(group);
+    let mut text = format!(
+        "[hyperscsi]\ninterfaces = [\"eth0\"]\n[[hyperscsi.group]]\nname = \"{group}\"\n[[hyperscsi.group]]\nname = \
+         \"{encrypted}\"\npassword_file = {password:?}\n[[target]]\nname = \"{NAME}\"\ngroups = [\"{group}\", \
+         \"{encrypted}\"]\n"
+    );
+    for (lun, len) in disks.iter().enumerate() {
+        text += &format!("[[target.lun]]\nlun = {lun}\ntype = \"ram\"\nsize = {len}\n");
+    }
+    text
+}
+
+/// Writes a file that only this user can read.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
 }
 
 /// Reads the address from a line of the banner: `targe 0.1.0 listens on 127.0.0.1:3260 (uring)`. Interfaces

@@ -61,9 +61,11 @@ pub(super) fn measure(
             found.costs.push(Err(format!("session {}: {why}", sessions.len() + 1)));
             break;
         }
-        for session in sessions {
+        // All at once: a target may answer each logout late.
+        let logouts: Vec<_> = sessions.iter().map(Session::log_out).collect();
+        for logout in logouts {
             // A target that has ended answers nothing.
-            let _ = block_on(session.log_out());
+            let _ = block_on(logout);
         }
         Ok::<_, String>(())
     });

@@ -172,12 +172,13 @@ impl Rival {
 const NAME_MAX: usize = 32;
 
 /// Returns the search path of programs.
-pub(super) fn search_path() -> String {
+pub(crate) fn search_path() -> String {
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned());
     format!("{path}:{ADMIN_PATH}")
 }
 
-fn find_program(name: &str) -> Option<PathBuf> {
+/// Returns the path of a program in the search path.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = search_path();
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
 }

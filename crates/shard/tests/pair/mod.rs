@@ -47,6 +47,8 @@ pub(crate) struct World {
     pub(crate) shard: Shard,
     pub(crate) pool: Pool,
     pub(crate) now: Instant,
+    /// The portal that accepts connections from now on.
+    pub(crate) portal: PortalId,
     next_conn: u32,
     /// The bytes that the target sent and the test has not read yet, by connection, and whether the
     /// connection is open.
@@ -97,7 +99,13 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
     let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
     let entry = |(number, unit): &(u16, u32)| LunEntry::new(*number, UnitId(*unit), Access::ReadWrite);
     ShardConfig {
-        portals: vec![Portal { id: PortalId(0), group: PortalGroupTag(1), bound: None, announced: None }],
+        portals: vec![Portal {
+            id: PortalId(0),
+            group: PortalGroupTag(1),
+            bound: None,
+            announced: None,
+            tls: false,
+        }],
         targets: vec![TargetConfig {
             id: TargetId(0),
             name: TARGET.parse().unwrap(),
@@ -105,15 +113,14 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
             ports: vec![(PortalId(0), RelativePort(1))],
             luns: luns.iter().map(entry).collect(),
             initiators,
-            auth: open.clone(),
-            users: vec![],
+            auth: open.clone().into(),
             keys: keys(),
             sessions_max: 64,
             groups: vec![],
             exchanges: 128,
             session_limits: None,
         }],
-        discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys: keys() },
+        discovery: DiscoveryConfig { enabled: true, auth: open.into(), keys: keys() },
         frames: HyperScsiConfig::default(),
     }
 }
@@ -133,14 +140,23 @@ impl World {
             let unit = LogicalUnit::new(unit_config(number), medium, None, pool.clone()).unwrap();
             assert!(shard.add_unit(now, UnitId(number), unit));
         }
-        Self { shard, pool, now, next_conn: 0, wires: vec![], free: vec![], deaf: vec![] }
+        Self {
+            shard,
+            pool,
+            now,
+            portal: PortalId(0),
+            next_conn: 0,
+            wires: vec![],
+            free: vec![],
+            deaf: vec![],
+        }
     }
 
     pub(crate) fn connect(&mut self) -> ConnId {
         let conn = self.free.pop().unwrap_or(ConnId(self.next_conn));
         self.next_conn = self.next_conn.max(conn.0 + 1);
         let arrival = AcceptInfo {
-            portal: PortalId(0),
+            portal: self.portal,
             local: "127.0.0.1:3260".parse().unwrap(),
             peer: "127.0.0.1:50000".parse().unwrap(),
             entropy: [7; 32],

@@ -220,7 +220,41 @@ fn what_must_be_encrypted_is_so_and_is_not_shown_over_iscsi() {
     eve.clear_attentions(&mut world, lun(0));
     let refused = eve.read(&mut world, lun(1), 0, 1);
     assert_eq!((refused.status, refused.data.len()), (CHECK, 0));
-    assert_eq!(refused.code(), (5, 0x7471));
+    assert_eq!(refused.code(), (5, 0x2500), "it is as if it were not there");
+    let luns = eve.run(&mut world, lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64);
+    assert_eq!(luns.data, [&[0, 0, 0, 8][..], &[0; 12]].concat());
+    let reports = world.shard.frame_sessions();
+    let hidden = |group: &str| reports.iter().find(|report| report.group == group).unwrap().hidden_luns;
+    assert_eq!((hidden("open"), hidden("backup")), (1, 0));
+    assert_eq!(world.shard.sessions()[0].hidden_luns, 1);
+}
+
+/// Anybody on the network can read, or without protection even forge, commands of lower levels in the session
+/// of a member, such as a copy from a LUN that must be encrypted to one that need not.
+#[test]
+fn a_command_below_encryption_copies_nothing_that_must_be_encrypted() {
+    let mut world = World::new(both(Level::None), vec![ram(), ram()]);
+    let mut bob = Member::up(&mut world, BOB, "backup", Some("correct horse battery"));
+    for number in [0, 1] {
+        bob.clear_attentions(&mut world, lun(number));
+    }
+    let data = pattern(BLOCK, 3);
+    assert_eq!(bob.write(&mut world, lun(1), 0, &data).status, GOOD);
+    assert_eq!(
+        (bob.session().level(lun(0)), bob.session().level(lun(1))),
+        (Level::Integrity, Level::Encrypt)
+    );
+    let copy = |from, to| crate::protection::copy_list(from, to);
+    for (from, to) in [(1, 0), (0, 1)] {
+        let (cdb, list) = copy(from, to);
+        let refused = bob.run(&mut world, lun(0), &cdb, &list, 0);
+        assert_eq!((refused.status, refused.code()), (CHECK, (0xa, 0x0d02)), "from {from} to {to}");
+    }
+    assert!(bob.read(&mut world, lun(0), 1, 1).data.iter().all(|byte| *byte == 0));
+    // The same command with the protection of both LUNs.
+    let (cdb, list) = copy(1, 0);
+    assert_eq!(bob.run(&mut world, lun(1), &cdb, &list, 0).status, GOOD);
+    assert_eq!(bob.read(&mut world, lun(0), 1, 1).data, data);
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod disk;
 mod ether;
 mod frames;
 mod portals;
+mod protection;
 mod removal;
 mod steering;
 

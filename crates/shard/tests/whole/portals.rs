@@ -17,6 +17,7 @@ fn with(portals: &[(u32, u16, bool)]) -> ShardConfig {
         group: PortalGroupTag(*group),
         bound: None,
         announced: None,
+        tls: false,
     };
     config.portals = portals.iter().map(portal).collect();
     let served = portals.iter().filter(|(.., served)| *served);

@@ -444,6 +444,7 @@ fn config() -> ShardConfig {
         group: PortalGroupTag(1),
         bound: Some("192.0.2.1:3260".parse().unwrap()),
         announced: None,
+        tls: false,
     };
     ShardConfig {
         targets: vec![TargetConfig {
@@ -453,8 +454,7 @@ fn config() -> ShardConfig {
             ports: vec![(portal.id, RelativePort(1))],
             luns: vec![LunEntry::new(0, UnitId(0), Access::ReadWrite)],
             initiators: vec![],
-            auth: open.clone(),
-            users: vec![],
+            auth: open.clone().into(),
             keys: KeyPolicy::default(),
             sessions_max: 64,
             groups: vec![],
@@ -462,7 +462,7 @@ fn config() -> ShardConfig {
             session_limits: None,
         }],
         portals: vec![portal],
-        discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys: KeyPolicy::default() },
+        discovery: DiscoveryConfig { enabled: true, auth: open.into(), keys: KeyPolicy::default() },
         frames: HyperScsiConfig::default(),
     }
 }

@@ -237,6 +237,7 @@ impl Direct {
         let command = Command {
             nexus,
             key: TaskKey(ticket.0),
+            level: security::Level::None,
             attribute,
             priority: 0,
             cdb: Cdb::from_bytes(&order.cdb).unwrap(),

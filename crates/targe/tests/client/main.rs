@@ -15,6 +15,7 @@ mod fixture;
 mod compare;
 mod failures;
 mod load;
+mod passwords;
 
 use std::io::Write;
 use std::process::{Output, Stdio};

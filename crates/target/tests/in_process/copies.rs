@@ -11,10 +11,10 @@ use crate::transport::Response;
 use crate::world::{BLOCK, CHECK, GOOD, Initiator, World, map, map_with, pattern, unit_config};
 
 /// COPY TARGET DEVICE NOT REACHABLE, as a sense key and a code.
-const NOT_REACHABLE: (u8, u16) = (0xa, 0x0d02);
+pub(crate) const NOT_REACHABLE: (u8, u16) = (0xa, 0x0d02);
 
 /// Copies the first block of a unit to the second block of another, by their designators.
-fn copy(world: &mut World, who: Initiator, lun: u16, from: u32, to: u32) -> Response {
+pub(crate) fn copy(world: &mut World, who: Initiator, lun: u16, from: u32, to: u32) -> Response {
     let mut list = CopyList::new(Format::Lid1, ListId(1));
     list.cscds = [from, to].map(cscd).to_vec();
     list.push(SegmentAction::Blocks {

@@ -18,6 +18,7 @@ mod contract;
 mod copies;
 mod device_suite;
 mod medium;
+mod protection;
 mod remap;
 mod removal;
 mod reservations;

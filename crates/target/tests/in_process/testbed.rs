@@ -8,6 +8,7 @@ use base::time::Instant;
 use device::contract::{Access, Command, Nexus, NexusId, TaskKey, Tmf, TmfKey, TmfOutcome};
 use device::unit::Reset;
 use scsi::status::{Status, TaskAttribute};
+use security::Level;
 use target::nexus::{MapEntry, NexusInfo, TargetNumber};
 use target::route::SessionEvent;
 use target::target::Target;
@@ -65,6 +66,7 @@ impl Testbed {
             realm: None,
             target_port: nexus.target_port,
             rfc_7144_functions: nexus.rfc_7144_functions,
+            level: Level::Encrypt,
         };
         let session = self.transport().login(&info.initiator, info.target.0);
         self.transport().hold_data_out(session, true);
@@ -102,6 +104,7 @@ impl Testbed {
             TaskAttribute::Aca => WireAttribute::ACA,
         };
         let transport = self.transports.of(FIRST);
+        transport.command_level = Some(command.level);
         transport.hold_data_out(session, false);
         let request =
             Request { lun: lun_of(unit), attribute, cdb: command.cdb.bytes(), out_len, out: data, room };
@@ -270,7 +273,7 @@ impl Testbed {
 
 /// Returns the entry of a LUN map that gives access to a unit under the LUN of its number.
 pub(crate) fn entry(unit: u32, access: Access) -> MapEntry {
-    MapEntry { number: unit.try_into().unwrap(), unit: UnitId(unit), access }
+    MapEntry { number: unit.try_into().unwrap(), unit: UnitId(unit), access, min_level: Level::None }
 }
 
 const fn lun_of(unit: u32) -> u64 {

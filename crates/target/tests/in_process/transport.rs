@@ -1,6 +1,4 @@
 //! A transport whose initiators are in the same process. A request is a value in a queue, and data is copied.
-//! The first [`FIRST_BURST`] bytes of the data go with the command.
-//!
 //! It checks that each fetch is within the data that did not go with the command, that Data-In is in order
 //! and fits, and that tasks end once.
 
@@ -9,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::arena::{Arena, Key};
 use base::buffer::{Bytes, DataList};
 use base::time::Instant;
+use security::Level;
 use transport::command::{Cdb, TaskAttribute};
 use transport::status::SENSE_MAX;
 use transport::target::{
@@ -94,6 +93,8 @@ pub(crate) struct InProcessTransport {
     /// What the target handles next.
     pub(crate) events: VecDeque<Event<InProcess>>,
     next_ticket: u64,
+    /// The protection of commands; `None` for one that never is below that of the session.
+    pub(crate) command_level: Option<Level>,
     /// How tasks ended, in that order.
     pub(crate) task_ends: Vec<(Ticket, TaskEnd)>,
     pub(crate) tmf_results: BTreeMap<Ticket, TmfResult>,
@@ -153,8 +154,7 @@ impl InProcessTransport {
     }
 
     pub(crate) fn send_command(&mut self, session: SessionId, request: Request<'_>) -> Ticket {
-        let ticket = self.ticket();
-        let Request { lun, attribute, cdb, out_len, out, room } = request;
+        let (ticket, Request { lun, attribute, cdb, out_len, out, room }) = (self.ticket(), request);
         let holds = self.sessions.get(session.0) == Some(&true);
         let unsolicited = if holds { 0 } else { out.len().min(FIRST_BURST) };
         let task = TaskRef(self.tasks.insert_with(|_| Task {
@@ -168,11 +168,14 @@ impl InProcessTransport {
             data: vec![],
             fetches: VecDeque::new(),
         }));
-        let (cdb, priority) = (Cdb::new(cdb).unwrap(), 0);
-        let (data_in_len, data_out_len) = (u32::try_from(room).unwrap(), u32::try_from(out_len).unwrap());
+        let (cdb, priority, level) =
+            (Cdb::new(cdb).unwrap(), 0, self.command_level.unwrap_or(Level::Encrypt));
+        let [data_in_len, data_out_len] = [room, out_len].map(|len| u32::try_from(len).unwrap());
         let data_out = (unsolicited > 0).then(|| Bytes::copied_from(&out[..unsolicited]));
-        let command =
-            Command { task, session, lun, attribute, priority, cdb, data_in_len, data_out_len, data_out };
+        #[rustfmt::skip]
+        let command = Command {
+            task, session, lun, level, attribute, priority, cdb, data_in_len, data_out_len, data_out,
+        };
         self.events.push_back(Event::Command(command));
         ticket
     }
@@ -267,8 +270,7 @@ impl TargetTransport for InProcessTransport {
 
     fn finish(&mut self, task: TaskRef, outcome: Finish<'_>) {
         assert!(outcome.sense.len() <= SENSE_MAX);
-        let is_unit_attention = matches!(outcome.sense, [0x70, _, 6, ..] | [0x72, 6, ..]);
-        assert_eq!(outcome.is_unit_attention, is_unit_attention, "{outcome:?}");
+        assert_eq!(outcome.is_unit_attention, matches!(outcome.sense, [0x70, _, 6, ..] | [0x72, 6, ..]));
         self.end_task(task, |task| {
             let expected = task.room.max(task.out_len);
             TaskEnd::Response(Response {

@@ -11,6 +11,7 @@ use device::contract::{
 };
 use device::unit::LogicalUnit;
 use scsi::transport_id::TransportId as InitiatorPort;
+use security::Level;
 use store::Store;
 use target::nexus::{MapEntry, NexusInfo, TargetNumber};
 use target::route::SessionEvent;
@@ -42,6 +43,8 @@ pub(crate) struct World {
     rules: TaskRules,
     /// The LUN map of each initiator.
     maps: BTreeMap<String, Vec<MapEntry>>,
+    /// The protection of the sessions of each initiator; absent for none.
+    levels: BTreeMap<String, Level>,
     /// The sessions that ended, and the reasons.
     pub(crate) ended: Vec<(Initiator, SessionEnd)>,
     /// The state on stable storage, by unit.
@@ -89,8 +92,21 @@ pub(crate) fn map(rows: &[(u16, u32)]) -> Vec<MapEntry> {
 
 /// Returns a LUN map of LUNs, units and accesses.
 pub(crate) fn map_with(rows: &[(u16, u32, Access)]) -> Vec<MapEntry> {
-    let entry =
-        |(number, unit, access): &_| MapEntry { number: *number, unit: UnitId(*unit), access: *access };
+    let entry = |(number, unit, access): &_| MapEntry {
+        number: *number,
+        unit: UnitId(*unit),
+        access: *access,
+        min_level: Level::None,
+    };
+    rows.iter().map(entry).collect()
+}
+
+/// Returns a LUN map of LUNs, units and the protection that they require.
+pub(crate) fn map_at(rows: &[(u16, u32, Level)]) -> Vec<MapEntry> {
+    let entry = |(number, unit, min_level): &(u16, u32, Level)| MapEntry {
+        min_level: *min_level,
+        ..map(&[(*number, *unit)])[0]
+    };
     rows.iter().map(entry).collect()
 }
 
@@ -151,6 +167,7 @@ impl World {
             pool: Pool::new(16 << 20),
             rules,
             maps: BTreeMap::new(),
+            levels: BTreeMap::new(),
             ended: vec![],
             stored,
             holds_saves: false,
@@ -167,7 +184,8 @@ impl World {
     pub(crate) fn add_unit(&mut self, number: u32, medium: Box<dyn Store>, disk: DiskId) {
         let stored = self.stored.get(&number).map(Vec::as_slice);
         let config = unit_config(number, self.rules);
-        let unit = LogicalUnit::new(config, medium, stored, self.pool.clone()).unwrap();
+        let mut unit = LogicalUnit::new(config, medium, stored, self.pool.clone()).unwrap();
+        unit.seed(&[9; 32]);
         assert!(self.target.add_unit(self.now, UnitId(number), unit, disk));
         self.process_pending();
     }
@@ -215,6 +233,7 @@ impl World {
                     realm: None,
                     target_port: RelativePort(1),
                     rfc_7144_functions: true,
+                    level: self.levels.get(&up.initiator).copied().unwrap_or_default(),
                 };
                 let map = self.maps.get(&up.initiator).cloned().unwrap_or_default();
                 let id = self.target.session_up(self.now, transport, up.session, info, map);
@@ -239,6 +258,12 @@ impl World {
     pub(crate) fn saved(&mut self, unit: UnitId, ticket: u64, ok: bool) {
         self.target.state_saved(self.now, unit, ticket, ok);
         self.process_pending();
+    }
+
+    /// Logs an initiator in like [`Self::login`], in a session of this protection.
+    pub(crate) fn login_at(&mut self, level: Level, name: &str, map: Vec<MapEntry>) -> Initiator {
+        self.levels.insert(name.into(), level);
+        self.login(name, map)
     }
 
     /// Logs an initiator in to target 0 over the first transport.

@@ -2,15 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use iscsi::chap::{Algorithm, Algorithms, Credentials, Secret};
+use security::Level;
 
 use super::super::names::{NamePattern, check_label};
 use super::super::raw;
-use super::super::resolved::{AclEntry, Auth, Chap, MappedLun};
+use super::super::resolved::{AclEntry, Auth, AuthMethods, Chap, MappedLun, Portal, Target};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::Environment;
+use super::hyperscsi_groups::level;
 use super::luns::TargetLuns;
 
 /// The groups of initiators by name.
@@ -47,14 +50,28 @@ pub(super) fn acl(
             report.warn(&first.span, "an earlier entry of this access list matches every initiator");
         }
         let initiators = initiators(&entry.initiators, groups, report);
-        let mapped = match entry.luns {
+        let own = entry.protection.as_ref();
+        let mapped: Vec<MappedLun> = match entry.luns {
             None => luns
                 .mapped
                 .iter()
-                .map(|lun| MappedLun { read_only: lun.read_only || entry.ro, ..*lun })
+                .map(|lun| MappedLun {
+                    read_only: lun.read_only || entry.ro,
+                    protection: own.map_or(lun.protection, |at| level(at.value)),
+                    ..*lun
+                })
                 .collect(),
-            Some(mappings) => mappings_of(mappings, entry.ro, luns, report),
+            Some(mappings) => mappings_of(mappings, (entry.ro, own), luns, report),
         };
+        if let Some(at) = own {
+            let lower = |lun: &&MappedLun| lun.protection > level(at.value);
+            let mut lowered = luns.mapped.iter().filter(lower).filter(|lun| {
+                mapped.iter().any(|own| own.unit == lun.unit && own.protection == level(at.value))
+            });
+            if let Some(first) = lowered.next() {
+                warn_of_lower(first, at, lowered.count(), report);
+            }
+        }
         let auth =
             entry.auth.map_or_else(|| target_auth.clone(), |written| auth(written, environment, report));
         resolved.push(AclEntry { initiators, luns: mapped, auth });
@@ -87,12 +104,12 @@ fn pattern(at: &Located<String>, report: &mut ConfigReport) -> Option<NamePatter
 
 fn mappings_of(
     mappings: Vec<raw::Mapping>,
-    all_read_only: bool,
+    (all_read_only, protection): (bool, Option<&Located<&'static str>>),
     luns: &TargetLuns,
     report: &mut ConfigReport,
 ) -> Vec<MappedLun> {
     let mut seen = BTreeSet::new();
-    let mut mapped = Vec::new();
+    let mut mapped: Vec<MappedLun> = Vec::new();
     for mapping in mappings {
         let Some(lun) = mapping.lun else { continue };
         if !luns.numbers.contains(&lun.value) {
@@ -104,11 +121,36 @@ fn mappings_of(
         }
         if let Some(own) = luns.mapped.iter().find(|own| own.lun == lun.value) {
             let read_only = own.read_only || mapping.ro || all_read_only;
-            mapped.push(MappedLun { lun: shown.value, read_only, ..*own });
+            let stated = mapping.protection.as_ref().or(protection);
+            let protection = stated.map_or(own.protection, |at| level(at.value));
+            if let Some(at) = mapping.protection.as_ref().filter(|at| level(at.value) < own.protection) {
+                warn_of_lower(own, at, 0, report);
+            }
+            // The commands of both LUNs would have the wider access of the two, at the lower level.
+            let other = |known: &MappedLun| known.unit == own.unit && known.protection != protection;
+            if mapped.iter().any(other) {
+                let message = format!("LUN {} is exported twice with different protection", own.lun);
+                report.error(&lun.span, message);
+            }
+            mapped.push(MappedLun { lun: shown.value, read_only, protection, ..*own });
         }
     }
     mapped.sort_unstable_by_key(|lun| lun.lun);
     mapped
+}
+
+/// Warns of initiators that may access a LUN, and `more` others, with less protection than the LUN requires.
+fn warn_of_lower(lun: &MappedLun, at: &Located<&'static str>, more: usize, report: &mut ConfigReport) {
+    let others = match more {
+        0 => String::new(),
+        1 => "; another LUN likewise".to_owned(),
+        more => format!("; {more} other LUNs likewise"),
+    };
+    let message = format!(
+        "LUN {} requires \"{}\", but these initiators can access it with \"{}\"{others}",
+        lun.lun, lun.protection, at.value
+    );
+    report.warn(&at.span, message);
 }
 
 pub(super) fn auth(written: raw::Auth, environment: &Environment, report: &mut ConfigReport) -> Auth {
@@ -121,16 +163,29 @@ pub(super) fn auth(written: raw::Auth, environment: &Environment, report: &mut C
         mutual_user,
         mutual_secret_file,
         mutual_secret,
+        password_file,
         algorithms,
     } = written;
     if method.is_some_and(|at| at.value == "none") {
         let given = [&user, &secret, &mutual_user, &mutual_secret].into_iter().flatten().map(|at| &at.span);
-        let files = [&secret_file, &mutual_secret_file].into_iter().flatten().map(|at| &at.span);
+        let files = [&secret_file, &mutual_secret_file, &password_file];
+        let files = files.into_iter().flatten().map(|at| &at.span);
         if let Some(span) = given.chain(files).next() {
             report.error(span, "auth with method \"none\" takes no names or secrets");
         }
         return Auth::None;
     }
+    let records = password_file.as_ref().map(|at| {
+        let file = secret::password_records(&environment.absolute(&at.value));
+        file.map(Arc::new).map_err(|why| report.error(&at.span, why)).ok()
+    });
+    let no_chap = [&user, &secret, &mutual_user, &mutual_secret].iter().all(|at| at.is_none())
+        && secret_file.is_none()
+        && mutual_secret_file.is_none();
+    if let (Some(passwords), true) = (&records, no_chap) {
+        return Auth::Required(AuthMethods { chap: None, passwords: passwords.clone() });
+    }
+    let passwords = records.flatten();
     if user.is_none() {
         report.missing(&span, "auth has no \"user\"");
     }
@@ -165,7 +220,33 @@ pub(super) fn auth(written: raw::Auth, environment: &Environment, report: &mut C
         |name: Option<Located<String>>, secret| Some(Credentials { name: name?.value, secret: secret? });
     let own = credentials(mutual_user, mutual);
     let algorithms = algorithms.into_iter().fold(Algorithms::NONE, |set, name| set.with(algorithm(name)));
-    credentials(user, secret).map_or(Auth::None, |user| Auth::Chap(Chap { user, own, algorithms }))
+    let chap = credentials(user, secret).map(|user| Chap { user, own, algorithms });
+    chap.map_or(Auth::None, |chap| Auth::Required(AuthMethods { chap: Some(chap), passwords }))
+}
+
+/// Warns of initiators that cannot have the least protection of a target's sessions.
+pub(super) fn check_protection(
+    target: &Target,
+    portals: &[Portal],
+    at: &Located<&'static str>,
+    report: &mut ConfigReport,
+) {
+    let has_tls = |at: &usize| portals.get(*at).is_some_and(|portal| portal.tls.is_some());
+    // A password file that cannot be read leaves no password login.
+    let is_served = target.portals.iter().any(has_tls) || target.portals.is_empty();
+    if level(at.value) == Level::None || is_served || !report.is_clean() {
+        return;
+    }
+    let entries = target.acl.iter().flatten().map(|entry| (entry.initiators.first(), &entry.auth));
+    let all: Vec<_> = if target.acl.is_some() { entries.collect() } else { vec![(None, &target.auth)] };
+    for (who, _) in all.into_iter().filter(|(_, auth)| auth.passwords().is_none()) {
+        let who = who.map_or_else(String::new, |first| format!(" of \"{first}\""));
+        let message = format!(
+            "no session{who} can have protection \"{}\": the target has no portal with TLS and no \"password_file\"",
+            at.value
+        );
+        report.warn(&at.span, message);
+    }
 }
 
 fn algorithm(name: &'static str) -> Algorithm {

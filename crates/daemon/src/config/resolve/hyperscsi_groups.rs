@@ -6,7 +6,7 @@ use hyperscsi::pdu::name::GroupName;
 use security::Level;
 
 use super::super::raw;
-use super::super::resolved::{GROUPS_MAX, Group, GroupSet, HyperScsiService, Portal};
+use super::super::resolved::{GROUPS_MAX, Group, GroupSet, HyperScsiService, MappedLun, Portal, Target};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::{Environment, at_line};
@@ -78,7 +78,7 @@ fn resolve_group(
     report: &mut ConfigReport,
 ) -> Group {
     let password = group.password_file.as_ref().and_then(|at| {
-        secret::password_file(&environment.absolute(&at.value))
+        secret::group_secret(&environment.absolute(&at.value), &name)
             .map_err(|why| report.error(&at.span, why))
             .ok()
     });
@@ -147,29 +147,50 @@ impl HyperScsiGroups {
         }
     }
 
-    /// Warns of a LUN that no initiator can reach: it requires protection, which iSCSI does not have, and no
-    /// group with a password sees it.
+    /// Warns of a LUN of `target` that no initiator can reach, because no session with it can have the
+    /// protection that the LUN requires.
     pub(super) fn check(
         &self,
-        luns: &[super::super::resolved::MappedLun],
-        groups: GroupSet,
+        target: &Target,
+        portals: &[Portal],
         span: &SourceSpan,
         report: &mut ConfigReport,
     ) {
-        for lun in luns.iter().filter(|lun| lun.protection > Level::None) {
-            let known = self.frames.iter().flat_map(|frames| &frames.groups).enumerate();
-            let reaches = |(at, group): (usize, &Group)| {
-                groups.has(at) && lun.groups.has(at) && group.password.is_some()
-            };
-            if !known.into_iter().any(reaches) {
+        // Mistakes can cause these warnings: a password file that cannot be read leaves no password login.
+        if !report.is_clean() {
+            return;
+        }
+        let has_tls = |at: &usize| portals.get(*at).is_some_and(|portal| portal.tls.is_some());
+        let has_tls = target.portals.iter().any(has_tls);
+        let whole = (None, &target.luns, &target.auth);
+        let entries = target.acl.iter().flatten();
+        let entries = entries.map(|entry| (entry.initiators.first(), &entry.luns, &entry.auth));
+        let maps: Vec<_> =
+            if target.acl.is_some() { entries.collect() } else { std::iter::once(whole).collect() };
+        for (who, luns, auth) in maps {
+            // The digests of the password login protect a connection through any portal.
+            if has_tls || auth.passwords().is_some() && !target.portals.is_empty() {
+                continue;
+            }
+            let needs = luns.iter().filter(|lun| lun.protection > Level::None);
+            for lun in needs.filter(|lun| !self.is_reached_by_group(lun, target.groups)) {
+                let who = who.map_or_else(String::new, |first| format!(" of \"{first}\""));
                 let message = format!(
-                    "LUN {} requires protection, so that it is not exported over iSCSI, and no group with a \
-                     password can access it",
-                    lun.lun
+                    "LUN {} requires \"{}\", which no session{who} can have: the target has no portal with TLS and \
+                     no \"password_file\", and no HyperSCSI group with a password can access the LUN",
+                    lun.lun, lun.protection
                 );
                 report.warn(span, message);
             }
         }
+    }
+
+    /// Returns whether a group with a password, of those that the target is exported to, can access a LUN.
+    fn is_reached_by_group(&self, lun: &MappedLun, exported: GroupSet) -> bool {
+        let known = self.frames.iter().flat_map(|frames| &frames.groups).enumerate();
+        let reaches =
+            |(at, group): (usize, &Group)| exported.has(at) && lun.groups.has(at) && group.password.is_some();
+        known.into_iter().any(reaches)
     }
 }
 

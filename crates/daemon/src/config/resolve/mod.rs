@@ -70,17 +70,18 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         let label = name.as_ref().map_or("", IscsiName::as_str);
         let exported = frames.set(&target.groups, report);
         let luns = pool.target_luns(label, scope.as_deref(), target.luns, &frames, report);
-        frames.check(&luns.mapped, exported, &target.span, report);
-        exports.push((exported, target.span));
+        let span = target.span;
+        exports.push((exported, span.clone()));
         let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, environment, report));
         let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, environment, report));
-        let portals = portals.of_target(target.portals, report);
+        let served = portals.of_target(target.portals, report);
         let keys = session::resolve(&target.session, report);
+        let protection = target.session.protection;
         let Some(name) = name else { continue };
-        targets.push(Target {
+        let target = Target {
             name,
             alias: target.alias.map(|alias| alias.value),
-            portals,
+            portals: served,
             groups: exported,
             max_sessions: target.max_sessions.map_or(1, |at| at.value),
             limits: session::limits(
@@ -93,7 +94,12 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
             auth,
             luns: luns.mapped,
             acl,
-        });
+        };
+        frames.check(&target, &portals.list, &span, report);
+        if let Some(at) = protection {
+            access::check_protection(&target, &portals.list, &at, report);
+        }
+        targets.push(target);
     }
     frames.finish(&exports, &portals.list, report);
     portals.warn_of_open_access(&root.portals, &targets, report);

@@ -5,9 +5,11 @@ use std::time::Duration;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::contract::SessionLimits;
 use iscsi::target::engine::Limits;
+use security::Level;
 
 use super::super::raw;
 use super::super::source_span::{ConfigReport, Located, SourceSpan};
+use super::hyperscsi_groups::level;
 
 pub(super) fn resolve(session: &raw::Session, report: &mut ConfigReport) -> KeyPolicy {
     let max_burst_length = length(session.max_burst_length.as_ref());
@@ -26,6 +28,7 @@ pub(super) fn resolve(session: &raw::Session, report: &mut ConfigReport) -> KeyP
     KeyPolicy {
         header_digest: policy(session.header_digest.as_ref()),
         data_digest: policy(session.data_digest.as_ref()),
+        min_protection: session.protection.as_ref().map_or(Level::None, |at| level(at.value)),
         max_connections: number(&session.max_connections),
         initial_r2t: switch(&session.initial_r2t),
         immediate_data: switch(&session.immediate_data),

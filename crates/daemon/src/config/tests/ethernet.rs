@@ -43,7 +43,8 @@ fn hyperscsi_has_interfaces_groups_and_levels() {
         (&*secret.name, secret.min_protection, &secret.interfaces),
         ("backup", Level::Integrity, &None)
     );
-    assert_eq!(**secret.password.as_ref().unwrap().0, *b"correct horse battery");
+    let Some(GroupSecret::Password(password)) = &secret.password else { panic!("a password") };
+    assert_eq!(**password.0, *b"correct horse battery");
     assert!(!format!("{secret:?}").contains("horse"));
     let [a, b] = config.targets.as_slice() else { panic!("two targets") };
     assert_eq!((a.groups, b.groups), (GroupSet::NONE.with(0).with(1), GroupSet::NONE.with(0)));

@@ -1,5 +1,10 @@
 //! Tests of the runtime configuration made from a configuration.
 
+use std::path::Path;
+
+use security::password_file::UserName;
+use tls::ServerSettings;
+
 use super::*;
 use crate::config::{Environment, Flags};
 use crate::scratch::Scratch;
@@ -78,7 +83,7 @@ fn the_machine_is_told_who_sees_what_and_where() {
     );
     let [a, b] = &shard.targets[..] else { panic!("two targets") };
     assert_eq!((a.name.as_str(), a.id, b.id), ("iqn.2001-04.com.example:a", TargetId(1), TargetId(0)));
-    assert!(a.initiators.is_empty() && a.auth.allows_none && a.users.is_empty());
+    assert!(a.initiators.is_empty() && a.auth.policy.allows_none && a.auth.users.is_empty());
     let unit = a.luns[0].unit;
     assert_eq!(a.luns, [LunEntry::new(0, unit, Access::ReadWrite)]);
     assert_eq!(b.luns_of("eui.0123456789abcdef"), [LunEntry::new(0, unit, Access::ReadOnly)]);
@@ -164,13 +169,56 @@ fn chap_is_asked_of_whom_the_configuration_names() {
     );
     let runtime = runtime(&mut IdAllocator::default(), &text);
     let shard = runtime.shard_config(0);
-    assert!(!shard.discovery.auth.allows_none);
+    assert!(!shard.discovery.auth.policy.allows_none);
     let target = &shard.targets[0];
-    assert!(target.auth_of("iqn.2001-04.com.example:free").0.allows_none);
-    let (policy, users) = target.auth_of("iqn.2001-04.com.example:other");
+    assert!(target.auth_of("iqn.2001-04.com.example:free").policy.allows_none);
+    let AuthConfig { policy, users, passwords } = target.auth_of("iqn.2001-04.com.example:other");
+    assert_eq!(*passwords, None);
     assert!(!policy.allows_none && policy.chap.contains(iscsi::chap::Algorithm::Sha256));
     assert!(!policy.chap.contains(iscsi::chap::Algorithm::Md5));
     assert_eq!((users.len(), users[0].name.as_str()), (1, "u"));
+}
+
+/// The wiring of the password login needs the records and no CHAP; nothing is open to anyone meanwhile.
+#[test]
+fn password_records_reach_targets_entries_and_discovery() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("users");
+    let cheap = security::opaque::StretchCost { memory_kib: 8, passes: 1, lanes: 1 };
+    let (alice, password) = (UserName::new("alice").unwrap(), Password::new(b"correct horse").unwrap());
+    crate::passwords::set(&file, &alice, &password, cheap).unwrap();
+    let auth = format!("password_file = {file:?}\n");
+    let text = format!(
+        "[discovery.auth]\n{auth}[[target]]\nname = \"iqn.2001-04.com.example:a\"\n[[target.lun]]\ntype = \"ram\"\n\
+         size = \"1M\"\n[[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:x\"]\n[target.acl.auth]\n{auth}\
+         [[target]]\nname = \"iqn.2001-04.com.example:b\"\n[target.auth]\n{auth}[[target.lun]]\ntype = \"ram\"\n\
+         size = \"1M\"\n"
+    );
+    let runtime = runtime(&mut IdAllocator::default(), &text);
+    let shard = runtime.shard_config(0);
+    let [a, b] = shard.targets.as_slice() else { panic!("two targets") };
+    for auth in [&shard.discovery.auth, a.auth_of("iqn.2001-04.com.example:x"), b.auth_of("iqn.any")] {
+        assert!(!auth.policy.allows_none && auth.users.is_empty());
+        let records = auth.passwords.as_ref().unwrap();
+        assert!(records.find("alice").is_some() && records.find("bob").is_none());
+    }
+    assert_eq!(a.auth.passwords, None);
+}
+
+#[test]
+fn a_portal_that_gets_tls_is_another_one() {
+    let mut ids = IdAllocator::default();
+    let plain = config(TWO);
+    let mut tls = plain.clone();
+    let (scratch, source) =
+        (Scratch::new(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../tls/src/testdata"));
+    let key = scratch.path().join("key");
+    std::fs::copy(source.join("target.key"), &key).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    tls.portals[0].tls = Some(ServerSettings::read(&source.join("target.crt"), &key, None).unwrap());
+    let (before, with, again) = (ids.portals(&plain)[0], ids.portals(&tls)[0], ids.portals(&plain)[0]);
+    assert_ne!(before, with);
+    assert_eq!(before, again);
 }
 
 #[test]

@@ -10,8 +10,9 @@ use scsi::copy::segment::SegmentAction;
 use scsi::copy::{ListId, copy_in};
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
+use security::Level;
 
-use super::world::{LID4, MIB_512, World, blocks, cscd, in_cdb, list, named, out_cdb};
+use super::world::{LID4, LID4_IMMEDIATE, MIB_512, World, blocks, cscd, in_cdb, list, named, out_cdb};
 use crate::contract::{Access, InquiryOverrides, SpcLevel, UnitConfig};
 use crate::testing::{A, B};
 
@@ -35,6 +36,23 @@ fn copies_within_a_unit_and_between_units_in_both_formats() {
             assert!(copied[bytes(1010)..bytes(2010)] == source[bytes(3)..bytes(1003)]);
             assert!(copied[..512] == source[bytes(2047)..]);
         }
+    }
+}
+
+/// `Units::deliver` compares the level of each call.
+#[test]
+fn calls_have_the_protection_of_their_command_also_in_the_background() {
+    for (level, format) in [
+        (Level::None, LID4),
+        (Level::Integrity, Format::Lid1),
+        (Level::Encrypt, LID4),
+        (Level::Encrypt, LID4_IMMEDIATE),
+    ] {
+        let mut world = World::new(&[MIB_512, MIB_512]);
+        let source = world.fill(&mut Rng::from_seed(3), 0);
+        world.protect(level);
+        world.copy(0, A, &list(format, &[cscd(0, B512), cscd(1, B512)], &[blocks(0, 1, 8, 0, 0)])).good();
+        assert!(world.get(1, 0, 8) == source[..4096], "{level} {format:?}");
     }
 }
 

@@ -6,6 +6,7 @@ use base::buffer::DataList;
 use base::rng::Rng;
 use base::time::Instant;
 use base::units::{BlockSize, Blocks};
+use security::Level;
 
 use crate::contract::{
     Access, Command, Nexus, NexusId, TaskKey, ThirdPartyCall, ThirdPartyCaller, ThirdPartyError,
@@ -21,13 +22,15 @@ pub(super) struct Units {
     maps: Vec<(NexusId, Vec<usize>)>,
     /// Calls that wait for the router, and their callers.
     calls: Vec<(usize, ThirdPartyCall)>,
+    /// The level that every call must have.
+    level: Level,
     /// Whether calls wait until [`Self::route`] takes one.
     hold_calls: bool,
 }
 
 impl Units {
     pub(super) const fn new(units: Vec<LogicalUnit>) -> Self {
-        Self { units, maps: Vec::new(), calls: Vec::new(), hold_calls: false }
+        Self { units, maps: Vec::new(), calls: Vec::new(), level: Level::None, hold_calls: false }
     }
 
     /// Adds a nexus that sees every unit.
@@ -77,6 +80,11 @@ impl Units {
         self.units.iter_mut().for_each(|unit| unit.store_ready(now));
     }
 
+    /// From now on, every call must have this level: that of the command which requested it.
+    pub(super) const fn expect_level(&mut self, level: Level) {
+        self.level = level;
+    }
+
     /// Has calls wait until [`Self::route`] takes one, or routes them at once.
     pub(super) const fn hold_calls(&mut self, hold: bool) {
         self.hold_calls = hold;
@@ -120,6 +128,7 @@ impl Units {
     }
 
     fn deliver(&mut self, now: Instant, from: usize, call: ThirdPartyCall) {
+        assert_eq!(call.level, self.level, "a call has the protection of its command");
         let seen = &self.maps.iter().find(|(id, _)| *id == call.nexus).unwrap().1;
         let ThirdPartyUnit::Designator { code_set, kind, designator } = &call.unit else {
             panic!("{call:?}")

@@ -21,6 +21,7 @@ use scsi::copy::list::{CopyList, Format, ListIdUsage};
 use scsi::copy::rod::BlockRange;
 use scsi::copy::segment::SegmentAction;
 use scsi::status::TaskAttribute;
+use security::Level;
 use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op, OpAction};
 use store::ram::Ram;
@@ -130,6 +131,8 @@ pub(super) struct World {
     units: Units,
     pub(super) gates: Vec<Gate>,
     now: Instant,
+    /// The protection of every command.
+    level: Level,
     events: VecDeque<(usize, UnitEvent)>,
     next_key: u64,
 }
@@ -155,7 +158,8 @@ impl World {
         }
         let all: Vec<usize> = (0..units.len()).collect();
         let (units, now) = (Units::new(units), Instant::ORIGIN);
-        let mut world = Self { units, gates, now, events: VecDeque::new(), next_key: 1 };
+        let (level, events) = (Level::None, VecDeque::new());
+        let mut world = Self { units, gates, now, level, events, next_key: 1 };
         for id in [A, B] {
             world.units.establish(now, id);
             world.take_attentions(id, &all);
@@ -172,6 +176,12 @@ impl World {
     pub(super) fn show(&mut self, id: NexusId, units: &[usize]) {
         self.units.show(self.now, id, units);
         self.take_attentions(id, units);
+    }
+
+    /// Gives all later commands this protection.
+    pub(super) const fn protect(&mut self, level: Level) {
+        self.level = level;
+        self.units.expect_level(level);
     }
 
     fn take_attentions(&mut self, id: NexusId, units: &[usize]) {
@@ -214,6 +224,7 @@ impl World {
         let command = Command {
             nexus: id,
             key,
+            level: self.level,
             attribute: TaskAttribute::Simple,
             priority: 0,
             cdb: Cdb::from_bytes(cdb).unwrap(),

@@ -87,6 +87,7 @@ fn a_key_in_use_is_an_overlapped_command_and_its_first_user_goes_on() {
     let command = crate::contract::Command {
         nexus: A,
         key,
+        level: security::Level::None,
         attribute: Simple,
         priority: 0,
         cdb: scsi::cdb::Cdb::from_16([0; 16]),

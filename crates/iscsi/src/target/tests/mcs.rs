@@ -3,13 +3,14 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use base::state_machine::{Action, ConnId, DisconnectReason};
+use base::state_machine::{Action, ConnId, DisconnectReason, PortalId};
 use base::time::Duration;
+use security::Level;
 use transport::target::{Finish, TargetTransport, TaskRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::erl1::{ack, policy, snack};
-use super::world::{World, data_out, pattern};
+use super::world::{TLS_PORTAL, World, data_out, pattern};
 use crate::login::Status;
 use crate::name::Tsih;
 use crate::negotiate::KeyPolicy;
@@ -30,6 +31,7 @@ use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::StatSn;
 use crate::target::contract::{Event, SessionEnd};
 use crate::target::engine::Limits;
+use crate::target::protection::Protection;
 
 pub(super) fn several(level: u8) -> KeyPolicy {
     KeyPolicy { max_connections: 4, ..policy(level) }
@@ -69,6 +71,41 @@ fn logout(world: &mut World, on: ConnId, reason: LogoutReason, cid: u16) -> Logo
             return got.read();
         }
     }
+}
+
+/// RFC 7143 §11.13.5: status 0208h, the session cannot span to this connection.
+#[test]
+fn no_connection_has_a_lower_protection_than_its_session() {
+    for level in [0, 2] {
+        let mut world = World::with(Limits::default(), several(level));
+        world.portal = TLS_PORTAL;
+        let erl = format!("ErrorRecoveryLevel={level}");
+        let (first, up) = world.login(&["MaxConnections=4", &erl]);
+        assert_eq!((up.protection, up.protection.level()), (Protection::Tls, Level::Encrypt));
+        world.portal = PortalId(0);
+        // A connection of its own, and one in the place of the first.
+        for cid in [1, 0] {
+            let (refused, status) = world.join(first, up.tsih, cid, &[]);
+            assert_eq!(status, Status::CANNOT_INCLUDE_IN_SESSION.0, "{cid}");
+            assert!(world.peers[&refused].ended.is_some() && world.peers[&first].ended.is_none());
+            let failed = world.engine.poll_failed_login().unwrap();
+            let told = "its protection (none) is below that of the session that it would join (encrypt)";
+            assert_eq!(format!("{}", failed.why), told);
+        }
+        world.portal = TLS_PORTAL;
+        assert_eq!(world.join(first, up.tsih, 1, &[]).1, 0);
+        assert_eq!(world.engine.sessions().next().unwrap().protection, Protection::Tls);
+    }
+}
+
+#[test]
+fn a_session_has_the_protection_of_its_first_connection_whatever_joins() {
+    let mut world = World::with(Limits::default(), several(0));
+    let (first, up) = world.login(&["MaxConnections=4", "HeaderDigest=None", "DataDigest=None"]);
+    assert_eq!((up.protection, up.protection.level()), (Protection::None, Level::None));
+    world.portal = TLS_PORTAL;
+    assert_eq!(world.join(first, up.tsih, 1, &[]).1, 0);
+    assert_eq!(world.engine.sessions().next().unwrap().protection, Protection::None);
 }
 
 #[test]

@@ -131,6 +131,9 @@ fn fail(world: &mut World, host: u8) -> Duration {
     let wrong = InitiatorLoginError::Opaque(OpaqueError::WrongPassword);
     assert!(matches!(step, InitiatorLoginStep::Drop(why) if why == wrong), "{step:?}");
     world.hang_up(attempt.conn, DisconnectReason::Closed);
+    let failed = world.engine.poll_failed_login().unwrap();
+    assert_eq!(failed.why, LoginRejected::Login(LoginError::PasswordNotProven));
+    assert_eq!(failed.claims.user.as_deref(), Some("alice"));
     world.now.since(since)
 }
 

@@ -86,6 +86,10 @@ impl Directory for Names {
         }
     }
 
+    fn is_tls(&self, portal: PortalId) -> bool {
+        portal == TLS_PORTAL
+    }
+
     fn chap_secret(&self, _: Realm, _: &IscsiName, _: &str) -> Option<Secret> {
         None
     }
@@ -120,6 +124,8 @@ pub(super) struct World {
     pub(super) peers: BTreeMap<ConnId, Peer>,
     pub(super) events: Vec<Event>,
     pub(super) next_conn: u32,
+    /// The portal that accepts connections from now on.
+    pub(super) portal: PortalId,
     /// The text of the last login response.
     pub(super) login_text: Vec<u8>,
     /// Connections that accept no output at present.
@@ -155,6 +161,9 @@ impl Got {
     }
 }
 
+/// The portal whose connections are inside TLS.
+pub(super) const TLS_PORTAL: PortalId = PortalId(1);
+
 /// The default key policy: level 0, one connection.
 pub(super) fn keys() -> KeyPolicy {
     KeyPolicy { error_recovery_level: 0, max_connections: 1, ..KeyPolicy::default() }
@@ -181,6 +190,7 @@ impl World {
             peers: BTreeMap::new(),
             events: Vec::new(),
             next_conn: 0,
+            portal: PortalId(0),
             login_text: Vec::new(),
             stalled: BTreeSet::new(),
         }
@@ -198,7 +208,7 @@ impl World {
     pub(super) fn connect_between(&mut self, peer: SocketAddr, local: SocketAddr) -> ConnId {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
-        let arrival = AcceptInfo { portal: PortalId(0), local, peer, entropy: [7; 32] };
+        let arrival = AcceptInfo { portal: self.portal, local, peer, entropy: [7; 32] };
         self.engine.connected(self.now, conn, &arrival);
         self.peers.insert(conn, Peer { cmd_sn: 100, itt: 1, ..Peer::default() });
         while let Some(action) = self.engine.poll_action() {

@@ -224,6 +224,7 @@ pub(super) fn links(measured: &Measured) -> Vec<Table> {
         ("payload of the wire", "MB/s"),
         ("to the target", "MB/s"),
         ("to the initiator", "MB/s"),
+        ("idle processors", "%"),
         ("deviation", "%"),
     ];
     let row = |(link, found): &(LinkPlan, crate::bed::Calibration)| {
@@ -233,6 +234,7 @@ pub(super) fn links(measured: &Measured) -> Vec<Table> {
             found.expected.map_or_else(no_limit, |rate| finite(rate / 1e6)),
             finite(found.to_target / 1e6),
             finite(found.to_initiator / 1e6),
+            finite(found.idle_percent.unwrap_or(f64::NAN)),
             found.deviation_percent().map_or_else(no_limit, finite),
         ]
     };

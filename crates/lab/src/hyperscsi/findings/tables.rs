@@ -5,7 +5,7 @@ use crate::bed::{LinkPlan, to_f64};
 use crate::hyperscsi::samples::{Cell as Workload, CellSamples, Measured, Protocol, Sample};
 use crate::plan::Link;
 use crate::report::{Cell, Column, Estimate, Table};
-use crate::statistics::{Change, estimate};
+use crate::statistics::{Change, Pairing, estimate, percent_change};
 
 const NOT_MEASURED: &str = "not measured";
 
@@ -24,7 +24,7 @@ pub(super) fn throughput(measured: &Measured, comparisons: &[Comparison]) -> Vec
     by_path(measured, "Throughput", &titles, |samples| {
         let [ours, plain, digests] = Protocol::ALL.map(|protocol| values(samples, protocol, throughput_of));
         let share = median(samples, Protocol::HyperScsi, throughput_of)
-            .zip(samples.cell.frame_bound())
+            .zip(measured.bound(&samples.cell))
             .map(|(reached, bound)| 100.0 * reached / bound);
         let share = share.map_or_else(|| Cell::Absent("no bound".to_owned()), Cell::Number);
         let find = |base| {
@@ -58,6 +58,47 @@ pub(super) fn latency(measured: &Measured) -> Vec<Table> {
     ];
     let of: [fn(&Sample) -> Option<f64>; 2] = [|sample| sample.p50, |sample| sample.p99];
     by_path(measured, "Latency", &titles, |samples| three_each(samples, &of))
+}
+
+/// Returns a table for each undisturbed path with another protocol beside HyperSCSI; none without samples.
+pub(super) fn beside(measured: &Measured, protocol: Protocol) -> Vec<Table> {
+    let has_samples = |samples: &CellSamples| !samples.values(protocol, throughput_of).is_empty();
+    if !measured.cells.iter().any(has_samples) {
+        return Vec::new();
+    }
+    let name = protocol.name();
+    let ours = Protocol::HyperScsi.name();
+    let titles = [
+        ("workload", ""),
+        (ours, "MB/s"),
+        (name, "MB/s"),
+        ("change", "%"),
+        ("median latency", "µs"),
+        ("of HyperSCSI", "µs"),
+        ("99 %", "µs"),
+        ("of HyperSCSI", "µs"),
+    ];
+    let of: [fn(&Sample) -> Option<f64>; 2] = [|sample| sample.p50, |sample| sample.p99];
+    let mut tables = by_path(measured, name, &titles, |samples| {
+        let [base, other] = [Protocol::HyperScsi, protocol].map(|one| samples.values(one, throughput_of));
+        let paired = !other.is_empty() && base.len() == other.len();
+        let change = paired.then(|| percent_change(&base, &other, Pairing::Paired));
+        let mut row = vec![
+            values(samples, Protocol::HyperScsi, throughput_of),
+            values(samples, protocol, throughput_of),
+            change_cell(change.as_ref()),
+        ];
+        row.extend(
+            of.iter().flat_map(|of| [protocol, Protocol::HyperScsi].map(|one| values(samples, one, *of))),
+        );
+        row
+    });
+    // A stripe has several disks, which ATA over Ethernet is not measured with.
+    for table in &mut tables {
+        table.rows.retain(|row| !matches!(row.get(2), Some(Cell::Absent(_))));
+    }
+    tables.retain(|table| !table.rows.is_empty());
+    tables
 }
 
 /// Returns a table for each undisturbed path with processor time, context switches and packets.
@@ -136,10 +177,13 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
     let titles = [
         ("link", ""),
         ("bare frames", "MB/s"),
+        ("idle processors", "%"),
         ("deviation", "%"),
+        ("frames of a disk", "MB/s"),
         ("TCP to the target", "MB/s"),
         ("TCP to the initiator", "MB/s"),
         ("TCP by the framing", "MB/s"),
+        ("idle processors", "%"),
         ("deviation", "%"),
     ];
     let no_limit = |value: Option<f64>| value.map_or_else(|| Cell::Absent("no limit".to_owned()), finite);
@@ -147,10 +191,13 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
         vec![
             Cell::Text(link_text(found.link)),
             finite(found.frames.payload / 1e6),
+            finite(found.frames.idle_percent.unwrap_or(f64::NAN)),
             no_limit(found.frames.deviation_percent),
+            finite(found.disk_frames.payload / 1e6),
             finite(found.tcp.to_target / 1e6),
             finite(found.tcp.to_initiator / 1e6),
             no_limit(found.tcp.expected.map(|rate| rate / 1e6)),
+            finite(found.tcp.idle_percent.unwrap_or(f64::NAN)),
             no_limit(found.tcp.deviation_percent()),
         ]
     });
@@ -211,35 +258,32 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
 }
 
 /// Returns what was not measured, and why.
-pub(super) fn absent() -> Vec<Table> {
+pub(super) fn absent(measured: &Measured) -> Vec<Table> {
     let installed = |names: &[&str]| {
         let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
         names.iter().any(|name| folders.iter().any(|folder| std::path::Path::new(folder).join(name).exists()))
     };
     let nfs = if installed(&["ganesha.nfsd", "unfsd"]) {
-        "a server in user space is installed, but its client is a part of the kernel that needs a mount"
+        "a server in user space is installed, but this experiment has no client for it"
     } else {
         "no server in user space (nfs-ganesha, unfs3) is installed"
     };
-    let aoe = if installed(&["vblade"]) {
-        "vblade is installed, but its client is a module of the kernel; make bench-hyperscsi has a client of its own"
-    } else {
-        "vblade is not installed"
-    };
-    let copies = if std::path::Path::new("/dev/ublk-control").exists() {
-        "the disks are not attached as block devices of the initiator's host (targe attach --ublk can do it)"
-    } else {
-        "a file system needs a block device, and this kernel has no ublk"
-    };
+    let copies = "this experiment loads LUNs and attaches none as a block device; targe attach can";
+    let aoe = measured.aoe_absent.as_deref().map(|why| ("ATA over Ethernet", why));
+    let encrypted = measured.cells.iter().any(|samples| samples.has(Protocol::Encrypted));
+    let encrypted = (!encrypted).then_some(("encryption", "the plan does not ask for it (encrypt = true)"));
     let rows = [
         ("NFS", nfs),
-        ("ATA over Ethernet", aoe),
         ("copies of files through a file system", copies),
         ("interrupts", "virtual Ethernet interfaces raise none"),
     ];
     let row = |(what, why): (&str, &str)| vec![Cell::Text(what.to_owned()), Cell::Absent(why.to_owned())];
     let columns = columns(&[("what", ""), ("why not", "")]);
-    vec![Table { caption: "Not measured".to_owned(), columns, rows: rows.map(row).into() }]
+    vec![Table {
+        caption: "Not measured".to_owned(),
+        columns,
+        rows: rows.into_iter().chain(aoe).chain(encrypted).map(row).collect(),
+    }]
 }
 
 /// Returns a table for each undisturbed path; `row` gives the cells behind the workload's name.

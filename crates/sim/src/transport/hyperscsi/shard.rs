@@ -9,12 +9,14 @@ use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::engine::EngineLimits;
-use iscsi::login::directory::{AuthPolicy, TargetId};
+use iscsi::login::directory::TargetId;
 use iscsi::negotiate::KeyPolicy;
 use security::Level;
 use security::opaque::StretchCost;
 use security::opaque::{Password, PasswordRecord};
-use shard::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
+use shard::config::{
+    AuthConfig, DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig,
+};
 use transport::initiator::Retry as FrameRetry;
 
 use crate::scenario::HyperPlan;
@@ -46,8 +48,7 @@ pub(super) fn config(disks: &Disks, plan: &HyperPlan, access: GroupAccess) -> Sh
             ports: vec![],
             luns: vec![],
             initiators: vec![],
-            auth: AuthPolicy::default(),
-            users: vec![],
+            auth: AuthConfig::default(),
             keys: KeyPolicy::default(),
             sessions_max: 64,
             groups: vec![(GroupName::new(GROUP).unwrap(), RelativePort(1))],
@@ -56,8 +57,7 @@ pub(super) fn config(disks: &Disks, plan: &HyperPlan, access: GroupAccess) -> Sh
         }],
         discovery: DiscoveryConfig {
             enabled: false,
-            auth: AuthPolicy::default(),
-            users: vec![],
+            auth: AuthConfig::default(),
             keys: KeyPolicy::default(),
         },
         frames: HyperScsiConfig {

@@ -20,6 +20,7 @@ pub(super) fn config(disks: &Disks, plan: &IscsiPlan) -> ShardConfig {
             group: PortalGroupTag(1),
             bound: Some(address(number)),
             announced: None,
+            tls: false,
         })
         .collect();
     let mut config = ShardConfig {
@@ -30,8 +31,7 @@ pub(super) fn config(disks: &Disks, plan: &IscsiPlan) -> ShardConfig {
             ports: portals.iter().map(|portal| (portal.id, RelativePort(1))).collect(),
             luns: vec![],
             initiators: vec![],
-            auth: open.clone(),
-            users: vec![],
+            auth: open.clone().into(),
             keys: plan.target_keys.clone(),
             sessions_max: 64,
             groups: vec![],
@@ -39,12 +39,7 @@ pub(super) fn config(disks: &Disks, plan: &IscsiPlan) -> ShardConfig {
             session_limits: None,
         }],
         portals,
-        discovery: DiscoveryConfig {
-            enabled: true,
-            auth: open,
-            users: vec![],
-            keys: plan.target_keys.clone(),
-        },
+        discovery: DiscoveryConfig { enabled: true, auth: open.into(), keys: plan.target_keys.clone() },
         frames: HyperScsiConfig::default(),
     };
     disks.configure(&mut config, |_, row| row);

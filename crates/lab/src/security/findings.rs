@@ -268,14 +268,7 @@ fn latency(measured: &Measured) -> Option<String> {
 }
 
 fn absent(measured: &Measured) -> Option<String> {
-    let names: Vec<String> = measured
-        .absent
-        .iter()
-        .map(|row| {
-            let of = if row.socket { "" } else { " of iSCSI" };
-            format!("{}{of}", row.protection.title())
-        })
-        .collect();
+    let names: Vec<String> = measured.absent.iter().map(|row| row.protection.title().to_owned()).collect();
     (!names.is_empty()).then(|| format!("Not measured here: {}; the report says why.", joined(&names)))
 }
 
@@ -350,7 +343,8 @@ fn bars_of(cells: &[&CellSamples]) -> Option<Plot> {
 const THROUGHPUT: &str = "A workload is named by what is carried, the bytes of a command or of an answer, and how many \
      are under way. Socket means blocks that answer requests of 48 bytes, without a storage protocol; read and write \
      are sequential iSCSI commands to a RAM disk. The AEAD rows of the socket are records of up to 64 KiB with \
-     AES-256-GCM, made by the code that protects the protocols of targe.";
+     AES-256-GCM, made by the code that protects the protocols of targe; those of read and write are iSCSI sessions with \
+     the same cipher as an AEAD digest.";
 const RATIOS: &str = "The mean ratios of throughput within the rounds, in percent more or less than the protection \
      that the caption names. The last column names what is significant after Holm's correction, at 5 %.";
 const LATENCY: &str = "From the submission of a command, or from the request, to the end of its answer, with one under \

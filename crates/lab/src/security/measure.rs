@@ -1,8 +1,11 @@
 //! Measures: a bare echo and the load of a LUN, through each protection.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -16,7 +19,7 @@ use security::Level;
 use super::certificate::SelfSigned;
 use super::ipsec::Tunnels;
 use super::plan::{Access, SecurityPlan};
-use super::protection::{PORT, Protection, TARGET_NAME, TLS_PORT};
+use super::protection::{PASSWORD_TARGET_NAME, PORT, Protection, TARGET_NAME, TLS_PORT, USER};
 use super::records::RecordStream;
 use super::samples::{AbsentRow, Cell, Counted, Sample};
 use crate::bed::{Bed, Calibration, EchoPlan, Exchange, LinkPlan, TARGET_ADDRESS, echo, to_f64};
@@ -33,6 +36,9 @@ const FILL_DEPTH: usize = 8;
 /// The duration of a calibration of the link, in seconds.
 const CALIBRATION_S: f64 = 0.7;
 
+/// The random bytes of the password.
+const PASSWORD_BYTES: usize = 16;
+
 /// How long a TLS connection and each of its calls may take.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
@@ -45,16 +51,20 @@ pub(super) struct TestPath {
     // What runs on the hosts ends before them.
     target: ServedTarget,
     pub(super) tunnels: Option<Tunnels>,
-    tls: TlsFiles,
+    files: LoginFiles,
     bed: Bed,
     geometry: Geometry,
 }
 
-/// The files of the certificate, which the directory of the target contains.
+/// The files that logins need at both ends, which the directory of the target contains.
 #[derive(Debug)]
-struct TlsFiles {
+struct LoginFiles {
     certificate: PathBuf,
     key: PathBuf,
+    /// The password of [`USER`], for the initiator.
+    password: PathBuf,
+    /// The record of that password, for the target.
+    users: PathBuf,
 }
 
 /// The result of a measurement.
@@ -77,13 +87,20 @@ impl TestPath {
             move |why: io::Error| LabError::System { what, why }
         };
         let directory = PrivateDirectory::create().map_err(system("create a directory"))?;
-        let tls = TlsFiles::create(directory.path()).map_err(system("make a certificate"))?;
+        let files = LoginFiles::in_directory(directory.path());
+        files.make_certificate().map_err(system("make a certificate"))?;
+        files.make_password(program)?;
         let address = SocketAddr::from((TARGET_ADDRESS, PORT));
-        let target =
-            ServedTarget::start_configured(bed.target(), program, directory, &configuration(&tls), address)?;
-        let url = url_of(&tls, Protection::Plain)?;
+        let target = ServedTarget::start_configured(
+            bed.target(),
+            program,
+            directory,
+            &configuration(&files),
+            address,
+        )?;
+        let url = url_of(&files, Protection::Plain)?;
         let geometry = bed.initiator().run(|| client_load::geometry_of(&url))??;
-        let path = Self { target, tunnels, tls, bed, geometry };
+        let path = Self { target, tunnels, files, bed, geometry };
         path.fill(stop)?;
         Ok(path)
     }
@@ -94,9 +111,7 @@ impl TestPath {
         for protection in plan.protection.iter().copied() {
             let mut failed = self.tunnels.iter().flat_map(|tunnels| &tunnels.absent);
             if let Some((_, why)) = failed.find(|(failed, _)| *failed == protection) {
-                absent.push(AbsentRow { protection, socket: true, iscsi: true, why: why.clone() });
-            } else if let Err(why) = protection.login() {
-                absent.push(AbsentRow { protection, socket: false, iscsi: true, why: why.to_owned() });
+                absent.push(AbsentRow { protection, why: why.clone() });
             }
         }
         absent
@@ -193,8 +208,9 @@ impl TestPath {
     fn tls_streams(&self) -> Result<(Stream, Stream), LabError> {
         let failed = |why: tls::TlsError| LabError::Target(format!("TLS: {why}"));
         let system = |why: io::Error| LabError::System { what: "connect by TLS".to_owned(), why };
-        let server = tls::ServerSettings::read(&self.tls.certificate, &self.tls.key, None).map_err(failed)?;
-        let trusted = tls::ClientSettings::read(Some(&self.tls.certificate), None).map_err(failed)?;
+        let server =
+            tls::ServerSettings::read(&self.files.certificate, &self.files.key, None).map_err(failed)?;
+        let trusted = tls::ClientSettings::read(Some(&self.files.certificate), None).map_err(failed)?;
         let (sender, accepted) = mpsc::channel();
         let deliver: Arc<tls::Deliver> = Arc::new(move |arrived| drop(sender.send(arrived)));
         let start = || {
@@ -260,7 +276,7 @@ impl TestPath {
     }
 
     fn job(&self, protection: Protection, depth: usize) -> Result<Job, LabError> {
-        client_load::job(&url_of(&self.tls, protection)?, &self.geometry, depth)
+        client_load::job(&url_of(&self.files, protection)?, &self.geometry, depth)
     }
 
     /// Returns the processor time so far of this process and of the programs that carry packets, and of the
@@ -286,15 +302,42 @@ trait ReadWrite: Read + Write {}
 
 impl<S: Read + Write> ReadWrite for S {}
 
-impl TlsFiles {
-    fn create(directory: &Path) -> io::Result<Self> {
-        let made =
-            SelfSigned::create(TARGET_ADDRESS).map_err(|_| io::Error::other("the cipher library failed"))?;
-        let files = Self { certificate: directory.join("portal.crt"), key: directory.join("portal.key") };
-        std::fs::write(&files.certificate, made.certificate)?;
-        write_private(&files.key, &made.key)?;
-        Ok(files)
+impl LoginFiles {
+    fn in_directory(directory: &Path) -> Self {
+        let [certificate, key, password, users] =
+            ["portal.crt", "portal.key", "password", "users"].map(|name| directory.join(name));
+        Self { certificate, key, password, users }
     }
+
+    fn make_certificate(&self) -> io::Result<()> {
+        let made = SelfSigned::create(TARGET_ADDRESS).map_err(cipher_library_failed)?;
+        std::fs::write(&self.certificate, made.certificate)?;
+        write_private(&self.key, &made.key)
+    }
+
+    /// Makes a password and, by `program passwd`, its record. The record costs little to check: the login is
+    /// within the processor time that is measured.
+    fn make_password(&self, program: &Path) -> Result<(), LabError> {
+        let system = |why| LabError::System { what: "make a password".to_owned(), why };
+        let mut random = [0; PASSWORD_BYTES];
+        aws_lc_rs::rand::fill(&mut random).map_err(cipher_library_failed).map_err(system)?;
+        let line: String = random.iter().map(|byte| format!("{byte:02x}")).chain(["\n".to_owned()]).collect();
+        write_private(&self.password, &line).map_err(system)?;
+        let password = File::open(&self.password).map_err(system)?;
+        let mut command = Command::new(program);
+        command.arg("passwd").arg(&self.users).args(["--user", USER, "--memory", "1M", "--passes", "1"]);
+        // Ctrl-C at a terminal ends the experiment in its own way.
+        let output = command.process_group(0).stdin(password).output().map_err(system)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let messages = String::from_utf8_lossy(&output.stderr);
+        Err(LabError::Target(format!("cannot make a password record: {}", messages.trim())))
+    }
+}
+
+fn cipher_library_failed(_: aws_lc_rs::error::Unspecified) -> io::Error {
+    io::Error::other("the cipher library failed")
 }
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
@@ -303,29 +346,38 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Returns the configuration of the target: one portal in the clear, which the tunnels lead to as well, and
-/// one with TLS.
-fn configuration(tls: &TlsFiles) -> String {
+/// Returns the configuration of the target process: one portal in the clear, which the tunnels lead to as
+/// well, one with TLS, and two targets that export the same disk, without a login and with a password.
+fn configuration(files: &LoginFiles) -> String {
     let everywhere = Ipv4Addr::UNSPECIFIED;
     format!(
         "[[portal]]\nlisten = \"{everywhere}:{PORT}\"\n\n[[portal]]\nlisten = \"{everywhere}:{TLS_PORT}\"\n\
-         tls_certificate = {:?}\ntls_key = {:?}\n\n[[target]]\nname = \"{TARGET_NAME}\"\n\n[[target.lun]]\n\
-         type = \"ram\"\nsize = {DISK_LEN}\n",
-        tls.certificate, tls.key
+         tls_certificate = {:?}\ntls_key = {:?}\n\n[[lun]]\nname = \"disk\"\ntype = \"ram\"\nsize = {DISK_LEN}\n\n\
+         [[target]]\nname = \"{TARGET_NAME}\"\n[[target.lun]]\nshare = \"disk\"\n\n\
+         [[target]]\nname = \"{PASSWORD_TARGET_NAME}\"\n[target.auth]\npassword_file = {:?}\n\
+         [target.session]\nprotection = \"integrity\"\n[[target.lun]]\nshare = \"disk\"\n",
+        files.certificate, files.key, files.users
     )
 }
 
-/// Returns the URL of the LUN through a protection. No session uses a CRC32C.
-fn url_of(tls: &TlsFiles, protection: Protection) -> Result<Url, LabError> {
-    let login = protection.login().map_err(|why| LabError::Plan(why.to_owned()))?;
-    let query = login.query.replace("{ca}", &percent_encoded(&tls.certificate));
-    let text = format!("iscsi://{}:{}/{TARGET_NAME}/0?{query}", login.address, login.port);
+/// Returns the URL of the LUN through a protection. No session uses a CRC32C, and those with AEAD digests
+/// offer only the digest that is measured.
+fn url_of(files: &LoginFiles, protection: Protection) -> Result<Url, LabError> {
+    let login = protection.login();
+    let query = login
+        .query
+        .replace("{ca}", &percent_encoded(&files.certificate))
+        .replace("{password}", &percent_encoded(&files.password));
+    let user = login.user.map(|user| format!("{user}@")).unwrap_or_default();
+    let text = format!("iscsi://{user}{}:{}/{}/0?{query}", login.address, login.port, login.target);
     let mut url = Url::parse(text.trim_end_matches('?')).map_err(|why| LabError::Target(why.to_string()))?;
     let options = &mut url.endpoint.options;
     options.patience.get_or_insert(client_load::PATIENCE);
-    if !query.contains("protection=") {
+    if login.digests.is_empty() {
         options.keys.header_digest = DigestPolicy::RequireNone;
         options.keys.data_digest = DigestPolicy::RequireNone;
+    } else {
+        options.keys.aead_digests = login.digests;
     }
     Ok(url)
 }
@@ -349,4 +401,45 @@ pub(super) fn durations(plan: &SecurityPlan, cell: &Cell) -> (Duration, Duration
     let under_way = to_f64((u64::from(cell.depth) * u64::from(cell.block)) << 3);
     let filled = cell.link_plan().rate_bits.map_or(0.0, |bits| under_way / to_f64(bits));
     (seconds(plan.warmup.max(WARMUP_FILLS * filled)), seconds(plan.seconds.max(MEASURED_FILLS * filled)))
+}
+
+#[cfg(test)]
+mod tests {
+    use iscsi::aead::AeadDigest;
+
+    use super::*;
+
+    fn files() -> LoginFiles {
+        LoginFiles::in_directory(Path::new("/tmp/a directory"))
+    }
+
+    #[test]
+    fn sessions_with_aead_offer_only_the_digest_that_is_measured() {
+        for (protection, level, name) in [
+            (Protection::AeadEncrypt, Level::Encrypt, "Y-org.targe.aes-256-gcm"),
+            (Protection::AeadIntegrity, Level::Integrity, "Y-org.targe.aes-256-gcm.integrity"),
+        ] {
+            let url = url_of(&files(), protection).unwrap();
+            let keys = &url.endpoint.options.keys;
+            let names: Vec<_> = keys.aead_digests.iter().copied().map(AeadDigest::name).collect();
+            assert_eq!((keys.min_protection, names), (level, vec![name]));
+            let password = url.endpoint.options.password_file.as_deref();
+            assert_eq!(password, Some("/tmp/a directory/password"));
+            assert_eq!(
+                url.to_string(),
+                format!("iscsi://{USER}@{TARGET_ADDRESS}:{PORT}/{PASSWORD_TARGET_NAME}/0")
+            );
+        }
+    }
+
+    #[test]
+    fn other_sessions_have_no_digest_and_no_user() {
+        for protection in [Protection::Plain, Protection::Tls, Protection::Ipsec, Protection::Ipsec3Des] {
+            let url = url_of(&files(), protection).unwrap();
+            let keys = &url.endpoint.options.keys;
+            assert_eq!(keys.min_protection, Level::None);
+            assert_eq!([keys.header_digest, keys.data_digest], [DigestPolicy::RequireNone; 2]);
+            assert!(!url.to_string().contains('@'), "{url}");
+        }
+    }
 }

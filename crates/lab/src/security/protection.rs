@@ -2,6 +2,9 @@
 
 use std::net::Ipv4Addr;
 
+use iscsi::aead::{AeadDigest, AeadMode};
+use security::aead::Algorithm;
+
 use crate::bed::TARGET_ADDRESS;
 
 /// How traffic is protected.
@@ -11,7 +14,7 @@ pub enum Protection {
     Plain,
     /// TLS 1.3.
     Tls,
-    /// Records of AES-256-GCM that the storage protocol itself makes, encrypted.
+    /// Records of AES-256-GCM that the storage protocol itself makes (AEAD digests), encrypted.
     AeadEncrypt,
     /// The same without encryption: the records are authenticated and stay readable.
     AeadIntegrity,
@@ -25,8 +28,12 @@ pub enum Protection {
 pub(super) const PORT: u16 = 3260;
 pub(super) const TLS_PORT: u16 = 3261;
 
-/// The name of the target.
+/// The names of the two targets that export the disk: without a login, and with a password.
 pub(super) const TARGET_NAME: &str = "iqn.2026-01.com.example:lab";
+pub(super) const PASSWORD_TARGET_NAME: &str = "iqn.2026-01.com.example:lab-password";
+
+/// The user whose password the second target knows.
+pub(super) const USER: &str = "lab";
 
 /// The addresses at the ends of a tunnel: the initiator's and the target's.
 pub(super) type TunnelEnds = [Ipv4Addr; 2];
@@ -36,9 +43,17 @@ pub(super) type TunnelEnds = [Ipv4Addr; 2];
 pub(super) struct Login {
     pub(super) address: Ipv4Addr,
     pub(super) port: u16,
-    /// Keys of the URL. `{ca}` stands for the file with the target's certificate.
+    pub(super) target: &'static str,
+    pub(super) user: Option<&'static str>,
+    /// Keys of the URL. `{ca}` stands for the file with the target's certificate, `{password}` for the file
+    /// with the user's password.
     pub(super) query: &'static str,
+    /// The AEAD digests that the initiator offers. If there is one, a session without it fails.
+    pub(super) digests: &'static [AeadDigest],
 }
+
+const ENCRYPT: &[AeadDigest] = &[AeadDigest { algorithm: Algorithm::Aes256Gcm, mode: AeadMode::Encrypt }];
+const INTEGRITY: &[AeadDigest] = &[AeadDigest { algorithm: Algorithm::Aes256Gcm, mode: AeadMode::Integrity }];
 
 impl Protection {
     /// All protections, in the order of a report.
@@ -93,18 +108,24 @@ impl Protection {
         self.tunnel().map_or(TARGET_ADDRESS, |[_, target]| target)
     }
 
-    /// Returns how an initiator logs in, or why iSCSI cannot be protected so.
-    pub(super) fn login(self) -> Result<Login, &'static str> {
-        let login = |port, query| Ok(Login { address: self.target_address(), port, query });
+    /// Returns how an initiator logs in.
+    pub(super) fn login(self) -> Login {
+        let address = self.target_address();
+        let open = Login { address, port: PORT, target: TARGET_NAME, user: None, query: "", digests: &[] };
+        let with_password =
+            |query, digests| Login { target: PASSWORD_TARGET_NAME, user: Some(USER), query, digests, ..open };
         match self {
-            Self::Plain | Self::Ipsec | Self::Ipsec3Des => login(PORT, ""),
-            Self::Tls => login(TLS_PORT, "tls_ca={ca}"),
-            Self::AeadEncrypt | Self::AeadIntegrity => Err(NO_AEAD),
+            Self::Plain | Self::Ipsec | Self::Ipsec3Des => open,
+            Self::Tls => Login { port: TLS_PORT, query: "tls_ca={ca}", ..open },
+            Self::AeadEncrypt => {
+                with_password("auth=opaque&protection=encrypt&password_file={password}", ENCRYPT)
+            }
+            Self::AeadIntegrity => {
+                with_password("auth=opaque&protection=integrity&password_file={password}", INTEGRITY)
+            }
         }
     }
 }
-
-const NO_AEAD: &str = "the iSCSI sessions of this version do not use AEAD digests";
 
 #[cfg(test)]
 mod tests {
@@ -116,7 +137,7 @@ mod tests {
             assert_eq!(Protection::parse(protection.name()), Ok(protection));
             for other in Protection::ALL.iter().skip(at + 1) {
                 assert_ne!(protection.title(), other.title());
-                assert!(protection.login().is_err() || protection.login() != other.login());
+                assert_ne!(protection.login(), other.login());
             }
         }
         assert!(Protection::parse("none").is_err());

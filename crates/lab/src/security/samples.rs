@@ -54,12 +54,10 @@ pub(super) struct CellSamples {
     pub(super) settings: Vec<(Protection, Vec<Sample>)>,
 }
 
-/// A protection that is not measured: over a socket, with iSCSI or both, and why.
+/// A protection that is not measured, and why.
 #[derive(Clone, Debug)]
 pub(super) struct AbsentRow {
     pub(super) protection: Protection,
-    pub(super) socket: bool,
-    pub(super) iscsi: bool,
     pub(super) why: String,
 }
 
@@ -163,11 +161,7 @@ const QUANTITIES: [Quantity; 6] = [
 impl CellSamples {
     /// Prepares the samples of a workload with each protection that is not absent there.
     pub(super) fn new(cell: Cell, plan: &SecurityPlan, absent: &[AbsentRow]) -> Self {
-        let is_absent = |protection: Protection| {
-            absent.iter().any(|row| {
-                row.protection == protection && if cell.access.is_iscsi() { row.iscsi } else { row.socket }
-            })
-        };
+        let is_absent = |protection: Protection| absent.iter().any(|row| row.protection == protection);
         let present = plan.protection.iter().filter(|protection| !is_absent(**protection));
         Self { cell, settings: present.map(|protection| (*protection, Vec::new())).collect() }
     }

@@ -259,19 +259,9 @@ pub(super) fn link_text(link: LinkPlan) -> String {
 
 /// Returns what was not measured, and why.
 pub(super) fn absent(measured: &Measured) -> Vec<Table> {
-    let row = |row: &AbsentRow| {
-        let carried = match (row.socket, row.iscsi) {
-            (true, true) => "socket and iSCSI",
-            (true, false) => "socket",
-            _ => "iSCSI",
-        };
-        vec![
-            Cell::Text(row.protection.title().to_owned()),
-            Cell::Text(carried.to_owned()),
-            Cell::Absent(row.why.clone()),
-        ]
-    };
-    let columns = columns(&[("protection", ""), ("of", ""), ("why not", "")]);
+    let row =
+        |row: &AbsentRow| vec![Cell::Text(row.protection.title().to_owned()), Cell::Absent(row.why.clone())];
+    let columns = columns(&[("protection", ""), ("why not", "")]);
     let rows = measured.absent.iter().map(row).collect();
     vec![Table { caption: "Protections that were not measured".to_owned(), columns, rows }]
 }

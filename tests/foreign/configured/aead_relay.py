@@ -1,0 +1,83 @@
+"""A relay that keeps what an iSCSI connection sends, and may change it: the attacker on the wire of docs/iscsi-aead.md §2."""
+
+import socket
+import threading
+
+BHS_LEN, TAG_LEN = 48, 16
+# The opcodes of Login Request, with its immediate bit, and of Login Response.
+LOGIN = (0x43, 0x23)
+OPCODES = {"command": 0x01, "data_out": 0x05, "data_in": 0x25}
+
+
+class Pdu:
+    """One PDU of a connection whose digests are AEADs: its header record and, if it has data, its data record."""
+
+    def __init__(self, header, data):
+        self.header, self.data = header, data
+        self.opcode = header[0] & 0x3f
+        self.is_login = header[0] in LOGIN
+
+    @property
+    def bytes(self):
+        return self.header + self.data
+
+
+class AttackedRelay:
+    """Accepts connections on 127.0.0.1 and carries each to `upstream`, PDU by PDU. `change` gets each PDU and its number in its
+    direction, and returns the bytes to send in its place."""
+
+    def __init__(self, upstream, change=lambda pdu, _: pdu.bytes):
+        self.upstream, self.change = upstream, change
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.pdus, self.rests, self.lock = [], [], threading.Lock()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self.upstream, timeout=10)
+            far.settimeout(None)
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self.carry, args=(source, sink), daemon=True).start()
+
+    def carry(self, source, sink):
+        """Carries one direction to its end. What is left then is no whole PDU."""
+        stream, number = source.makefile("rb"), 0
+        rest = b""
+        try:
+            while len(header := stream.read(BHS_LEN)) == BHS_LEN:
+                tag = 0 if header[0] in LOGIN else TAG_LEN
+                header += stream.read(4 * header[4] + tag)
+                data_len = int.from_bytes(header[5:8], "big")
+                data = stream.read(-(-data_len // 4) * 4 + tag) if data_len else b""
+                pdu = Pdu(header, data)
+                with self.lock:
+                    self.pdus.append(pdu)
+                sink.sendall(self.change(pdu, number))
+                number += 1
+            rest = header
+        except OSError:
+            pass
+        with self.lock:
+            self.rests.append(rest)
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def captured(self):
+        """Everything after the logins, in the order of its arrival here."""
+        with self.lock:
+            return b"".join(pdu.bytes for pdu in self.pdus if not pdu.is_login)

@@ -37,7 +37,7 @@ class WithPasswords(servers.Targe):
 
 def server_with(tmp_path, least="encrypt", requires=None, size=SIZE):
     lun = servers.Lun(size=size, claims=(("protection", least),))
-    server = WithPasswords(tmp_path / "server", servers.Export(luns=(lun,)))
+    server = WithPasswords(tmp_path / "server", servers.Export(luns=(lun,), level=2))
     server.requires = requires
     os.makedirs(server.folder, exist_ok=True)
     made = targe("passwd", server.passwords(), "--user", "alice", "--memory", "1M", "--passes", "1", given=b"correct horse\n")

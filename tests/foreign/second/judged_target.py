@@ -26,17 +26,19 @@ def nonce(seed):
 
 @case()
 def discovery_finds_the_group_and_no_foreign_one(seed):
-    """§5: answers to the own group; silence for another, and for another target."""
-    with Rig(PLAIN, SECRET) as rig:
-        link = rig.link()
-        found = discovery.discover(link, b"backup", nonce(seed), 0.5)
-        expect(len(found) == 1 and found[0].target == Rig.target_name.encode(), f"found {found}")
-        expect(found[0].luns == {scsi.lun(0): 0, scsi.lun(1): 2} and found[0].address in found[0].ports, f"LUNS or PORTS: {found[0]}")
-        expect(not found[0].password and found[0].frame_max == 1500, f"password or FRAME MAX: {found[0]}")
-        expect(not discovery.discover(link, b"foreigners", nonce(seed + 1), 0.5), "a foreign group is answered")
-        other = discovery.discover(link, b"backup", nonce(seed + 2), 0.5, b"iqn.2026-01.org.example:other")
-        expect(not other, "another target is answered")
-        return "1 target, 2 logical units"
+    """§5: answers to the own group; silence for another, and for another target. §6.4: a group without a password is not told of logical
+    units that it cannot use."""
+    for password, luns in ((None, {scsi.lun(0): 0}), (PASSWORD, {scsi.lun(0): 1, scsi.lun(1): 2})):
+        with Rig(PLAIN, SECRET, password=password) as rig:
+            link = rig.link()
+            found = discovery.discover(link, b"backup", nonce(seed), 0.5)
+            expect(len(found) == 1 and found[0].target == Rig.target_name.encode(), f"found {found}")
+            expect(found[0].luns == luns and found[0].address in found[0].ports, f"LUNS or PORTS: {found[0]}")
+            expect(found[0].password == bool(password) and found[0].frame_max == 1500, f"password or FRAME MAX: {found[0]}")
+            expect(not discovery.discover(link, b"foreigners", nonce(seed + 1), 0.5), "a foreign group is answered")
+            other = discovery.discover(link, b"backup", nonce(seed + 2), 0.5, b"iqn.2026-01.org.example:other")
+            expect(not other, "another target is answered")
+    return "1 target, 1 logical unit without a password and 2 with one"
 
 
 @case()

@@ -33,6 +33,19 @@ def more_synced(guest):
         time.sleep(0.2)
 
 
+def outlives(guest, disk, interrupt, times=2):
+    """Calls `interrupt` under load, `times` times. The guest's I/O resumes each time, and every file is there whose fsync had returned."""
+    make_file_system(guest, disk)
+    guest.run("rm -f /tmp/enough /tmp/synced; touch /tmp/synced; /writer & writer=$!")
+    more_synced(guest)
+    for _ in range(times):
+        interrupt()
+        more_synced(guest)
+    guest.run("touch /tmp/enough; wait $writer", limit_s=RESUME_MAX_S)
+    guest.run("umount /mnt", limit_s=RESUME_MAX_S)
+    expect_synced(guest, disk)
+
+
 def make_file_system(guest, disk):
     guest.run(f"mkfs.ext4 -q -F {disk} 2>&1")
     guest.run(f"mount -t ext4 {disk} /mnt")

@@ -20,8 +20,7 @@ GIVEN_UP = "detected conn error"
 class Initiator:
     def __init__(self, guest, server):
         self.guest, self.server = guest, server
-        self.portal = f"{HOST}:{server.port}"
-        self.record = f"iscsiadm -m node -T {server.iqn} -p {self.portal}"
+        self.use_port(server.port)
         for command in ("ifconfig lo 127.0.0.1 up", "modprobe virtio_pci", "modprobe virtio_net", "modprobe iscsi_tcp",
                         "modprobe sd_mod", "modprobe ext4", "modprobe crc32c_generic",
                         "until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done",
@@ -32,6 +31,11 @@ class Initiator:
                         # Its socket has no file to wait for: ask until it answers (21: no session).
                         "for i in $(seq 100); do iscsiadm -m session; [ $? = 21 ] && break; sleep 0.1; done"):
             guest.run(command)
+
+    def use_port(self, port):
+        """From now on logs in at this port of the host's loopback interface."""
+        self.portal = f"{HOST}:{port}"
+        self.record = f"iscsiadm -m node -T {self.server.iqn} -p {self.portal}"
 
     def discover(self):
         return self.guest.run(f"iscsiadm -m discovery -t sendtargets -p {self.portal}")
@@ -56,12 +60,12 @@ class Initiator:
         self.guest.run(f"{self.record} -o update -n '{key}' -v '{value}'")
 
     @contextlib.contextmanager
-    def logged_in(self, **settings):
+    def logged_in(self, unit=0, **settings):
         """Logs in, yields the disk (as /dev/sdX), logs out; whatever an earlier test left behind is cleared first."""
         self.clear()
         self.set_up(**settings)
         self.guest.run(f"{self.record} --login")
-        yield self.disk()
+        yield self.disk(unit=unit)
         self.guest.run(f"{self.record} --logout")
         sessions = self.guest.run("iscsiadm -m session 2>&1", check=False)
         expect(self.guest.code == "21", f"a session is left after logout: {sessions}")
@@ -77,10 +81,10 @@ class Initiator:
                                 check=False)
         return [f"/dev/{path.rsplit('/', 1)[1]}" for path in listed.split()]
 
-    def disk(self, count=1):
-        """The disk, once the kernel has `count` of them; the last one of several."""
+    def disk(self, count=1, unit=0):
+        """The disk of a unit, once the kernel has `count` of them; the last one of several."""
         deadline = time.monotonic() + DISK_MAX_S
-        while len(found := self.disks()) < count:
+        while len(found := self.disks(unit)) < count:
             if time.monotonic() > deadline:
                 raise CommandFailed(f"no disk: {self.guest.run('dmesg | tail -n 15')}")
             time.sleep(0.1)

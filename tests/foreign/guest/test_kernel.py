@@ -11,7 +11,7 @@ import pytest
 
 import servers
 from guest import image
-from guest.file_systems import RESUME_MAX_S, allocated, expect_synced, make_file_system, more_synced
+from guest.file_systems import allocated, make_file_system, outlives
 from guest.initiator import Initiator
 from guest.machine import HOST, Guest
 from servers import MIB
@@ -161,38 +161,24 @@ def test_sees_a_resize(initiator):
 
 
 def test_resumes_after_sigkill_and_nothing_synced_is_lost(initiator):
-    def crash(server):
-        server.kill()
+    def crash():
+        initiator.server.kill()
         # The initiator shall run into the closed port before the target is back.
         time.sleep(2)
-        server.start(fresh=False)
+        initiator.server.start(fresh=False)
 
-    outlives(initiator, crash)
+    with initiator.logged_in(algorithm="MD5") as disk:
+        outlives(initiator.guest, disk, crash)
 
 
 def test_resumes_after_sigterm_and_nothing_synced_is_lost(initiator):
     if initiator.server.first_lun:
         pytest.skip("tgt does not end while a session lives")
 
-    def restart(server):
-        code = server.stop()
+    def restart():
+        code = initiator.server.stop()
         expect(code == 0, f"exit code {code} after SIGTERM with a session at work")
-        server.start(fresh=False)
+        initiator.server.start(fresh=False)
 
-    outlives(initiator, restart)
-
-
-def outlives(initiator, fate):
-    """The target goes away under load, twice. The guest's I/O resumes, and every file is there whose fsync had
-    returned."""
-    server, guest = initiator.server, initiator.guest
     with initiator.logged_in(algorithm="MD5") as disk:
-        make_file_system(guest, disk)
-        guest.run("rm -f /tmp/enough /tmp/synced; touch /tmp/synced; /writer & writer=$!")
-        more_synced(guest)
-        for _ in range(2):
-            fate(server)
-            more_synced(guest)
-        guest.run("touch /tmp/enough; wait $writer", limit_s=RESUME_MAX_S)
-        guest.run("umount /mnt", limit_s=RESUME_MAX_S)
-        expect_synced(guest, disk)
+        outlives(initiator.guest, disk, restart)

@@ -12,7 +12,7 @@ import pytest
 
 import servers
 from guest import image
-from guest.file_systems import RESUME_MAX_S, allocated, expect_synced, make_file_system, more_synced
+from guest.file_systems import RESUME_MAX_S, allocated, make_file_system, outlives
 from guest.machine import HOST, Guest
 from guest.relay import Relay
 from servers import MIB, Lun
@@ -231,7 +231,7 @@ def test_target_killed_under_load_and_nothing_synced_is_lost(disks):
         disks.server.start(fresh=False)
 
     with disks.attached() as path:
-        outlives(disks, path, crash)
+        outlives(disks.guest, path, crash)
         expect("reconnected" in disks.said(), f"attach did not notice: {disks.said()}")
 
 
@@ -243,20 +243,7 @@ def test_attach_killed_under_load_takes_the_device_over_and_nothing_synced_is_lo
         expect("takes it over" in disks.said(), f"nothing was taken over: {disks.said()}")
 
     with disks.attached() as path:
-        outlives(disks, path, crash)
-
-
-def outlives(disks, path, fate):
-    guest = disks.guest
-    make_file_system(guest, path)
-    guest.run("rm -f /tmp/enough /tmp/synced; touch /tmp/synced; /writer & writer=$!")
-    more_synced(guest)
-    for _ in range(2):
-        fate()
-        more_synced(guest)
-    guest.run("touch /tmp/enough; wait $writer", limit_s=RESUME_MAX_S)
-    guest.run("umount /mnt", limit_s=RESUME_MAX_S)
-    expect_synced(guest, path)
+        outlives(disks.guest, path, crash)
 
 
 def test_device_in_use_is_served_until_it_is_let_go(disks):

@@ -1,0 +1,171 @@
+"""The Linux kernel's initiator in a QEMU guest, and one PDU with one wrong bit: what digests detect, and what stays silent without them.
+
+The guest runs `dd` with O_DIRECT, so that each of its reads and writes is a command. docs/lab/risk.md has the results.
+"""
+
+import os
+
+import pytest
+
+import servers
+from guest import image
+from guest.damaging_relay import BLOCK, FAULTS, LBA_BIT, DamagingRelay
+from guest.initiator import COMPLAINTS, Initiator
+from guest.machine import Guest
+from servers import MIB
+from serving import serving
+from verdicts import expect
+
+SIZE = 32 * MIB
+# The target can recover more than open-iscsi asks for.
+EXPORT = servers.Export(luns=(servers.Lun(size=SIZE),), level=2)
+# A trial reads or writes so many blocks: more than FirstBurstLength, so that a write has Data-Out PDUs. The next trial begins
+# STEP blocks later; the address with the wrong bit lies between them.
+COUNT, STEP = 1024, 2 * LBA_BIT
+DIGESTS = {"None": [], "CRC32C": ["header", "data"]}
+TRIALS = [(digest, fault) for digest in DIGESTS for fault in FAULTS]
+# Both are emulated: the guest's boot, and what it does.
+pytestmark = pytest.mark.timeout(900)
+
+
+def block(what, number):
+    """A block that says which one it is, as `Rig.make` makes it in the guest."""
+    return f"{f'{what} {number}':<{BLOCK - 1}}\n".encode()
+
+
+class Rig:
+    """The guest's initiator, the relay that it logs in through, and what the medium must hold."""
+
+    def __init__(self, initiator, relay):
+        self.initiator, self.guest, self.relay = initiator, initiator.guest, relay
+        self.expected = {number: block("old", number) for number in range(SIZE // BLOCK)}
+        self.findings = []
+
+    def make(self, what, blocks, path):
+        """A file in the guest that has these blocks."""
+        self.guest.run(f"awk 'BEGIN {{ for (i = {blocks.start}; i < {blocks.stop}; i++) printf \"%-{BLOCK - 1}s\\n\", \"{what} \" i }}' > {path}")
+
+    def copy(self, source, target, options):
+        """The exit code of `dd` in the guest."""
+        self.guest.run(f"dd if={source} of={target} bs={COUNT * BLOCK} count=1 {options} 2>&1", check=False)
+        return self.guest.code
+
+    def read(self, disk, what, blocks):
+        """Reads the blocks. Returns the exit code of `dd`, and which blocks are others than they must be."""
+        self.make(what, blocks, "/tmp/expected")
+        self.guest.run("rm -f /tmp/back")
+        code = self.copy(disk, "/tmp/back", f"skip={blocks.start // COUNT} iflag=direct")
+        differing = self.guest.run("cmp -l /tmp/expected /tmp/back 2> /dev/null | awk '{ print int(($1 - 1) / " + str(BLOCK) + ") }' | uniq", check=False)
+        return code, {blocks.start + int(number) for number in differing.split()}
+
+    def write(self, disk, what, blocks):
+        """Writes the blocks. Returns the exit code of `dd`."""
+        self.make(what, blocks, "/tmp/sent")
+        self.expected.update((number, block(what, number)) for number in blocks)
+        return self.copy("/tmp/sent", disk, f"seek={blocks.start // COUNT} oflag=direct")
+
+    def wrong_on_medium(self):
+        with open(self.initiator.server.medium_path(), "rb") as medium:
+            return {number for number in range(SIZE // BLOCK) if medium.read(BLOCK) != self.expected[number]}
+
+    def accept_medium(self):
+        """What is on the medium now is what the next trial begins with."""
+        with open(self.initiator.server.medium_path(), "rb") as medium:
+            self.expected = {number: medium.read(BLOCK) for number in range(SIZE // BLOCK)}
+
+
+@pytest.fixture(scope="module")
+def rig(request, kind, server_name):
+    out = os.path.join(servers.OUT, "guest")
+    folder = os.path.join(out, server_name, "damage")
+    os.makedirs(folder, exist_ok=True)
+    server = kind(folder, EXPORT)
+    server.make_media = lambda: make_medium(server)
+    kernel, initramfs = image.prepare(out)
+    with serving(request, "damage", server), DamagingRelay(server.port) as relay, Guest(kernel, initramfs, folder) as guest:
+        initiator = Initiator(guest, server)
+        initiator.use_port(relay.port)
+        rig = Rig(initiator, relay)
+        yield rig
+        versions = guest.run("uname -r; iscsiadm --version").splitlines()
+        report(os.path.join(folder, "findings.md"), versions, rig.findings)
+
+
+def make_medium(server):
+    with open(server.medium_path(), "wb") as medium:
+        medium.writelines(block("old", number) for number in range(SIZE // BLOCK))
+
+
+def report(path, versions, findings):
+    """Writes what was found, as rows of a table."""
+    with open(path, "w") as file:
+        file.write(f"{', '.join(versions)}\n\n| fault | digests | dd ends with | wrong blocks for dd | wrong blocks on the medium | "
+                   "new connections | reported by the target |\n|---|---|---|---|---|---|---|\n")
+        file.writelines(f"| {' | '.join(map(str, row))} |\n" for row in findings)
+
+
+@pytest.mark.parametrize("digest, fault", TRIALS, ids=lambda value: value.replace(" ", "-"))
+def test_one_wrong_bit(rig, digest, fault):
+    initiator, relay, guest = rig.initiator, rig.relay, rig.guest
+    first = STEP * (1 + TRIALS.index((digest, fault)))
+    blocks, writes = range(first, first + COUNT), fault.startswith("write")
+    with initiator.logged_in(header=digest, data=digest) as disk:
+        agreed = initiator.negotiated()
+        expect((agreed["HeaderDigest"], agreed["DataDigest"]) == (digest, digest), f"agreed on {agreed}")
+        expect(guest.run("cat /sys/class/iscsi_session/session*/erl") == "0", "open-iscsi has another recovery level than 0")
+
+        # Without a fault nothing happens.
+        expect(not writes or rig.write(disk, "undamaged", blocks) == "0", "an undamaged write fails")
+        what = "undamaged" if writes else "old"
+        expect(rig.read(disk, what, blocks) == ("0", set()), "an undamaged read returns something else")
+        expect(not rig.wrong_on_medium(), "the medium is wrong without a fault")
+        expect(not initiator.complaints(), initiator.complaints())
+
+        guest.run("dmesg -c > /dev/null")
+        connections, reported = relay.connections, relay.reported.copy()
+        relay.arm(fault, blocks)
+        code, wrong = (rig.write(disk, "damaged", blocks), set()) if writes else rig.read(disk, what, blocks)
+        damaged = relay.disarm()
+        expect(damaged, "no PDU was damaged")
+        if writes:
+            # What the application finds when it reads what it wrote.
+            again, wrong = rig.read(disk, "damaged", blocks)
+            expect(again == "0", f"dd ends with {again} as it reads back")
+        on_medium = rig.wrong_on_medium()
+        renewed, reported = relay.connections - connections, relay.reported - reported
+        said = guest.run(f"dmesg | grep -E '{COMPLAINTS}|DataDigest'", check=False)
+        rig.findings.append((fault, digest, code, len(wrong), len(on_medium), renewed, dict(reported) or "nothing"))
+        print(*rig.findings[-1], said, sep="\n")
+        rig.accept_medium()
+        judge(fault, digest, damaged, code, wrong, on_medium)
+        expect_reaction(fault, digest, renewed, reported, said)
+
+
+def expect_reaction(fault, digest, renewed, reported, said):
+    """Without digests nothing happens. With digests the target answers a damaged Data-Out PDU on the same connection, by a Reject and a
+    CHECK CONDITION, after which the kernel sends the command again (RFC 7143 §7.8). Everything else ends the connection, and the
+    kernel logs in again."""
+    told = f"{renewed} new connections, {dict(reported)}; the kernel says {said!r}"
+    if not DIGESTS[digest]:
+        expect(renewed == 0 and not reported and not said, told)
+    elif fault == "write data":
+        expect(renewed == 0 and reported == {"Reject": 1, "status 02h": 1} and "rejected due to DataDigest error" in said, told)
+    else:
+        expect(renewed > 0 and not reported["Reject"] and "detected conn error" in said, told)
+
+
+def judge(fault, digest, damaged, code, wrong, on_medium):
+    """The application has no error in any case. With digests it has the right data, and without them exactly the wrong data that
+    follows from the wrong bit."""
+    part = "header" if fault.endswith("LBA") else "data"
+    expect(not damaged.before, f"the relay reads wrong digests: {damaged.before}")
+    expect(damaged.after == [name for name in DIGESTS[digest] if name == part], f"after the damage do not match: {damaged.after}")
+    expect(code == "0", f"dd ends with {code}")
+    command = range(damaged.command.first, damaged.command.first + damaged.command.count)
+    mistaken = {damaged.block} if part == "data" else set(command)
+    elsewhere = {number ^ LBA_BIT for number in command} if part == "header" else set()
+    if DIGESTS[digest]:
+        mistaken = elsewhere = set()
+    expect(wrong == mistaken, f"dd has {len(wrong)} wrong blocks, not {len(mistaken)}: {sorted(wrong)[:4]}, {sorted(mistaken)[:4]}")
+    stored = mistaken | elsewhere if fault.startswith("write") else set()
+    expect(on_medium == stored, f"the medium has {len(on_medium)} wrong blocks, not {len(stored)}: {sorted(on_medium)[:4]}")

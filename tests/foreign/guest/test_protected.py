@@ -1,0 +1,213 @@
+"""The Linux kernel's initiator in a QEMU guest uses a LUN that requires encryption, through `targe proxy` on the host.
+
+The target has a portal with TLS and one without. The guest reaches both on the host's loopback interface, and the proxy as well.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+import servers
+from configured import tls
+from guest import image
+from guest.file_systems import make_file_system, outlives
+from guest.initiator import Initiator
+from guest.machine import Guest
+from guest.relay import Relay
+from servers import MIB, Lun
+from serving import serving
+from verdicts import expect
+
+PROTECTED, PLAIN = range(2)
+EXPORT = servers.Export(luns=(Lun(size=64 * MIB, claims=(("protection", "encrypt"),)), Lun(size=16 * MIB)))
+FILE_MIB = 8
+TEXT = "the salaries of everybody in the company"
+RUN_MAX_S = 60
+# Both are emulated: the guest's boot, and what it does.
+pytestmark = pytest.mark.timeout(900)
+
+
+class TwoPortals(servers.Targe):
+    """With one more portal, which accepts TLS only."""
+
+    identity = tls_port = None
+
+    def config_lines(self):
+        yield from super().config_lines()
+        certificate, key = self.identity
+        yield from ("[[portal]]", 'name = "secure"', f'listen = "127.0.0.1:{self.tls_port}"', f'tls_certificate = "{certificate}"',
+                    f'tls_key = "{key}"')
+
+
+class Recorder(Relay):
+    """Keeps what the initiators send."""
+
+    def __init__(self, port):
+        super().__init__(port)
+        self.sent = bytearray()
+
+    def read(self):
+        while True:
+            data = yield
+            self.sent += data
+
+
+class Proxy:
+    """`targe proxy` on 127.0.0.1, on the same port after each start."""
+
+    def __init__(self, portal):
+        self.portal, self.port, self.process = portal, servers.free_port(), None
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def start(self):
+        self.process = subprocess.Popen([servers.Targe.binary, "proxy", self.portal, "--listen", f"127.0.0.1:{self.port}"],
+                                        stderr=subprocess.PIPE, text=True, preexec_fn=servers.die_with_parent)
+        banner = self.process.stderr.readline()
+        expect(banner.startswith("listening on"), f"the proxy says {banner}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self):
+        """Asks it to end. Returns its exit code and what it said."""
+        self.process.terminate()
+        _, said = self.process.communicate(timeout=RUN_MAX_S)
+        return self.process.returncode, said
+
+
+class Rig:
+    def __init__(self, initiator, authority, recorders, proxy):
+        self.initiator, self.guest, self.server = initiator, initiator.guest, initiator.server
+        self.authority, self.proxy = authority, proxy
+        # What passes in front of the portal without TLS, and what passes between the proxy and the portal with TLS.
+        self.plain, self.secure = recorders
+
+
+@pytest.fixture(scope="module")
+def rig(request, server_name, tmp_path_factory):
+    if server_name != "targe":
+        pytest.skip("only targe has portals with TLS")
+    out = os.path.join(servers.OUT, "guest")
+    folder = os.path.join(out, server_name, "protected")
+    os.makedirs(folder, exist_ok=True)
+    authority = tls.Authority(tmp_path_factory.mktemp("authority"))
+    server = TwoPortals(folder, EXPORT)
+    server.identity, server.tls_port = authority.sign("target", "DNS:localhost,IP:127.0.0.1"), servers.free_port()
+    kernel, initramfs = image.prepare(out)
+    with serving(request, "protected", server), Recorder(server.port) as plain, Recorder(server.tls_port) as secure:
+        with Proxy(f"iscsi://127.0.0.1:{secure.port}?tls_ca={authority.certificate}") as proxy, Guest(kernel, initramfs, folder) as guest:
+            yield Rig(Initiator(guest, server), authority, (plain, secure), proxy)
+
+
+def targe(*arguments):
+    return subprocess.run([servers.Targe.binary, *arguments], capture_output=True, timeout=RUN_MAX_S)
+
+
+def make_text(guest):
+    """A file in the guest whose every block shows the text."""
+    guest.run(f"yes '{TEXT}' | head -c {FILE_MIB * MIB} > /tmp/text")
+
+
+def test_lun_is_absent_through_the_portal_without_tls(rig):
+    initiator, guest = rig.initiator, rig.guest
+    initiator.use_port(rig.plain.port)
+    with initiator.logged_in(unit=PLAIN) as disk:
+        listed = guest.run(f"sg_luns {disk}")
+        expect(re.findall(r"^\s*([0-9a-f]{16})$", listed, re.MULTILINE) == [f"{PLAIN:04x}000000000000"], f"REPORT LUNS lists {listed}")
+        guest.run("iscsiadm -m session --rescan")
+        guest.run("for host in /sys/class/scsi_host/host*/scan; do echo '- - 0' > $host; done")
+        expect(not initiator.disks(PROTECTED), f"there is {initiator.disks(PROTECTED)}")
+        (session,) = json.loads(rig.server.admin("sessions"))["sessions"]
+        expect((session["protection"], session["hidden_luns"]) == ("none", 1), f"the target says {session}")
+        # The search that finds nothing in what goes through the proxy finds this.
+        make_text(guest)
+        guest.run(f"dd if=/tmp/text of={disk} bs=1M oflag=direct 2>&1")
+        expect(TEXT.encode() in rig.plain.sent, "the recorder has no text that was sent in the clear")
+        expect(not initiator.complaints(), initiator.complaints())
+
+
+def test_portal_with_tls_refuses_an_initiator_without(rig):
+    initiator = rig.initiator
+    initiator.use_port(rig.server.tls_port)
+    initiator.clear()
+    initiator.set_up()
+    said = initiator.guest.run(f"{initiator.record} --login 2>&1", check=False)
+    expect(initiator.guest.code != "0", f"logged in: {said}")
+    expect("does not speak TLS" in rig.server.log_of_this_run(), rig.server.log_tail())
+
+
+def test_carries_a_file_system_through_the_proxy(rig):
+    initiator, guest, server = rig.initiator, rig.guest, rig.server
+    initiator.use_port(rig.proxy.port)
+    with initiator.logged_in(unit=PROTECTED) as disk:
+        agreed = initiator.negotiated()
+        expect((agreed["HeaderDigest"], agreed["DataDigest"]) == ("CRC32C", "CRC32C"), f"agreed on {agreed}")
+        (session,) = json.loads(server.admin("sessions"))["sessions"]
+        level = (session["protection"], session["protection_by"], session["hidden_luns"])
+        expect(level == ("encrypt", 'TLS 1.3 on portal "secure"', 0), f"the target says {level}")
+        initiator.disk(unit=PLAIN)
+        make_file_system(guest, disk)
+        make_text(guest)
+        guest.run(f"dd if=/dev/urandom of=/tmp/random bs=1M count={FILE_MIB} 2> /dev/null")
+        guest.run("cp /tmp/text /tmp/random /mnt && sync")
+        sums = guest.run("cd /tmp && sha256sum text random; rm text random; cd /")
+        guest.run("umount /mnt && echo 3 > /proc/sys/vm/drop_caches")
+        guest.run(f"e2fsck -fn {disk} 2>&1")
+        guest.run(f"mount -t ext4 {disk} /mnt")
+        expect(guest.run("cd /mnt && sha256sum text random; cd /") == sums, "reads back other bytes than were written")
+        guest.run("umount /mnt")
+        expect(not initiator.complaints(), initiator.complaints())
+    expect(len(rig.secure.sent) > 2 * FILE_MIB * MIB, f"{len(rig.secure.sent)} bytes went to the portal with TLS")
+    expect(TEXT.encode() not in rig.secure.sent, "the proxy sends data in the clear")
+    expect_medium(server, dict(reversed(line.split()) for line in sums.splitlines()))
+    expect_read(rig)
+
+
+def expect_medium(server, sums):
+    """The medium itself has a clean file system with these files."""
+    medium = server.medium_path(PROTECTED)
+    checked = subprocess.run(["e2fsck", "-fn", medium], capture_output=True, text=True, timeout=RUN_MAX_S)
+    expect(checked.returncode == 0, checked.stdout + checked.stderr)
+    for name, digest in sums.items():
+        dumped = subprocess.run(["debugfs", "-R", f"cat /{name}", medium], capture_output=True, timeout=RUN_MAX_S)
+        expect(hashlib.sha256(dumped.stdout).hexdigest() == digest, f"{name} is otherwise on the medium; {dumped.stderr[-300:]}")
+
+
+def expect_read(rig):
+    """Our own initiator reads the bytes of the medium over TLS, and finds no such LUN without."""
+    server = rig.server
+    covered = targe("read", f"iscsi://127.0.0.1:{server.tls_port}/{server.iqn}/{PROTECTED}?tls_ca={rig.authority.certificate}")
+    expect(covered.returncode == 0, covered.stderr)
+    expect(hashlib.sha256(covered.stdout).hexdigest() == server.medium_digest(PROTECTED), "it reads otherwise than the medium is")
+    plain = targe("read", server.url(PROTECTED, query="?timeout=0"))
+    expect(plain.returncode == 1 and not plain.stdout and b"has no LUN 0" in plain.stderr, plain.stderr)
+
+
+def test_resumes_after_the_proxy_was_killed_and_nothing_synced_is_lost(rig):
+    def interrupt():
+        rig.proxy.kill()
+        # The initiator shall run into the closed port before the proxy is back.
+        time.sleep(2)
+        rig.proxy.start()
+
+    rig.initiator.use_port(rig.proxy.port)
+    with rig.initiator.logged_in(unit=PROTECTED) as disk:
+        outlives(rig.guest, disk, interrupt, times=1)
+
+
+def test_proxy_ends_as_it_should(rig):
+    rig.initiator.clear()
+    code, said = rig.proxy.stop()
+    expect(code == 0 and not said, f"exit code {code}: {said}")

@@ -21,6 +21,7 @@ pub mod name;
 pub mod negotiate;
 pub mod opaque;
 pub mod pdu;
+mod pdu_codec;
 mod pdu_writer;
 pub mod recovery;
 pub mod serial;

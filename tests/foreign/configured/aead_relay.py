@@ -3,6 +3,8 @@
 import socket
 import threading
 
+import relaying
+
 BHS_LEN, TAG_LEN = 48, 16
 # The opcodes of Login Request, with its immediate bit, and of Login Response.
 LOGIN = (0x43, 0x23)
@@ -22,34 +24,17 @@ class Pdu:
         return self.header + self.data
 
 
-class AttackedRelay:
+class AttackedRelay(relaying.Relay):
     """Accepts connections on 127.0.0.1 and carries each to `upstream`, PDU by PDU. `change` gets each PDU and its number in its
     direction, and returns the bytes to send in its place."""
 
     def __init__(self, upstream, change=lambda pdu, _: pdu.bytes):
         self.upstream, self.change = upstream, change
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
         self.pdus, self.rests, self.lock = [], [], threading.Lock()
-        threading.Thread(target=self.accept, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self.upstream, timeout=10)
-            far.settimeout(None)
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self.carry, args=(source, sink), daemon=True).start()
+    def serve(self, near):
+        relaying.carry_both_ways(near, socket.create_connection(self.upstream), self.carry)
 
     def carry(self, source, sink):
         """Carries one direction to its end. What is left then is no whole PDU."""
@@ -71,11 +56,7 @@ class AttackedRelay:
             pass
         with self.lock:
             self.rests.append(rest)
-        for end in (source, sink):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        relaying.close(source, sink)
 
     def captured(self):
         """Everything after the logins, in the order of its arrival here."""

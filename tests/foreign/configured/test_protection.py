@@ -193,7 +193,7 @@ def test_passwd_asks_twice_on_a_terminal_and_displays_nothing(tmp_path):
     with open(file) as records:
         before = records.read()
     assert before.startswith("targe passwords 1\n") and "horse" not in before
-    code, displayed = passwd_on_a_terminal(file, [b"correct horse", b"correct house"])
+    code, displayed = passwd_on_a_terminal(file, [b"correct horse", b"correct mouse"])
     assert code == 2 and "the two passwords differ" in displayed, displayed
     code, displayed = passwd_on_a_terminal(file, [b"ignored"], interrupt=True)
     assert code == -signal.SIGINT, (code, displayed)

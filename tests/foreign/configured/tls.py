@@ -4,7 +4,8 @@ import os
 import socket
 import ssl
 import subprocess
-import threading
+
+import relaying
 
 CHUNK = 1 << 16
 
@@ -46,35 +47,17 @@ class Authority:
         return self.path(name, "crt"), self.path(name, "key")
 
 
-class Relay:
+class Relay(relaying.Relay):
     """Accepts connections on 127.0.0.1 and carries each to `upstream`: with TLS towards the upstream (`client`) or towards the
     initiators (`server`), each an ssl.SSLContext. Counts the connections whose handshake succeeded."""
 
     def __init__(self, upstream, client=None, server=None, server_name="127.0.0.1"):
         self.upstream, self.client, self.server, self.server_name = upstream, client, server, server_name
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
         self.carried = 0
         self.faults = []
-        threading.Thread(target=self.accept, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        # A thread in accept() keeps the socket open until it is shut down.
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.carry, args=(near,), daemon=True).start()
-
-    def carry(self, near):
+    def serve(self, near):
         try:
             far = socket.create_connection(self.upstream, timeout=10)
             if self.client:
@@ -87,8 +70,8 @@ class Relay:
             near.close()
             return
         self.carried += 1
-        # One thread per connection: an SSL object must not be used by two at the same time.
-        threading.Thread(target=pump, args=(near, far), daemon=True).start()
+        # In this thread both ways: an SSL object must not be used by two at the same time.
+        pump(near, far)
 
 
 def pump(near, far):

@@ -8,6 +8,8 @@ import socket
 import threading
 from dataclasses import dataclass
 
+import relaying
+
 HEADER, DIGEST = 48, 4
 COMMAND, DATA_OUT, LOGIN_RESPONSE, RESPONSE, DATA_IN, REJECT = 0x01, 0x05, 0x23, 0x21, 0x25, 0x3F
 FULL_FEATURE_PHASE = 3
@@ -117,26 +119,16 @@ class Connection:
             self.header_digest, self.data_digest = (DIGEST * (self.keys.get(name) == "CRC32C") for name in ("HeaderDigest", "DataDigest"))
 
 
-class DamagingRelay:
+class DamagingRelay(relaying.Relay):
     """Accepts connections on 127.0.0.1 and carries each to `port`, PDU by PDU. `connections` counts them; `reported` counts what the
     target reports: Reject PDUs, and SCSI responses with a status other than GOOD."""
 
     def __init__(self, port):
         self.target = ("127.0.0.1", port)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
         self.lock = threading.Lock()
         self.connections, self.reported = 0, collections.Counter()
         self.fault = self.blocks = self.damage = None
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        # A thread in accept() keeps the socket open until it is shut down.
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+        super().__init__()
 
     def arm(self, fault, blocks):
         """Damages one PDU of the first command that `fault` concerns and that begins in these blocks."""
@@ -149,18 +141,11 @@ class DamagingRelay:
             self.fault = None
             return self.damage
 
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-                far = socket.create_connection(self.target)
-            except OSError:
-                return
-            with self.lock:
-                self.connections += 1
-            connection = Connection()
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self.carry, args=(source, sink, connection), daemon=True).start()
+    def serve(self, near):
+        far = socket.create_connection(self.target)
+        with self.lock:
+            self.connections += 1
+        relaying.carry_both_ways(near, far, self.carry, Connection())
 
     def carry(self, source, sink, connection):
         """Carries one direction to its end, then closes both."""
@@ -172,11 +157,7 @@ class DamagingRelay:
                 sink.sendall(pdu.bytes)
         except OSError:
             pass
-        for end in (source, sink):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        relaying.close(source, sink)
 
     def see(self, pdu, connection):
         if pdu.opcode == LOGIN_RESPONSE:

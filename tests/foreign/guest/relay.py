@@ -5,7 +5,7 @@ import collections
 import socket
 import threading
 
-from servers import free_port
+import relaying
 
 HEADER = 48
 COMMAND = 0x01
@@ -15,31 +15,18 @@ NAMES = {opcode: name for opcodes, name in ((SYNCHRONIZE_CACHE, "flush"), (WRITE
 FUA = 0x08
 
 
-class Relay:
+class Relay(relaying.Relay):
     def __init__(self, port):
         self.target = ("127.0.0.1", port)
-        self.port = free_port()
         self.seen = collections.Counter()
-        self.listener = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self.accept, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.listener.close()
-
-    def accept(self):
-        while True:
-            try:
-                initiator, _ = self.listener.accept()
-            except OSError:
-                return
-            target = socket.create_connection(self.target)
-            reader = self.read()
-            next(reader)
-            threading.Thread(target=self.hand_on, args=(initiator, target, reader), daemon=True).start()
-            threading.Thread(target=self.hand_on, args=(target, initiator), daemon=True).start()
+    def serve(self, near):
+        target = socket.create_connection(self.target)
+        reader = self.read()
+        next(reader)
+        threading.Thread(target=self.hand_on, args=(near, target, reader), daemon=True).start()
+        self.hand_on(target, near)
 
     @staticmethod
     def hand_on(source, sink, reader=None):
@@ -51,11 +38,7 @@ class Relay:
                 sink.sendall(data)
         except OSError:
             pass
-        for end in (source, sink):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        relaying.close(source, sink)
 
     def read(self):
         """Takes what the initiator sends, piece by piece, and counts its commands."""

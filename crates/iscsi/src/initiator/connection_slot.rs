@@ -14,16 +14,17 @@ use super::protocol_error::ProtocolError;
 use super::text_exchange::TextExchange;
 use crate::aead::{Decryptor, RecordKeys};
 use crate::framing::{Framing, Receiver};
-use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
+use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Role};
 use crate::login::directory::TargetAddress;
 use crate::login::initiator::InitiatorLogin;
-use crate::negotiate::{ConnectionParameters, Digest};
+use crate::negotiate::ConnectionParameters;
 use crate::pdu::Itt;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::logout_request::LogoutRequest;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::snack::Snack;
 use crate::pdu::text_request::TextRequest;
+use crate::pdu_codec::PduCodec;
 use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
 use crate::serial::StatSn;
@@ -319,19 +320,10 @@ impl Connection {
         record_keys: Option<RecordKeys>,
         pool: &Pool,
     ) -> Result<(), ProtocolError> {
-        if parameters.header_digest.aead().is_some() && record_keys.is_none() {
-            return Err(ProtocolError::Bug);
-        }
-        let (encryptor, decryptor) =
-            record_keys.map(|keys| (keys.encryptor, Box::new(keys.decryptor))).unzip();
-        self.framing = Framing {
-            header_digest: parameters.header_digest == Digest::Crc32c,
-            data_digest: parameters.data_digest == Digest::Crc32c,
-            data_len_max: parameters.initiator_max_recv,
-            resync: level.skips_damaged_headers() && decryptor.is_none(),
-        };
-        self.writer = PduWriter::new(&parameters, encryptor, pool);
-        (self.login, self.parameters, self.decryptor) = (None, parameters, decryptor);
+        let codec = PduCodec::new(Role::Initiator, &parameters, level, record_keys, pool);
+        let PduCodec { framing, decryptor, writer } = codec.ok_or(ProtocolError::Bug)?;
+        (self.framing, self.decryptor, self.writer) = (framing, decryptor, writer);
+        (self.login, self.parameters) = (None, parameters);
         self.statuses_asked = self.exp_stat_sn;
         self.record_ack(self.exp_stat_sn);
         Ok(())

@@ -19,12 +19,13 @@ use super::status_log::StatusLog;
 use super::timer::Deadlines;
 use crate::aead::{Decryptor, RecordKeys};
 use crate::framing::{Framing, Receiver};
-use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
+use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Role};
 use crate::login::directory::ConnectionPath;
 use crate::login::target::TargetLogin;
+use crate::negotiate::ConnectionParameters;
 use crate::negotiate::full_feature::TargetText;
-use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu::Ttt;
+use crate::pdu_codec::PduCodec;
 use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
 use crate::serial::{CmdSn, StatSn};
@@ -175,19 +176,10 @@ impl Connection {
         record_keys: Option<RecordKeys>,
         pool: &Pool,
     ) -> Result<(), ProtocolError> {
-        if parameters.header_digest.aead().is_some() && record_keys.is_none() {
-            return Err(ProtocolError::impossible());
-        }
-        let (encryptor, decryptor) =
-            record_keys.map(|keys| (keys.encryptor, Box::new(keys.decryptor))).unzip();
-        self.framing = Framing {
-            header_digest: parameters.header_digest == Digest::Crc32c,
-            data_digest: parameters.data_digest == Digest::Crc32c,
-            data_len_max: parameters.target_max_recv,
-            resync: level.skips_damaged_headers() && decryptor.is_none(),
-        };
-        self.writer = PduWriter::new(&parameters, encryptor, pool);
-        (self.parameters, self.level, self.decryptor) = (parameters, level, decryptor);
+        let codec = PduCodec::new(Role::Target, &parameters, level, record_keys, pool);
+        let PduCodec { framing, decryptor, writer } = codec.ok_or_else(ProtocolError::impossible)?;
+        (self.framing, self.decryptor, self.writer) = (framing, decryptor, writer);
+        (self.parameters, self.level) = (parameters, level);
         self.exp_stat_sn = self.stat_sn;
         self.status_log = StatusLog::new(self.stat_sn);
         Ok(())

@@ -32,7 +32,7 @@ pub(crate) struct Permit {
 pub(crate) enum PasswordGuess {
     /// The response that permits it waits for the rate limit.
     Waiting {
-        /// Whose password is tried.
+        /// The user whose password the initiator tries.
         guess: Guess,
         /// When the initiator asked for it.
         since: Instant,

@@ -19,7 +19,7 @@ pub(super) struct Comparison {
     pub(super) change: Change,
 }
 
-/// What the others are compared with.
+/// The protections that all others are compared with.
 pub(super) const BASES: [Protection; 3] = [Protection::Plain, Protection::Tls, Protection::Ipsec];
 
 /// Returns the report without what the caller knows: the times, the machine and the command.

@@ -63,7 +63,7 @@ struct Connection {
     client: ConnId,
     server: ConnId,
     framing: IscsiFraming,
-    /// What either end has sent of a PDU that is not complete.
+    /// The part of an incomplete PDU that each end has sent.
     partial: [Vec<u8>; 2],
 }
 

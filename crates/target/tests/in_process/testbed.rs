@@ -91,8 +91,8 @@ impl Testbed {
     }
 
     /// Sends a command to the unit with this number, which is also its LUN. `data` is as much of its data as
-    /// the initiator has ready: all or nothing. What the transport does not send with the command waits for
-    /// [`Self::data_out`].
+    /// the initiator has ready: all or nothing. The bytes that the transport does not send with the command
+    /// wait for [`Self::data_out`].
     pub(crate) fn execute(&mut self, now: Instant, unit: u32, command: &Command, data: &[u8]) {
         let (session, key) = (self.sessions[&command.nexus], command.key);
         let len = |len: u32| usize::try_from(len).unwrap();

@@ -1,4 +1,4 @@
-//! What an initiator wants of a login.
+//! The plan of an initiator for its logins: names, authentication, keys and protection.
 
 use alloc::string::String;
 

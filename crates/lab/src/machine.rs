@@ -8,13 +8,13 @@ pub fn describe() -> Vec<(String, String)> {
     let model = field(&cpuinfo, "model name").or_else(|| field(&cpuinfo, "CPU implementer"));
     let virtualized =
         field(&cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"));
-    let memory = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_else(|| UNKNOWN.to_owned());
+    let memory = field(&read("/proc/meminfo"), "MemTotal").and_then(|size| in_gib(&size));
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
     let rows = [
         ("processor", model.unwrap_or_else(|| UNKNOWN.to_owned())),
         ("processors", processors.to_string()),
         ("virtual machine", if virtualized { "yes" } else { "no sign of one" }.to_owned()),
-        ("memory", memory),
+        ("memory", memory.unwrap_or_else(|| UNKNOWN.to_owned())),
         ("kernel", format!("Linux {}", read("/proc/sys/kernel/osrelease").trim())),
         (
             "load average at the start",
@@ -28,6 +28,12 @@ pub fn describe() -> Vec<(String, String)> {
         ),
     ];
     rows.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// Returns a size that the kernel writes as `24684084 kB`: `23.5 GiB`.
+fn in_gib(size: &str) -> Option<String> {
+    let kib: u32 = size.strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(format!("{:.1} GiB", f64::from(kib) / f64::from(1 << 20)))
 }
 
 /// Returns how many threads ran or waited for a processor, on average over the last minute.
@@ -111,6 +117,12 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_told_in_gib() {
+        assert_eq!(in_gib("24684084 kB").as_deref(), Some("23.5 GiB"));
+        assert_eq!(in_gib("24684084"), None);
+    }
 
     #[test]
     fn idle_time_is_a_share_of_all_time() {

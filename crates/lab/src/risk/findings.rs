@@ -1,5 +1,7 @@
 //! The report of the experiment `risk`: the answer in words, the matrix, the faults, and the stories.
 
+use std::collections::BTreeSet;
+
 use super::outcome::{Counts, Outcome};
 use super::plan::{FAULTS, RiskPlan};
 use super::{Cell, RiskResults, Subject};
@@ -8,6 +10,7 @@ use crate::report::{
     Axis, Better, Cell as TableCell, Column, Estimate, Metric, Plot, PlotKind, Point, Report, SCHEMA,
     Section, Series, Table,
 };
+use crate::text::joined;
 
 /// Returns the report, without the time and the machine.
 pub(super) fn report(plan: &RiskPlan, subject: &Subject, results: &RiskResults) -> Report {
@@ -68,13 +71,18 @@ fn summary(results: &RiskResults) -> Vec<String> {
             text.push(format!("With {name} alone, {wrong} of {injected} did such silent damage."));
         }
     }
+    let levels: BTreeSet<String> = results.cells.iter().map(|cell| cell.erl.to_string()).collect();
+    if levels.len() > 1 {
+        let levels: Vec<String> = levels.into_iter().collect();
+        text.push(format!("These are sums over the ErrorRecoveryLevels {}.", joined(&levels)));
+    }
     for cell in results.cells.iter().filter(|cell| cell.digests == Digests::Both) {
         let counts = cell.counts;
         if counts.injected > 0 {
             text.push(format!(
                 "With both digests at ErrorRecoveryLevel {}, {} of {} were repaired without the application noticing, \
-                 {} were reported to it as errors, and {} did no harm, such as a PDU that arrives twice. {} closed a \
-                 connection.",
+                 {} were reported to it as errors, and {} did no harm, such as a PDU that arrives twice. Whatever their \
+                 outcome, {} also cost a connection.",
                 cell.erl,
                 grouped(counts.recovered),
                 grouped(counts.injected),
@@ -85,9 +93,9 @@ fn summary(results: &RiskResults) -> Vec<String> {
         }
     }
     text.push(format!(
-        "False alarms: {} of {} commands without a damaged PDU seemed to have one.",
-        grouped(total.false_alarms),
-        grouped(total.controls)
+        "The control: of {} commands without a damaged PDU, {} raised an alarm.",
+        grouped(total.controls),
+        grouped(total.false_alarms)
     ));
     if total.unexplained > 0 {
         text.push(format!(
@@ -129,21 +137,22 @@ fn answer(none: Option<Counts>, both: Option<Counts>) -> Vec<String> {
 const WHAT_IS_WHAT: &str = "A PDU is a message of iSCSI, and digests are checksums (CRC32C) of its header and its data. \
      Here a relay damaged PDUs, one at a time, behind the checksums of Ethernet and TCP, as faulty memory, adapters, \
      switches and drivers do. The ErrorRecoveryLevel says what happens to an error that was detected: at 0 the session \
-     begins anew, at 1 the PDU is sent again, and at 2 a lost connection is replaced too.";
+     begins anew, at 1 the PDU is sent again, and at 2 a lost connection is replaced too. All kinds of damage are \
+     equally frequent here, unlike in a network: the shares compare digests, and are no probability of damage.";
 
 fn caveats(plan: &RiskPlan, subject: &Subject, results: &RiskResults) -> Vec<String> {
     let mut text = vec![
         "Every trial has exactly one damaged PDU. The shares are those of the damaged PDUs, not of all PDUs: how \
          often a network damages data after TCP has checked it is another question."
             .to_owned(),
-        "The corrupter damages no LUN and no operation code of a CDB, and names no block outside the range of the \
-         session, because such damage could destroy other data."
+        "The relay damages no LUN and no operation code of a CDB, and a damaged LBA is still inside the range that \
+         the test may write, because other damage could destroy other data."
             .to_owned(),
-        "A truncation replaces the end of the data with zeros and leaves the length of the PDU as it is.".to_owned(),
+        "The fault truncate overwrites the end of the data with zeros: the PDU keeps its length.".to_owned(),
         format!(
-            "A command without a response within {} ms counts as reported. With header digests at \
-             ErrorRecoveryLevel 1 and 2 it gets 5 s more, since a target may take seconds to request again what it \
-             discarded. An application may wait longer.",
+            "A command counts as reported when it has no response after {} ms. With header digests at \
+             ErrorRecoveryLevel 1 and 2 the limit is 5 s longer, since a target may take seconds to request again what \
+             it discarded. An application may wait longer.",
             plan.timeout_ms
         ),
         "The initiator is that of targe, which repeats reads and writes in a new session if theirs is lost. An \
@@ -158,7 +167,9 @@ fn caveats(plan: &RiskPlan, subject: &Subject, results: &RiskResults) -> Vec<Str
     }
     if matches!(subject, Subject::Child { .. }) {
         text.push(
-            "The target is targe itself, on the same machine. Give a URL to test another one.".to_owned(),
+            "Both ends are targe, which is an iSCSI target and initiator, on one machine. Test another target by its \
+             URL: targe lab risk iscsi://HOST/NAME/LUN."
+                .to_owned(),
         );
     }
     for cell in &results.cells {
@@ -187,7 +198,10 @@ fn matrix(results: &RiskResults) -> Section {
         title: "What became of damaged PDUs".to_owned(),
         text: vec![
             "Detected means that an end reacted: a digest error in the initiator's counters, a Reject, a SNACK, a \
-             repetition or a closed connection on the wire, or a command that failed. Silent means none of these."
+             repetition or a closed connection on the wire, or a command that failed. Without digests an end notices \
+             only damage that makes a PDU nonsensical. Silent means that no end reacted. Digests cannot detect a PDU \
+             that arrives twice, which is silent and harmless. Unexplained blocks are those that the last check of the \
+             whole range found wrong without a fault that explains it."
                 .to_owned(),
         ],
         tables: vec![Table {
@@ -376,7 +390,7 @@ mod tests {
                 "With both digests, none of 5 000 did."
             ]
         );
-        let alarms = "False alarms: 0 of 70 commands without a damaged PDU seemed to have one.";
+        let alarms = "The control: of 70 commands without a damaged PDU, 0 raised an alarm.";
         assert_eq!(report.summary.last().unwrap(), alarms);
         for table in report.sections.iter().flat_map(|section| &section.tables) {
             assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);

@@ -250,9 +250,10 @@ impl TestPath {
         let sample = Sample::of(&Counted {
             bytes: report.bytes_moved,
             seconds: report.seconds,
-            commands: total.count,
+            // The latency of the parts of a block is not that of the block.
+            commands: if load.block_bytes == cell.block { total.count } else { 0 },
             latency: &total.latency,
-            bytes_in_all: to_f64(report.commands) * f64::from(cell.block),
+            bytes_in_all: to_f64(report.commands) * f64::from(load.block_bytes),
             spent: self.spent(true)?.since(before),
         });
         let sample = sample.ok_or_else(nothing_ended)?;
@@ -266,8 +267,9 @@ impl TestPath {
         protection: Protection,
         seed: u64,
     ) -> Result<BenchPlan, LabError> {
-        let depth = usize::try_from(cell.depth).unwrap_or(1);
-        let mut load = client_load::load(vec![self.job(protection, depth)?], cell.block, depth);
+        let most = u64::from(self.geometry.transfer_max) * u64::from(self.geometry.block_size().bytes());
+        let (bytes, depth) = split(cell, most);
+        let mut load = client_load::load(vec![self.job(protection, depth)?], bytes, depth);
         load.random = false;
         load.read_percent = if cell.access == Access::Read { 100 } else { 0 };
         (load.warmup, load.time) = durations(plan, cell);
@@ -403,14 +405,32 @@ pub(super) fn durations(plan: &SecurityPlan, cell: &Cell) -> (Duration, Duration
     (seconds(plan.warmup.max(WARMUP_FILLS * filled)), seconds(plan.seconds.max(MEASURED_FILLS * filled)))
 }
 
+/// Returns the bytes of a command and how many commands are under way, if one command moves at most `most`
+/// bytes: as hosts do, a longer block is split into commands that are under way together.
+fn split(cell: &Cell, most: u64) -> (u32, usize) {
+    let bytes = u32::try_from(most).map_or(cell.block, |most| cell.block.min(most));
+    let depth = cell.depth * cell.block.div_ceil(bytes.max(1));
+    (bytes, usize::try_from(depth).unwrap_or(1))
+}
+
 #[cfg(test)]
 mod tests {
     use iscsi::aead::AeadDigest;
 
     use super::*;
+    use crate::plan::Link;
 
     fn files() -> LoginFiles {
         LoginFiles::in_directory(Path::new("/tmp/a directory"))
+    }
+
+    #[test]
+    fn blocks_beyond_the_longest_command_are_split() {
+        let cell =
+            |block, depth| Cell { link: Link::Unshaped, mtu: 1500, access: Access::Read, block, depth };
+        assert_eq!(split(&cell(4 << 20, 2), 1 << 20), (1 << 20, 8));
+        assert_eq!(split(&cell(1 << 20, 8), 1 << 20), (1 << 20, 8));
+        assert_eq!(split(&cell(4 << 20, 2), u64::MAX), (4 << 20, 2));
     }
 
     #[test]

@@ -73,8 +73,9 @@ fn sections(run: &Run<'_>, list: &[Comparison], costs: &[DigestCost]) -> Vec<Sec
 const TARGETS: &str = "Every target serves a disk of its own of 256 MiB, written full before the start. All of them \
      run at the same time; only the one that is measured has load.";
 const THROUGHPUT: &str = "One session with one connection, without digests where none are named. The changes are the mean ratios, over the \
-     rounds, of the rate of commands of targe to that of the other target: positive numbers mean that targe is faster. \
-     A change is called significant if it is so after Holm's correction for the number of comparisons, at 5 %.";
+     rounds, of the rate of commands of targe to that of the other target, less one: positive numbers mean that targe is \
+     faster. Ranges are 95 % confidence intervals. A change is called significant if chance gives none of so many \
+     comparisons such a change with a probability of 95 % (Holm's correction).";
 const LATENCY: &str =
     "The latency of a command, from its submission to the arrival of its status, at the initiator.";
 const PROCESSOR_TIME: &str = "User and system time of all threads and processes of the target for each command, login \
@@ -148,7 +149,8 @@ pub(super) fn caveats(plan: &TargetsPlan, measured: &Measured, load: Option<f64>
 
 const SHARED: &str = "The client and the targets ran on this machine and shared its processors and its memory. The \
      network is a pair of virtual Ethernet interfaces (veth) without an adapter, a switch or interrupts: that favours \
-     whatever saves processor time, and hides what a slower network or disk would level.";
+     whatever saves processor time. With a slower network or disk, targets differ less. The targets run with the \
+     settings that the section Targets tells and are not tuned otherwise.";
 
 /// Returns the workloads with which some target brought the client to its limit.
 fn limited_by_client(measured: &Measured) -> Vec<String> {

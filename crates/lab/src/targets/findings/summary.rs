@@ -56,6 +56,9 @@ fn answer(measured: &Measured, list: &[Comparison]) -> String {
         0 => String::new(),
         open => format!(" With {open}, the difference to the fastest other target may be chance."),
     };
+    if fastest == workloads.len() {
+        return format!("Of {names}, targe is the fastest with all of {all}.");
+    }
     format!(
         "Of {names}, targe is the fastest with {fastest} of {all}, and another target is faster with {slower}.{open}"
     )
@@ -90,7 +93,8 @@ fn overall(measured: &Measured, list: &[Comparison]) -> Vec<String> {
     let sentence = |target: &TargetSamples| {
         let (mean, least, most, count) = ratios(list, target.title())?;
         Some(format!(
-            "targe runs {} times as many commands per second as {} (geometric mean of {}; {} to {} times).",
+            "targe runs {} times as many commands per second as {} (geometric mean of {}; the least is {} times, and the \
+             most {} times).",
             Short(mean),
             target.title(),
             counted(count, "workload"),
@@ -134,7 +138,13 @@ fn conformance(measured: &Measured) -> Option<String> {
     };
     let scores: Vec<String> = measured.targets.iter().filter_map(score).collect();
     (!scores.is_empty())
-        .then(|| format!("Tests of the iSCSI standards passed, of those that apply: {}.", joined(&scores)))
+        .then(|| {
+            format!(
+                "Tests of the iSCSI standards (targe conform) passed, without those for what a target does not offer: \
+                 {}.",
+                joined(&scores)
+            )
+        })
 }
 
 fn failure(target: &TargetSamples) -> Option<String> {

@@ -129,6 +129,7 @@ fn to_initiator(first: u8, rest: &[u8]) {
             InitiatorLoginStep::Send(next) => assert!(!(next.transit && next.cont)),
             // No target without the record sends an answer that the slow step accepts.
             InitiatorLoginStep::Stretch => break,
+            InitiatorLoginStep::Relay => panic!("this login relays no keys"),
             InitiatorLoginStep::Complete(done) => {
                 assert!(!done.peer_authenticated, "a target proved itself without the secret");
                 assert!(

@@ -143,7 +143,7 @@ fn neighbour(place: &Endpoint, interfaces: &[String], found: DiscoveredTarget) -
     Ok(FoundTarget { found, interface, units })
 }
 
-fn entropy() -> io::Result<[u8; 32]> {
+pub(crate) fn entropy() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     let got = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()))?;
     if got == bytes.len() { Ok(bytes) } else { Err(io::Error::other("the system has no random bytes")) }

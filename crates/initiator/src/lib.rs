@@ -9,6 +9,7 @@
 //! * [`discover`] lists the targets of a portal, and those of an Ethernet network.
 //! * [`driver`] runs sessions in an event loop of yours.
 //! * [`endpoint`] has the parts of a [`Url`].
+//! * [`proxy`] carries the connections of other initiators on this host to a target, encrypted.
 //! * [`unstable`] has the crates behind all this, whose types few programs need.
 //!
 //! Sizes and offsets are bytes unless a type says otherwise; times are [`std::time::Duration`].
@@ -31,6 +32,7 @@ mod identity;
 mod login;
 mod open;
 mod protocol;
+pub mod proxy;
 mod retry;
 mod session_error;
 mod sessions;

@@ -23,6 +23,7 @@ pub mod opaque;
 pub mod pdu;
 mod pdu_codec;
 mod pdu_writer;
+pub mod proxy;
 pub mod recovery;
 pub mod serial;
 pub mod target;

@@ -14,7 +14,7 @@ pub mod target;
 pub mod transcript;
 
 #[cfg(test)]
-mod test_site;
+pub(crate) mod test_site;
 
 use alloc::string::String;
 use alloc::vec::Vec;

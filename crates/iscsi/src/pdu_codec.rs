@@ -1,6 +1,8 @@
 //! How a connection reads and writes its PDUs in full feature phase. Both roles derive it from what the login
 //! negotiated.
 
+pub(crate) mod login_pdus;
+
 use alloc::boxed::Box;
 
 use base::buffer::Pool;

@@ -14,12 +14,15 @@ mod histogram;
 mod pace;
 mod worker;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use base::units::Lba;
 use drivers::config::Config;
 use initiator::Geometry;
 use scsi::lun::Lun;
+use store::encrypt::shared_volume::VolumeCipher;
 
 pub use histogram::Histogram;
 
@@ -72,6 +75,27 @@ pub struct Job {
     /// How long a command may go without a response, if not the default of the initiator library; zero means
     /// no limit.
     pub command_timeout: Option<Duration>,
+    /// The cipher of a LUKS2 image on the unit. The load then uses the data of the image, and encrypts and
+    /// decrypts it here.
+    pub cipher: Option<Arc<VolumeCipher>>,
+}
+
+impl Job {
+    /// Returns where the bytes begin that the load uses.
+    fn offset(&self) -> u64 {
+        self.cipher.as_ref().map_or(0, |cipher| cipher.offset())
+    }
+
+    /// Returns the offset of a block on the unit, in bytes.
+    const fn offset_of(&self, block: Lba) -> u64 {
+        block.0 << self.geometry.block_size().shift()
+    }
+
+    /// Returns how many bytes there are for the load.
+    fn bytes(&self) -> u64 {
+        let bytes = self.geometry.bytes();
+        self.cipher.as_ref().map_or(bytes, |cipher| cipher.data_len(bytes))
+    }
 }
 
 /// The result of a benchmark.
@@ -182,8 +206,17 @@ impl BenchPlan {
     fn check(&self) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Plan(text));
         let (from, to) = self.range;
-        for Job { geometry, name, .. } in &self.jobs {
+        for job in &self.jobs {
+            let Job { geometry, name, cipher, .. } = job;
             let block = geometry.block_size().bytes();
+            if let Some(sector) = cipher.as_ref().map(|cipher| cipher.sector_len())
+                && !self.block_bytes.is_multiple_of(sector)
+            {
+                return wrong(format!(
+                    "the LUKS2 image on {name} has sectors of {sector} bytes; {} bytes per command is not a multiple",
+                    self.block_bytes
+                ));
+            }
             if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(block) {
                 return wrong(format!(
                     "{name} has blocks of {block} bytes; {} bytes per command is not a multiple",
@@ -197,19 +230,20 @@ impl BenchPlan {
                     self.block_bytes
                 ));
             }
-            let end = to.min(geometry.bytes());
-            if !from.is_multiple_of(block.into()) || end.saturating_sub(from) < self.block_bytes.into() {
+            let end = to.min(job.bytes());
+            let start = cipher.as_ref().map_or(block, |cipher| cipher.sector_len().max(block));
+            if !from.is_multiple_of(start.into()) || end.saturating_sub(from) < self.block_bytes.into() {
                 return wrong(format!(
                     "{name} has {} bytes; the range from {from} on holds no whole command of {}, or does not start at \
                      a block boundary",
-                    geometry.bytes(),
+                    job.bytes(),
                     self.block_bytes
                 ));
             }
-            if to > geometry.bytes() && to != u64::MAX {
+            if to > job.bytes() && to != u64::MAX {
                 return wrong(format!(
                     "{name} has {} bytes; the range ends beyond that, at {to}",
-                    geometry.bytes()
+                    job.bytes()
                 ));
             }
         }

@@ -32,6 +32,7 @@ pub(crate) fn job(url: &Url, geometry: &Geometry, depth: usize) -> Result<Job, L
         geometry: geometry.clone(),
         name: url.to_string(),
         command_timeout: url.endpoint.options.command_timeout,
+        cipher: None,
     })
 }
 

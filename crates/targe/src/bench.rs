@@ -1,5 +1,6 @@
 //! `targe bench`: generates load and shows the results.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,11 +11,13 @@ use initiator::endpoint::Scheme;
 use lab::bench::{BenchError, BenchPlan, BenchReport, DirectionStats, Histogram, Job, run as run_load};
 use scsi::lun::Lun;
 use serde_json::{Value, json};
+use store::encrypt::shared_volume::VolumeCipher;
+use store::shared::SharedStore;
 
 use crate::cli::BenchArgs;
 use crate::progress::{amount, to_f64};
 use crate::tables::Table;
-use crate::{Failure, confirm, connect, print, signals};
+use crate::{Failure, confirm, connect, luks, print, signals};
 
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let urls: Vec<_> = args.url.iter().map(|text| connect::url(text)).collect::<Result<_, _>>()?;
@@ -40,6 +43,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         if args.rw < 100 && geometry.write_protected {
             return Err(Failure::Failed(format!("{url}: the unit is write protected")));
         }
+        let medium: Arc<dyn SharedStore> = Arc::new(disk.clone());
+        let volume = args.luks.as_deref().map(|key_file| luks::volume(&medium, key_file, &url.to_string()));
+        let cipher = volume.transpose()?.map(|volume| Arc::new(VolumeCipher::new(&volume)));
+        drop(medium);
         // The session that read the geometry is logged out before the load begins.
         let gone = disk.session().log_out();
         drop(disk);
@@ -55,7 +62,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
             let lun = Lun::from_number(url.lun).unwrap_or(Lun(0));
             let command_timeout = url.endpoint.options.command_timeout;
             let name = url.to_string();
-            jobs.push(Job { session, lun, geometry: geometry.clone(), name, command_timeout });
+            let (geometry, cipher) = (geometry.clone(), cipher.clone());
+            jobs.push(Job { session, lun, geometry, name, command_timeout, cipher });
         }
     }
     drop(client);
@@ -119,6 +127,7 @@ fn as_json(plan: &BenchPlan, report: &BenchReport) -> Value {
         all.insert("connections".to_owned(), json!(report.connections));
         all.insert("connections_lost".to_owned(), json!(report.connections_lost));
         all.insert("threads".to_owned(), json!(plan.threads));
+        all.insert("luks".to_owned(), json!(plan.jobs.iter().any(|job| job.cipher.is_some())));
         all.insert("reactor".to_owned(), json!(report.engine));
         all.insert("read_percent".to_owned(), json!(plan.read_percent));
         all.insert("random".to_owned(), json!(plan.random));

@@ -240,6 +240,10 @@ pub(crate) struct BenchArgs {
     /// last
     #[arg(long, value_name = "N", conflicts_with_all = ["time", "warmup"], value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
+    /// Decrypt the LUKS2 image on each LUN with the secret in this file, and load its data; the target never
+    /// sees plain data
+    #[arg(long, value_name = "KEY_FILE")]
+    pub(crate) luks: Option<PathBuf>,
     /// Use this part of each LUN only: LENGTH, or OFFSET,LENGTH
     #[arg(long, value_name = "RANGE", value_parser = range)]
     pub(crate) range: Option<(u64, u64)>,

@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use clap::{Args, Subcommand};
 use store::api::{self, Durability, Fault, OpAction, OpOutput};
 use store::encrypt::DataUnit;
+use store::encrypt::Volume;
 use store::encrypt::shared_volume::SharedVolume;
 use store::luks2::{Error, Header, MediumIo};
 use store::shared::SharedStore;
@@ -95,9 +96,15 @@ pub(crate) fn decrypted(
     name: &str,
 ) -> Result<Arc<dyn SharedStore>, Failure> {
     let Some(key_file) = key_file else { return Ok(disk) };
+    let volume = volume(&disk, key_file, name)?;
+    Ok(Arc::new(SharedVolume::new(disk, &volume)))
+}
+
+/// Opens the LUKS2 image on `disk`. `name` is for messages.
+pub(crate) fn volume(disk: &Arc<dyn SharedStore>, key_file: &Path, name: &str) -> Result<Volume, Failure> {
     let secret = daemon::luks::secret_of(key_file).map_err(Failure::Misused)?;
     let capabilities = disk.capabilities();
-    let mut io = SharedIo { block_len: u64::from(capabilities.logical_block_len), disk };
+    let mut io = SharedIo { block_len: u64::from(capabilities.logical_block_len), disk: Arc::clone(disk) };
     let described = |why| match why {
         Error::Luks(why) => Failure::Failed(format!("{name}: {why}")),
         Error::Io(api::Failure { fault, .. }) => {
@@ -116,7 +123,7 @@ pub(crate) fn decrypted(
         let why = format!("{name}: the sectors of the LUKS2 image are no whole blocks of {block_len} bytes");
         return Err(Failure::Failed(why));
     }
-    Ok(Arc::new(SharedVolume::new(io.disk, &volume)))
+    Ok(volume)
 }
 
 /// Accesses a shared medium in order.

@@ -4,37 +4,37 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::CONNECTIONS_MAX;
+use crate::places::{Places, Share};
 
 /// How long no connection is accepted when the system has no descriptor or memory left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// Serves a connection until its end, or says why its thread could not be started.
-pub(crate) type Serve = dyn Fn(io::Result<TcpStream>, SocketAddr) + Send + Sync;
+/// Serves a connection until its end, or says why it has no thread: the system has no memory for one, or
+/// there are too many connections. An error comes from the thread that accepts, which must not wait.
+pub type Serve = dyn Fn(io::Result<TcpStream>, SocketAddr) + Send + Sync;
 
 /// A listening socket and its thread. Dropping it closes the socket; connections stay.
 #[derive(Debug)]
-pub(crate) struct Acceptor {
+pub struct Acceptor {
     /// Closing it ends the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Acceptor {
-    /// Accepts connections on `listener`.
+    /// Accepts connections on `listener`. One address may hold its `share` of the connections.
     ///
     /// # Errors
     /// The system has no descriptor or no memory left for the thread.
-    pub(crate) fn start(listener: TcpListener, serve: Arc<Serve>) -> io::Result<Self> {
+    pub fn start(listener: TcpListener, share: Share, serve: Arc<Serve>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let (stop, stopped) = UnixStream::pair()?;
-        let work = Work { listener, stopped, serve, open: Arc::default() };
+        let work = Work { listener, stopped, serve, share, places: Places::default() };
         let thread = std::thread::Builder::new().name("tls-accept".to_owned()).spawn(move || work.run())?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
@@ -54,8 +54,8 @@ struct Work {
     listener: TcpListener,
     stopped: UnixStream,
     serve: Arc<Serve>,
-    /// How many connections are open.
-    open: Arc<AtomicUsize>,
+    share: Share,
+    places: Places,
 }
 
 impl Work {
@@ -81,8 +81,10 @@ impl Work {
 
     /// Starts the thread of a connection, or closes the connection where there are too many.
     fn admit(&self, network: TcpStream, peer: SocketAddr) {
-        let place = Place::take(&self.open);
-        let Some(place) = place else { return };
+        let place = match self.places.take(peer.ip(), self.share) {
+            Ok(place) => place,
+            Err(why) => return (self.serve)(Err(io::Error::other(why)), peer),
+        };
         let serve = Arc::clone(&self.serve);
         let work = move || {
             // It is given back at the end of the thread.
@@ -99,24 +101,4 @@ impl Work {
 fn is_harmless(error: &io::Error) -> bool {
     use ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
-}
-
-/// A place among the connections. Dropping it gives it back.
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
-        // Only the thread that accepts adds connections, so that the count cannot exceed the bound.
-        if open.load(Ordering::Acquire) >= CONNECTIONS_MAX {
-            return None;
-        }
-        open.fetch_add(1, Ordering::AcqRel);
-        Some(Self(Arc::clone(open)))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
 }

@@ -9,7 +9,7 @@ use rustls::ServerConnection;
 
 use crate::acceptor::Acceptor;
 use crate::relay::Relay;
-use crate::{ServerSettings, TlsError};
+use crate::{ServerSettings, Share, TlsError};
 
 /// A connection whose handshake is complete.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Portal {
                 Err(why) => deliver(Err(Refused { peer, why })),
             }
         };
-        Ok(Self { settings, _acceptor: Acceptor::start(listener, Arc::new(serve))? })
+        Ok(Self { settings, _acceptor: Acceptor::start(listener, Share::OF_PORTAL, Arc::new(serve))? })
     }
 
     /// Uses other settings for the connections that follow.

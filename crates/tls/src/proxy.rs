@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::acceptor::Acceptor;
 use crate::client::connect_relay;
-use crate::{ClientSettings, Refused, TlsError};
+use crate::{ClientSettings, Refused, Share, TlsError};
 
 /// Where a proxy carries connections.
 #[derive(Clone, Debug)]
@@ -46,7 +46,8 @@ impl Proxy {
                 refused(Refused { peer, why });
             }
         };
-        Ok(Self { _acceptor: Acceptor::start(listener, Arc::new(serve))? })
+        // All initiators have addresses of this host.
+        Ok(Self { _acceptor: Acceptor::start(listener, Share::ALL, Arc::new(serve))? })
     }
 }
 

@@ -11,46 +11,26 @@ from collections import Counter
 import pytest
 import servers
 from aead_relay import OPCODES, AttackedRelay
+from passwords import RUN_MAX_S, WithPasswords, secret_file
 
 # Far into a sparse disk: an address whose bytes nothing else on the wire has by chance.
 LBA = 0x0a0b0c0d
 SIZE = (LBA << 9) + (1 << 30)
 WRITTEN = 4 * servers.MIB
 TEXT = b"the salaries of everybody in the company. "
-RUN_MAX_S = 90
-
-
-class WithPasswords(servers.Targe):
-    """Initiators log in with a password of the record file, and all sessions need the protection `requires`."""
-
-    requires = None
-
-    def passwords(self):
-        return os.path.join(self.folder, "users")
-
-    def config_lines(self):
-        yield from super().config_lines()
-        yield from ("[target.auth]", f'password_file = "{self.passwords()}"')
-        if self.requires:
-            yield from ("[target.session]", f'protection = "{self.requires}"')
 
 
 def server_with(tmp_path, least="encrypt", requires=None, size=SIZE):
     lun = servers.Lun(size=size, claims=(("protection", least),))
     server = WithPasswords(tmp_path / "server", servers.Export(luns=(lun,), level=2))
     server.requires = requires
-    os.makedirs(server.folder, exist_ok=True)
-    made = targe("passwd", server.passwords(), "--user", "alice", "--memory", "1M", "--passes", "1", given=b"correct horse\n")
-    assert made.returncode == 0, made.stderr
+    server.make_record()
     return server
 
 
 @pytest.fixture
 def password(tmp_path):
-    path = tmp_path / "password"
-    path.write_text("correct horse\n")
-    path.chmod(0o600)
-    return path
+    return secret_file(tmp_path / "password")
 
 
 def targe(*arguments, given=b""):
@@ -171,9 +151,7 @@ def test_an_attacker_who_strips_the_offer_ends_the_login(tmp_path, password):
 
 def test_an_initiator_that_lacks_the_password_or_the_protection_sees_nothing(tmp_path, password):
     server = server_with(tmp_path, requires="encrypt")
-    wrong = tmp_path / "wrong"
-    wrong.write_text("incorrect horse\n")
-    wrong.chmod(0o600)
+    wrong = secret_file(tmp_path / "wrong", "incorrect horse")
     with server:
         for url in (url_of(server, server.port, wrong, timeout=0), url_of(server, server.port, password, user="mallory", timeout=0)):
             refused = targe("info", url)

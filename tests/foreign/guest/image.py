@@ -24,14 +24,18 @@ KERNELS = os.path.join(FOLDER, "kernels.json")
 # What the guest can do beyond busybox. Their shared libraries come along.
 PROGRAMS = [
     "/usr/sbin/iscsid", "/usr/sbin/iscsiadm", "/usr/sbin/mke2fs", "/usr/sbin/e2fsck", "/usr/sbin/fstrim",
-    "/usr/bin/sg_persist", "/usr/bin/sg_inq", "/usr/bin/sg_readcap", "/usr/bin/sg_luns",
+    "/usr/bin/sg_persist", "/usr/bin/sg_inq", "/usr/bin/sg_readcap", "/usr/bin/sg_luns", "/usr/sbin/cryptsetup",
 ]
+# What ending a thread needs, which no program names: cryptsetup derives keys with threads.
+THREADS = "/lib/x86_64-linux-gnu/libgcc_s.so.1"
 # What the guest with ublk can do.
 UBLK_PROGRAMS = [
     "/usr/sbin/mke2fs", "/usr/sbin/e2fsck", "/usr/sbin/fstrim", "/usr/sbin/blkdiscard", "/usr/bin/fio", "/usr/bin/setpriv",
 ]
 # Modules of the kernel package; what they depend on comes along.
 MODULES = ["virtio_pci", "virtio_net", "iscsi_tcp", "sd_mod", "ext4", "crc32c_generic", "crc32c_intel"]
+# LUKS2 images.
+MODULES += ["dm_crypt", "xts", "aesni_intel", "algif_skcipher"]
 # The kernel's own target.
 MODULES += ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
@@ -57,6 +61,7 @@ def prepare(out):
         initramfs = os.path.join(out, "initramfs.gz")
         tree = os.path.join(out, "root")
         build(tree, root, PROGRAMS, MODULES)
+        copy_into(tree, THREADS)
         add_open_iscsi(tree)
         pack(tree, lambda path: gzip.open(path, "wb", compresslevel=1), initramfs)
         return kernel_of(root), initramfs

@@ -32,10 +32,10 @@ class Initiator:
                         "for i in $(seq 100); do iscsiadm -m session; [ $? = 21 ] && break; sleep 0.1; done"):
             guest.run(command)
 
-    def use_port(self, port):
-        """From now on logs in at this port of the host's loopback interface."""
+    def use_port(self, port, iqn=None):
+        """From now on logs in at this port of the host's loopback interface, to the server's target or another one."""
         self.portal = f"{HOST}:{port}"
-        self.record = f"iscsiadm -m node -T {self.server.iqn} -p {self.portal}"
+        self.record = f"iscsiadm -m node -T {iqn or self.server.iqn} -p {self.portal}"
 
     def discover(self):
         return self.guest.run(f"iscsiadm -m discovery -t sendtargets -p {self.portal}")

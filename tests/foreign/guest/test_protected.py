@@ -1,8 +1,11 @@
-"""The Linux kernel's initiator in a QEMU guest uses a LUN that requires encryption, through `targe proxy` on the host.
+"""The Linux kernel's initiator in a QEMU guest uses LUNs that require encryption, through `targe proxy` on the host.
 
-The target has a portal with TLS and one without. The guest reaches both on the host's loopback interface, and the proxy as well.
+The target has a portal with TLS and one without, and through the latter another target, whose sessions need the password login. The guest
+reaches them on the host's loopback interface, and the proxies as well: one that carries TLS, and one that logs in with the password.
 """
 
+import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +17,8 @@ import pytest
 
 import servers
 from configured import tls
+from configured.passwords import USER, WithPasswords, secret_file
+from configured.proxying import Proxy
 from guest import image
 from guest.file_systems import make_file_system, outlives
 from guest.initiator import Initiator
@@ -26,19 +31,44 @@ from verdicts import expect
 PROTECTED, PLAIN = range(2)
 EXPORT = servers.Export(luns=(Lun(size=64 * MIB, claims=(("protection", "encrypt"),)), Lun(size=16 * MIB)))
 FILE_MIB = 8
+LUKS_HEADER, LUKS_DATA = 16 * MIB, FILE_MIB * MIB
 TEXT = "the salaries of everybody in the company"
 RUN_MAX_S = 60
 # Both are emulated: the guest's boot, and what it does.
 pytestmark = pytest.mark.timeout(900)
 
 
-class TwoPortals(servers.Targe):
-    """With one more portal, which accepts TLS only."""
+class TwoPortals(WithPasswords):
+    """With one more portal, which accepts TLS only, and one more target, which accepts password logins only."""
 
     identity = tls_port = None
 
+    @property
+    def password_iqn(self):
+        return f"{self.iqn}:password"
+
+    def luks_image(self):
+        return os.path.join(self.folder, "luks.img")
+
+    def luks_secret(self):
+        return os.path.join(self.folder, "luks.secret")
+
+    def make_luks_image(self):
+        """A LUKS2 image, which LUN 1 of the other target is, undecrypted."""
+        for path, content in ((self.luks_secret(), os.urandom(32)), (self.luks_image(), b"")):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+            with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+                file.write(content)
+        os.truncate(self.luks_image(), LUKS_HEADER + LUKS_DATA)
+        made = targe("luks", "format", "--key-file", self.luks_secret(), self.luks_image())
+        expect(made.returncode == 0, made.stderr)
+
     def config_lines(self):
-        yield from super().config_lines()
+        yield from servers.Targe.config_lines(self)
+        yield from ("[[target]]", f'name = "{self.password_iqn}"', "[target.auth]", f'password_file = "{self.passwords()}"',
+                    "[target.session]", 'protection = "encrypt"', "[[target.lun]]", 'type = "ram"', 'size = "16M"',
+                    "[[target.lun]]", 'type = "file"', f'path = "{self.luks_image()}"')
         certificate, key = self.identity
         yield from ("[[portal]]", 'name = "secure"', f'listen = "127.0.0.1:{self.tls_port}"', f'tls_certificate = "{certificate}"',
                     f'tls_key = "{key}"')
@@ -57,40 +87,11 @@ class Recorder(Relay):
             self.sent += data
 
 
-class Proxy:
-    """`targe proxy` on 127.0.0.1, on the same port after each start."""
-
-    def __init__(self, portal):
-        self.portal, self.port, self.process = portal, servers.free_port(), None
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self.kill()
-
-    def start(self):
-        self.process = subprocess.Popen([servers.Targe.binary, "proxy", self.portal, "--listen", f"127.0.0.1:{self.port}"],
-                                        stderr=subprocess.PIPE, text=True, preexec_fn=servers.die_with_parent)
-        banner = self.process.stderr.readline()
-        expect(banner.startswith("listening on"), f"the proxy says {banner}")
-
-    def kill(self):
-        self.process.kill()
-        self.process.communicate()
-
-    def stop(self):
-        """Asks it to end. Returns its exit code and what it said."""
-        self.process.terminate()
-        _, said = self.process.communicate(timeout=RUN_MAX_S)
-        return self.process.returncode, said
-
-
 class Rig:
-    def __init__(self, initiator, authority, recorders, proxy):
+    def __init__(self, initiator, authority, recorders, proxies, password):
+        self.password = password
         self.initiator, self.guest, self.server = initiator, initiator.guest, initiator.server
-        self.authority, self.proxy = authority, proxy
+        self.authority, (self.proxy, self.password_proxy) = authority, proxies
         # What passes in front of the portal without TLS, and what passes between the proxy and the portal with TLS.
         self.plain, self.secure = recorders
 
@@ -105,10 +106,15 @@ def rig(request, server_name, tmp_path_factory):
     authority = tls.Authority(tmp_path_factory.mktemp("authority"))
     server = TwoPortals(folder, EXPORT)
     server.identity, server.tls_port = authority.sign("target", "DNS:localhost,IP:127.0.0.1"), servers.free_port()
+    server.make_record()
+    server.make_luks_image()
+    password = secret_file(tmp_path_factory.mktemp("password") / "password")
     kernel, initramfs = image.prepare(out)
     with serving(request, "protected", server), Recorder(server.port) as plain, Recorder(server.tls_port) as secure:
-        with Proxy(f"iscsi://127.0.0.1:{secure.port}?tls_ca={authority.certificate}") as proxy, Guest(kernel, initramfs, folder) as guest:
-            yield Rig(Initiator(guest, server), authority, (plain, secure), proxy)
+        with (Proxy(f"iscsi://127.0.0.1:{secure.port}?tls_ca={authority.certificate}") as proxy,
+              Proxy(f"iscsi://{USER}@127.0.0.1:{plain.port}?auth=opaque&password_file={password}") as password_proxy,
+              Guest(kernel, initramfs, folder) as guest):
+            yield Rig(Initiator(guest, server), authority, (plain, secure), (proxy, password_proxy), password)
 
 
 def targe(*arguments):
@@ -207,7 +213,78 @@ def test_resumes_after_the_proxy_was_killed_and_nothing_synced_is_lost(rig):
         outlives(rig.guest, disk, interrupt, times=1)
 
 
-def test_proxy_ends_as_it_should(rig):
+def test_carries_data_through_the_proxy_with_a_password(rig):
+    initiator, guest, proxy, sent = rig.initiator, rig.guest, rig.password_proxy, rig.plain.sent
+    initiator.use_port(proxy.port, rig.server.password_iqn)
+    make_text(guest)
+    before = len(sent)
+    with initiator.logged_in() as disk:
+        agreed = initiator.negotiated()
+        expect((agreed["HeaderDigest"], agreed["DataDigest"]) == ("CRC32C", "CRC32C"), f"agreed on {agreed}")
+        (session,) = json.loads(rig.server.admin("sessions"))["sessions"]
+        expect(session["protection"] == "encrypt" and "Y-org.targe." in session["protection_by"], f"the target says {session}")
+        guest.run(f"dd if=/tmp/text of={disk} bs=1M oflag=direct 2>&1")
+        guest.run(f"dd if={disk} bs=1M count={FILE_MIB} iflag=direct 2> /dev/null | cmp - /tmp/text")
+        # The connection is closed under a load; the initiator logs in again.
+        proxy.kill()
+        proxy.start()
+        guest.run(f"dd if=/tmp/text of={disk} bs=1M oflag=direct 2>&1")
+        guest.run(f"dd if={disk} bs=1M count={FILE_MIB} iflag=direct 2> /dev/null | cmp - /tmp/text; rm /tmp/text")
+    expect(len(sent) - before > 2 * FILE_MIB * MIB, f"{len(sent) - before} bytes went to the portal")
+    expect(TEXT.encode() not in sent[before:], "the proxy sends data in the clear")
+
+
+@contextlib.contextmanager
+def attached(rig, folder):
+    """The data of the LUKS2 image as an NBD export: decrypted by targe on this host, which uses the LUN as the guest does, by iSCSI."""
+    url = (f"iscsi://{USER}@127.0.0.1:{rig.plain.port}/{rig.server.password_iqn}/1?auth=opaque&protection=encrypt"
+           f"&password_file={rig.password}")
+    process = subprocess.Popen([servers.Targe.binary, "attach", url, "--luks", rig.server.luks_secret(), "--nbd", str(folder / "nbd")],
+                               stdout=subprocess.PIPE, text=True, preexec_fn=servers.die_with_parent)
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        expect(process.wait(RUN_MAX_S) == 0, "targe attach fails")
+
+
+def copied(*arguments):
+    done = subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "raw", *map(str, arguments)], capture_output=True, text=True, timeout=RUN_MAX_S)
+    expect(done.returncode == 0, done.stderr)
+
+
+def test_the_kernel_and_targe_read_what_the_other_one_encrypted(rig, tmp_path):
+    initiator, guest, sent = rig.initiator, rig.guest, rig.plain.sent
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_bytes(os.urandom(LUKS_DATA))
+    with attached(rig, tmp_path) as export:
+        copied("-n", ours, export)
+    initiator.use_port(rig.password_proxy.port, rig.server.password_iqn)
+    with open(rig.server.luks_secret(), "rb") as file:
+        secret = base64.b64encode(file.read()).decode()
+    with initiator.logged_in(unit=1) as disk:
+        guest.run("modprobe dm_crypt && modprobe aesni_intel && modprobe xts")
+        guest.run(f"echo {secret} | base64 -d > /tmp/secret")
+        guest.run(f"DM_DISABLE_UDEV=1 cryptsetup open --type luks2 --key-file /tmp/secret {disk} plain 2>&1")
+        table = guest.run("cryptsetup status plain 2>&1")
+        expect("aes-xts-plain64" in table and "/dev/sd" in table, table)
+        digest = guest.run("sha256sum < /dev/mapper/plain").split()[0]
+        expect(digest == hashlib.sha256(ours.read_bytes()).hexdigest(), "dm-crypt reads otherwise than targe wrote")
+        make_text(guest)
+        before = len(sent)
+        guest.run("dd if=/tmp/text of=/dev/mapper/plain bs=1M 2>&1 && sync && rm /tmp/text")
+        guest.run("DM_DISABLE_UDEV=1 cryptsetup close plain 2>&1")
+        expect(len(sent) - before > LUKS_DATA, f"{len(sent) - before} bytes went to the portal")
+    with attached(rig, tmp_path) as export:
+        copied(export, theirs)
+    wanted = (f"{TEXT}\n".encode() * (LUKS_DATA // len(TEXT)))[:LUKS_DATA]
+    expect(theirs.read_bytes() == wanted, "targe reads otherwise than dm-crypt wrote")
+    with open(rig.server.luks_image(), "rb") as file:
+        expect(TEXT.encode() not in file.read(), "the medium has the text in the clear")
+
+
+def test_proxies_end_as_they_should(rig):
     rig.initiator.clear()
-    code, said = rig.proxy.stop()
-    expect(code == 0 and not said, f"exit code {code}: {said}")
+    for proxy in (rig.proxy, rig.password_proxy):
+        code, said = proxy.stop()
+        expect(code == 0 and not said, f"exit code {code}: {said}")

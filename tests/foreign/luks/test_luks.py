@@ -3,6 +3,7 @@
 No device mapper is needed: cryptsetup checks headers and secrets by itself, and prints the volume key.
 """
 
+import json
 import os
 import random
 import re
@@ -167,6 +168,32 @@ def test_an_initiator_decrypts_what_the_target_never_sees(tmp_path, secret):
     assert text[:64] not in raw and bytes(64).replace(b"\0", b".") not in raw
     key = volume_key(disk, secret)
     assert xts(key, raw[DATA:DATA + len(text)], 0, 512, "decryptor") == text
+
+
+@pytest.mark.parametrize("sector", [512, 4096])
+def test_a_load_uses_the_data_of_an_image_and_leaves_its_header(tmp_path, secret, sector):
+    disk, block = tmp_path / "disk.img", 65536
+    disk.write_bytes(b"")
+    os.truncate(disk, DATA + SIZE)
+    run([TARGE, "luks", "format", "--key-file", secret, "--sector", str(sector), disk])
+    header = disk.read_bytes()[:DATA]
+    with serving(disk, None, 512, size=None) as url:
+        load = [TARGE, "bench", url, "--luks", secret, "--bs", str(block), "--json"]
+        wrote = json.loads(run([*load, "--rw", "write", "--write", "--count", str(SIZE // block), "--depth", "4"]))
+        assert wrote["luks"] and wrote["write"]["ios"] == SIZE // block, wrote
+        read_back = json.loads(run([*load, "--random", "--count", "64"]))
+        assert read_back["read"]["bytes_per_s"] > 0
+        wrong = key_file(tmp_path / "wrong", bytes(32))
+        for options, why in [(["--luks", str(wrong)], "the secret opens no keyslot"), (["--luks", str(secret), "--range", f"0,{SIZE + block}"], f"has {SIZE} bytes"),
+                             (["--luks", str(secret), "--range", "512,64k"], "does not start at" if sector == 4096 else "")]:
+            refusal = subprocess.run([TARGE, "bench", url, "--bs", "4k", "--time", "1", *options], capture_output=True, text=True)
+            assert (refusal.returncode != 0) == bool(why) and why in refusal.stderr, refusal.stderr
+    raw = disk.read_bytes()
+    assert raw[:DATA] == header
+    # Every command writes the same bytes, which look different at every place on the disk.
+    plain = xts(volume_key(disk, secret), raw[DATA:], 0, sector, "decryptor")
+    assert plain == plain[:block] * (SIZE // block) and len(set(plain[:block])) == 256
+    assert len({raw[DATA + at:DATA + at + sector] for at in range(0, SIZE, sector)}) == SIZE // sector
 
 
 def former(disk, secret, sector):

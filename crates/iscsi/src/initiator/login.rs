@@ -13,15 +13,15 @@ use super::contract::{
 use super::protocol_error::ProtocolError;
 use super::session::{FIRST_CMD_SN, Phase, Session};
 use crate::framing::{DataSink, ReceivedPdu};
+use crate::login::Status;
 use crate::login::initiator::{
     self as login, InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginPlan, OwnedLoginRequest,
 };
-use crate::login::{LoginResponse, Stage as LoginStage, Status, VERSION};
 use crate::name::Cid;
-use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response;
 use crate::pdu::{PduHeader, TargetSn};
-use crate::serial::{CmdSn, StatSn};
+use crate::pdu_codec::login_pdus;
+use crate::serial::StatSn;
 
 /// The most redirections of a login before it counts as failed.
 const MAX_REDIRECTS: u32 = 8;
@@ -119,30 +119,7 @@ impl Session {
     }
 
     fn send_login_request(&mut self, slot: Slot, call: OwnedLoginRequest) {
-        let request = LoginRequest {
-            transit: call.transit,
-            continues: call.cont,
-            csg: call.csg.0,
-            nsg: call.nsg.0,
-            //= rfc7143#section-11.12.4
-            //# Therefore, both Version-min and Version-max MUST be set to 0x00.
-            //= rfc7143#section-11.12.4.1
-            //# All Login Requests within the Login Phase MUST carry the same Version-max.
-            version_max: VERSION,
-            //= rfc7143#section-11.12.4.2
-            //# All Login Requests within the Login Phase MUST carry the same Version-min.
-            version_min: VERSION,
-            isid: call.isid.0,
-            //= rfc7143#section-11.12.6
-            //# All Login Requests within a Login Phase MUST carry the same TSIH.
-            tsih: call.tsih.0,
-            itt: crate::pdu::Itt(call.itt),
-            //= rfc7143#section-11.12.7
-            //# All Login Requests within the Login Phase MUST carry the same CID.
-            cid: call.cid.0,
-            cmd_sn: CmdSn(call.cmd_sn),
-            exp_stat_sn: StatSn(0),
-        };
+        let request = login_pdus::header(&call, StatSn(0));
         self.queue_control(slot, ControlPdu::Login(request), call.data);
     }
 
@@ -159,21 +136,7 @@ impl Session {
         let data = buf.filled().to_vec();
         self.pool.recycle_buf(buf);
         let pdu = pdu?;
-        let [status_class, status_detail] = pdu.status.to_be_bytes();
-        let response = LoginResponse {
-            transit: pdu.transit,
-            cont: pdu.continues,
-            csg: LoginStage(pdu.csg),
-            nsg: LoginStage(pdu.nsg),
-            version_max: pdu.version_max,
-            version_active: pdu.version_active,
-            isid: pdu.isid,
-            tsih: pdu.tsih,
-            itt: pdu.itt.0,
-            status_class,
-            status_detail,
-            data,
-        };
+        let response = login_pdus::response(&pdu, data);
         let Some(connection) = self.connection_mut(slot) else { return Err(ProtocolError::Bug) };
         connection.exp_stat_sn = pdu.sn.stat_sn.next();
         let Some(login) = connection.login.as_mut() else { return Err(ProtocolError::Bug) };
@@ -216,6 +179,8 @@ impl Session {
             //# iSCSI connection.
             InitiatorLoginStep::Send(call) => self.send_login_request(slot, call),
             InitiatorLoginStep::Stretch => {}
+            // Only the login of a proxy relays.
+            InitiatorLoginStep::Relay => return Err(ProtocolError::Bug),
             InitiatorLoginStep::Complete(done) => {
                 self.logged_in(now, slot, *done, sn.ok_or(ProtocolError::Bug)?);
             }

@@ -6,6 +6,8 @@
 
 mod error;
 mod plan;
+mod relay;
+mod request;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,11 +18,11 @@ use zeroize::Zeroizing;
 
 use super::confirmation::{BadConfirmation, Transcript};
 use super::directory::TargetAddress;
-use super::{LoginRequest, LoginResponse, MAX_LOGIN_PDUS, MAX_LOGIN_TEXTS, Stage, Status, VERSION};
+use super::{LoginResponse, MAX_LOGIN_PDUS, MAX_LOGIN_TEXTS, Stage, Status, VERSION};
 use crate::aead::RecordKeys;
 use crate::chap::exchange::{BadChap, ChapKeys, InitiatorChap};
 use crate::keys::{Key, Role};
-use crate::name::{Cid, Isid, PortalGroupTag, Tsih};
+use crate::name::{PortalGroupTag, Tsih};
 use crate::negotiate::Negotiated;
 use crate::negotiate::key_rules::{BadNegotiation, KeyRules};
 use crate::negotiate::negotiator::{LoginContext, Negotiator, answer_unknown};
@@ -30,52 +32,7 @@ use crate::text::{Collector, Pair, TextBuilder, TextSplitter, parse};
 
 pub use self::error::InitiatorLoginError;
 pub use self::plan::{AuthPlan, LoginPlan, LoginStages, Purpose};
-
-/// A Login Request that owns its text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnedLoginRequest {
-    /// T.
-    pub transit: bool,
-    /// C.
-    pub cont: bool,
-    /// The current stage.
-    pub csg: Stage,
-    /// The next stage.
-    pub nsg: Stage,
-    /// The initiator's half of the session identifier.
-    pub isid: Isid,
-    /// The target's half.
-    pub tsih: Tsih,
-    /// The task tag.
-    pub itt: u32,
-    /// The number of the connection.
-    pub cid: Cid,
-    /// The CmdSN.
-    pub cmd_sn: u32,
-    /// The text.
-    pub data: Vec<u8>,
-}
-
-impl OwnedLoginRequest {
-    /// Returns the same request in the form that the target's half takes; the connection knows `exp_stat_sn`.
-    pub fn as_request(&self, exp_stat_sn: u32) -> LoginRequest<'_> {
-        LoginRequest {
-            transit: self.transit,
-            cont: self.cont,
-            csg: self.csg,
-            nsg: self.nsg,
-            version_max: VERSION,
-            version_min: VERSION,
-            isid: self.isid.0,
-            tsih: self.tsih.0,
-            itt: self.itt,
-            cid: self.cid.0,
-            cmd_sn: self.cmd_sn,
-            exp_stat_sn,
-            data: &self.data,
-        }
-    }
-}
+pub use self::request::OwnedLoginRequest;
 
 /// The next step of the initiator's half of a login.
 #[derive(Debug)]
@@ -85,6 +42,10 @@ pub enum InitiatorLoginStep {
     /// Run the slow step that [`InitiatorLogin::poll_job`] returns where it delays no other work, and pass
     /// its result to [`InitiatorLogin::job_done`].
     Stretch,
+    /// Only with [`LoginPlan::relays_keys`]: the target waits for the next text of operational keys. The
+    /// owner takes the target's text with [`InitiatorLogin::take_relayed`], and sends the next one with
+    /// [`InitiatorLogin::relay`].
+    Relay,
     /// The login succeeded. Digests start with the next PDU in each direction.
     Complete(Box<LoggedIn>),
     /// The target moved: close the connection and log in at the new address.
@@ -139,6 +100,8 @@ pub struct InitiatorLogin {
     context: Option<[u8; 64]>,
     /// The slow step of the password login, until it is polled.
     job: Option<StretchJob>,
+    /// The keys of the target that the owner relays.
+    relayed: TextBuilder,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +160,7 @@ impl InitiatorLogin {
             transcript: Transcript::default(),
             context: None,
             job: None,
+            relayed: TextBuilder::new(),
             plan,
         }
     }
@@ -271,7 +235,11 @@ impl InitiatorLogin {
     /// Ends the login unless it goes on after this step.
     fn concluded(&mut self, step: Result<InitiatorLoginStep, InitiatorLoginError>) -> InitiatorLoginStep {
         let step = step.unwrap_or_else(InitiatorLoginStep::Drop);
-        if !matches!(step, InitiatorLoginStep::Send(_) | InitiatorLoginStep::Stretch) {
+        let goes_on = matches!(
+            step,
+            InitiatorLoginStep::Send(_) | InitiatorLoginStep::Stretch | InitiatorLoginStep::Relay
+        );
+        if !goes_on {
             self.phase = Phase::Over;
         }
         step
@@ -361,6 +329,9 @@ impl InitiatorLogin {
         response: &LoginResponse,
         text: &[u8],
     ) -> Result<InitiatorLoginStep, InitiatorLoginError> {
+        if self.plan.relays_keys && self.stage == Stage::OPERATIONAL {
+            return self.receive_relayed(response, text);
+        }
         let mut out = TextBuilder::new();
         let sorted = self.sort(text, &mut out)?;
         if self.stage == Stage::SECURITY {
@@ -421,6 +392,9 @@ impl InitiatorLogin {
                 record_keys: seed.map(|seed| seed.derive(Role::Initiator, tsih)),
             })));
         }
+        if self.plan.relays_keys {
+            return Ok(InitiatorLoginStep::Relay);
+        }
         let mut out = TextBuilder::new();
         self.negotiator.offer_all(&mut out);
         self.ready = true;
@@ -447,6 +421,7 @@ impl InitiatorLogin {
                 continue;
             };
             self.key_rules.admit(key, self.stage)?;
+            self.note_for_relay(key, &pair);
             match key {
                 Key::AuthMethod => sorted.auth_method = Some(pair.value),
                 Key::TargetPortalGroupTag => {

@@ -22,52 +22,52 @@ use crate::chap::{Algorithms, Credentials, Secret};
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
 
-pub(super) const TARGET: &str = "iqn.2026-11.com.example:disk";
-pub(super) const INITIATOR: &str = "iqn.2026-11.com.example:host";
-pub(super) const ISID: Isid = Isid([0x80, 1, 2, 3, 0, 1]);
-pub(super) const GROUP: PortalGroupTag = PortalGroupTag(7);
+pub(crate) const TARGET: &str = "iqn.2026-11.com.example:disk";
+pub(crate) const INITIATOR: &str = "iqn.2026-11.com.example:host";
+pub(crate) const ISID: Isid = Isid([0x80, 1, 2, 3, 0, 1]);
+pub(crate) const GROUP: PortalGroupTag = PortalGroupTag(7);
 
-pub(super) fn name(text: &str) -> IscsiName {
+pub(crate) fn name(text: &str) -> IscsiName {
     text.parse().unwrap()
 }
 
-pub(super) fn user() -> Credentials {
+pub(crate) fn user() -> Credentials {
     Credentials { name: "0xuser".into(), secret: Secret::new(b"twelve bytes and more").unwrap() }
 }
 
-pub(super) fn itself() -> Credentials {
+pub(crate) fn itself() -> Credentials {
     Credentials { name: "0btarget".into(), secret: Secret::new(b"another secret of ours").unwrap() }
 }
 
-pub(super) fn entropy(seed: u64) -> [u8; 32] {
+pub(crate) fn entropy(seed: u64) -> [u8; 32] {
     let mut entropy = [0; 32];
     Rng::from_seed(seed).fill(&mut entropy);
     entropy
 }
 
-pub(super) fn arrival(seed: u64) -> AcceptInfo {
+pub(crate) fn arrival(seed: u64) -> AcceptInfo {
     let address: SocketAddr = "127.0.0.1:3260".parse().unwrap();
     AcceptInfo { portal: PortalId(0), local: address, peer: address, entropy: entropy(seed) }
 }
 
 /// Returns a policy that permits logins without authentication.
-pub(super) fn open() -> AuthPolicy {
+pub(crate) fn open() -> AuthPolicy {
     AuthPolicy { allows_none: true, ..AuthPolicy::default() }
 }
 
-pub(super) fn guarded() -> AuthPolicy {
+pub(crate) fn guarded() -> AuthPolicy {
     AuthPolicy { chap: Algorithms::ALL, own: Some(itself()), ..AuthPolicy::default() }
 }
 
 /// Returns a policy that requires the password login.
-pub(super) fn by_password() -> AuthPolicy {
+pub(crate) fn by_password() -> AuthPolicy {
     AuthPolicy { opaque: true, ..AuthPolicy::default() }
 }
 
-pub(super) const USER: &str = "alice";
-pub(super) const PASSWORD: &str = "correct horse";
+pub(crate) const USER: &str = "alice";
+pub(crate) const PASSWORD: &str = "correct horse";
 
-pub(super) fn password(text: &str) -> Password {
+pub(crate) fn password(text: &str) -> Password {
     Password::new(text.as_bytes()).unwrap()
 }
 
@@ -76,32 +76,32 @@ fn record(text: &str, seed: u8) -> Arc<PasswordRecord> {
     Arc::new(PasswordRecord::make(&password(text), USER, cost, [seed; 32]).unwrap())
 }
 
-pub(super) struct TestSite {
-    pub(super) auth: AuthPolicy,
-    pub(super) keys: KeyPolicy,
-    pub(super) sessions: Vec<SessionInfo>,
+pub(crate) struct TestSite {
+    pub(crate) auth: AuthPolicy,
+    pub(crate) keys: KeyPolicy,
+    pub(crate) sessions: Vec<SessionInfo>,
     /// The result of a target lookup, if it is not the test target.
-    pub(super) instead: Option<TargetLookup>,
-    pub(super) discovery: Option<DiscoveryAccess>,
+    pub(crate) instead: Option<TargetLookup>,
+    pub(crate) discovery: Option<DiscoveryAccess>,
     /// The record of the user's password, and the one that answers for all other users.
-    pub(super) records: Option<[Arc<PasswordRecord>; 2]>,
+    pub(crate) records: Option<[Arc<PasswordRecord>; 2]>,
 }
 
 impl TestSite {
-    pub(super) fn with(auth: AuthPolicy, keys: KeyPolicy) -> Self {
+    pub(crate) fn with(auth: AuthPolicy, keys: KeyPolicy) -> Self {
         let records = auth.opaque.then(|| [record(PASSWORD, 1), record("nobody knows this one", 2)]);
         Self { auth, keys, sessions: vec![], instead: None, discovery: None, records }
     }
 
-    pub(super) fn by_password() -> Self {
+    pub(crate) fn by_password() -> Self {
         Self::with(by_password(), KeyPolicy::default())
     }
 
-    pub(super) fn open() -> Self {
+    pub(crate) fn open() -> Self {
         Self::with(open(), KeyPolicy::default())
     }
 
-    pub(super) fn guarded() -> Self {
+    pub(crate) fn guarded() -> Self {
         Self::with(guarded(), KeyPolicy::default())
     }
 }
@@ -161,17 +161,17 @@ impl Directory for TestSite {
 }
 
 /// A login at the test site whose texts the test writes. Texts are pairs divided by spaces.
-pub(super) struct Talk {
-    pub(super) site: TestSite,
-    pub(super) login: TargetLogin,
-    pub(super) now: Instant,
-    pub(super) tsih: u16,
-    pub(super) cid: u16,
+pub(crate) struct Talk {
+    pub(crate) site: TestSite,
+    pub(crate) login: TargetLogin,
+    pub(crate) now: Instant,
+    pub(crate) tsih: u16,
+    pub(crate) cid: u16,
 }
 
 /// The result of one request.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(crate) enum Said {
     Stays(String),
     Moves(Stage, String),
     Enters(Box<LoginOutcome>, String),
@@ -179,27 +179,27 @@ pub(super) enum Said {
     Drops(LoginError),
 }
 
-pub(super) const SEC: u8 = 0;
-pub(super) const OP: u8 = 1;
-pub(super) const FFP: u8 = 3;
-pub(super) const NAMES: &str =
+pub(crate) const SEC: u8 = 0;
+pub(crate) const OP: u8 = 1;
+pub(crate) const FFP: u8 = 3;
+pub(crate) const NAMES: &str =
     "InitiatorName=iqn.2026-11.com.example:host TargetName=iqn.2026-11.com.example:disk";
 
-pub(super) fn zeroed(text: &str) -> Vec<u8> {
+pub(crate) fn zeroed(text: &str) -> Vec<u8> {
     text.split_whitespace().flat_map(|pair| [pair.as_bytes(), b"\0"]).flatten().copied().collect()
 }
 
-pub(super) fn spaced(data: &[u8]) -> String {
+pub(crate) fn spaced(data: &[u8]) -> String {
     String::from_utf8_lossy(data).trim_end_matches('\0').replace('\0', " ").to_string()
 }
 
 impl Talk {
-    pub(super) fn at(site: TestSite) -> Self {
+    pub(crate) fn at(site: TestSite) -> Self {
         let login = TargetLogin::new(Instant::ORIGIN, &arrival(1));
         Self { site, login, now: Instant::ORIGIN, tsih: 0, cid: 1 }
     }
 
-    pub(super) fn request<'a>(&self, csg: u8, data: &'a [u8]) -> LoginRequest<'a> {
+    pub(crate) fn request<'a>(&self, csg: u8, data: &'a [u8]) -> LoginRequest<'a> {
         LoginRequest {
             transit: false,
             cont: false,
@@ -217,11 +217,11 @@ impl Talk {
         }
     }
 
-    pub(super) fn send(&mut self, request: &LoginRequest<'_>) -> LoginStep {
+    pub(crate) fn send(&mut self, request: &LoginRequest<'_>) -> LoginStep {
         self.login.handle(self.now, request, &self.site)
     }
 
-    pub(super) fn hear(&mut self, request: &LoginRequest<'_>) -> Said {
+    pub(crate) fn hear(&mut self, request: &LoginRequest<'_>) -> Said {
         let step = self.send(request);
         let check = |response: &LoginResponse| {
             assert_eq!((response.isid, response.tsih, response.itt), (ISID.0, request.tsih, request.itt));
@@ -252,14 +252,14 @@ impl Talk {
     }
 
     /// Sends a text and stays in the stage.
-    pub(super) fn stay(&mut self, csg: u8, text: &str) -> Said {
+    pub(crate) fn stay(&mut self, csg: u8, text: &str) -> Said {
         let data = zeroed(text);
         let request = self.request(csg, &data);
         self.hear(&request)
     }
 
     /// Sends a text and requests the next stage.
-    pub(super) fn go(&mut self, csg: u8, nsg: u8, text: &str) -> Said {
+    pub(crate) fn go(&mut self, csg: u8, nsg: u8, text: &str) -> Said {
         let data = zeroed(text);
         let request = LoginRequest { transit: true, nsg: Stage(nsg), ..self.request(csg, &data) };
         self.hear(&request)
@@ -267,28 +267,28 @@ impl Talk {
 }
 
 impl Said {
-    pub(super) fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         match self {
             Self::Stays(text) | Self::Moves(_, text) | Self::Enters(_, text) => text,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(super) fn status(self) -> Status {
+    pub(crate) fn status(self) -> Status {
         match self {
             Self::Refuses(status, _) => status,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(super) fn why(self) -> LoginError {
+    pub(crate) fn why(self) -> LoginError {
         match self {
             Self::Refuses(_, why) | Self::Drops(why) => why,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(super) fn outcome(self) -> LoginOutcome {
+    pub(crate) fn outcome(self) -> LoginOutcome {
         match self {
             Self::Enters(outcome, _) => *outcome,
             other => panic!("{other:?}"),

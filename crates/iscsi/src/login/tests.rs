@@ -80,7 +80,7 @@ fn run(plan: LoginPlan, site: &TestSite) -> (End, usize) {
             InitiatorLoginStep::Refused(status) => End::Refused(status, refused.unwrap()),
             InitiatorLoginStep::Redirected { to, permanently } => End::Redirected(to, permanently),
             InitiatorLoginStep::Drop(why) => End::Dropped(why),
-            InitiatorLoginStep::Stretch => panic!("no password login here"),
+            InitiatorLoginStep::Stretch | InitiatorLoginStep::Relay => panic!("no password login here"),
         };
         return (end, requests);
     }

@@ -115,6 +115,16 @@ impl Negotiator {
         self.declare(out);
     }
 
+    /// Offers both digests, unless either side has sent them (used by an initiator that relays the other
+    /// keys).
+    pub fn offer_digests(&mut self, out: &mut TextBuilder) {
+        for key in [Key::HeaderDigest, Key::DataDigest] {
+            if self.is_open(key) {
+                self.offer(key, out);
+            }
+        }
+    }
+
     /// Offers the keys whose value would otherwise be unacceptable to this side (used by the target).
     pub fn offer_unacceptable(&mut self, out: &mut TextBuilder) {
         for spec in &TABLE {

@@ -143,11 +143,20 @@ struct SessionLoad<'a> {
     next: u64,
     /// How many commands are still to be started.
     left: u64,
-    /// The start time of each command under way, or when it was due, and whether it is a read.
-    started: Vec<(Instant, bool)>,
+    /// The commands under way.
+    started: Vec<Started>,
     /// The schedule of a paced load, and the slots of `started` without a command.
     pace: Option<Pace>,
     idle: Vec<usize>,
+}
+
+/// A command under way.
+#[derive(Clone, Copy)]
+struct Started {
+    /// When it was started, or when it was due.
+    at: Instant,
+    read: bool,
+    first: Lba,
 }
 
 impl<'a> Worker<'a> {
@@ -344,12 +353,15 @@ impl<'a> Worker<'a> {
         let command = if read {
             lane.job.geometry.read(lane.job.lun, first, lane.blocks)
         } else {
-            let data = DataList::from(self.data.clone());
+            let mut data = DataList::from(self.data.clone());
+            if let Some(cipher) = &lane.job.cipher {
+                data = cipher.encrypt(self.driver.pool(), lane.job.offset_of(first), &data);
+            }
             lane.job.geometry.write(lane.job.lun, (first, lane.blocks), data, false)
         };
         match lane.started.get_mut(slot) {
-            Some(started) => *started = (due, read),
-            None => lane.started.push((due, read)),
+            Some(started) => *started = Started { at: due, read, first },
+            None => lane.started.push(Started { at: due, read, first }),
         }
         self.under_way += 1;
         self.driver.submit(lane.session, u64::try_from(slot).unwrap_or(u64::MAX), command);
@@ -382,7 +394,9 @@ impl<'a> Worker<'a> {
         self.report.commands += 1;
         let found = self.lanes.iter_mut().enumerate().find(|(_, lane)| lane.session == session);
         let (Some((at, lane)), Ok(slot)) = (found, usize::try_from(token)) else { return Ok(()) };
-        let Some((started, read)) = lane.started.get(slot).copied() else { return Ok(()) };
+        let Some(Started { at: started, read, first }) = lane.started.get(slot).copied() else {
+            return Ok(());
+        };
         let wanted = usize::try_from(self.plan.block_bytes).unwrap_or(usize::MAX);
         let data = match result {
             Ok(reply) => reply.data,
@@ -393,8 +407,17 @@ impl<'a> Worker<'a> {
             let why = CommandError::Short { came, wanted }.to_string();
             return Err(BenchError::Unit { name: lane.job.name.clone(), why });
         }
+        let cipher = lane.job.cipher.as_ref().map(|cipher| (cipher, lane.job.offset_of(first)));
         if let Some(data) = data {
-            self.driver.recycle(data);
+            match cipher {
+                None => self.driver.recycle(data),
+                Some((cipher, at)) => {
+                    let plain = cipher.decrypt(self.driver.pool(), at, data.into());
+                    plain.into_parts().for_each(|part| self.driver.recycle(part));
+                    // The command is complete when its data can be read.
+                    self.now = Instant::now();
+                }
+            }
         }
         if self.is_measured(self.now) {
             let side = if read { &mut self.report.reads } else { &mut self.report.writes };
@@ -438,7 +461,7 @@ impl<'a> Worker<'a> {
 impl<'a> SessionLoad<'a> {
     fn new(plan: &BenchPlan, number: usize, job: &'a Job, driver: &mut Driver, now: Instant) -> Self {
         let shift = job.geometry.block_size().shift();
-        let (from, to) = (plan.range.0, plan.range.1.min(job.geometry.bytes()));
+        let (from, to) = (plan.range.0, plan.range.1.min(job.bytes()));
         let slots = to.saturating_sub(from) / u64::from(plan.block_bytes);
         let number = u64::try_from(number).unwrap_or(0);
         let share = slots / u64::try_from(plan.jobs.len()).unwrap_or(1).max(1);
@@ -451,13 +474,13 @@ impl<'a> SessionLoad<'a> {
             session,
             up: 0,
             rng: Rng::from_seed(plan.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-            first: from >> shift,
+            first: job.offset().saturating_add(from) >> shift,
             blocks: plan.block_bytes >> shift,
             slots,
             // Sessions with sequential access start at different places of the unit.
             next: number * share,
             left: plan.count.unwrap_or(u64::MAX),
-            started: vec![(now, true); plan.depth],
+            started: vec![Started { at: now, read: true, first: Lba(0) }; plan.depth],
             pace: None,
             idle: Vec::new(),
         }

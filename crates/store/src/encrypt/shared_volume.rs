@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::fmt;
 
 use base::buffer::{DataList, Pool};
 use base::int_cast::{to_u64, to_usize};
@@ -17,19 +18,60 @@ use crate::shared::{OnComplete, SharedStore};
 #[derive(Clone)]
 pub struct SharedVolume {
     inner: Arc<dyn SharedStore>,
-    cipher: Arc<Cipher>,
+    cipher: Arc<VolumeCipher>,
 }
 
-struct Cipher {
+/// Encrypts and decrypts the data of a LUKS2 image. Offsets are those on the medium, in bytes; ranges are
+/// whole sectors.
+pub struct VolumeCipher {
     xts: Xts,
     layout: Layout,
+}
+
+impl VolumeCipher {
+    /// Returns the cipher of an image.
+    pub fn new(volume: &Volume) -> Self {
+        Self { xts: Xts::new(&volume.key), layout: Layout::of_volume(volume) }
+    }
+
+    /// Returns where the data begins on the medium.
+    pub const fn offset(&self) -> u64 {
+        self.layout.offset
+    }
+
+    /// Returns the length of a sector.
+    pub const fn sector_len(&self) -> u32 {
+        self.layout.unit.bytes()
+    }
+
+    /// Returns how many bytes of data there are on a medium of this length: whole sectors.
+    pub fn data_len(&self, medium_len: u64) -> u64 {
+        let len = medium_len.saturating_sub(self.layout.offset).min(self.layout.len_max);
+        len - len % u64::from(self.sector_len())
+    }
+
+    /// Returns `data` encrypted for `at`, in buffers of `pool`.
+    pub fn encrypt(&self, pool: &Pool, at: u64, data: &DataList) -> DataList {
+        encrypted(&self.xts, &self.layout, pool, at, data)
+    }
+
+    /// Returns the data that was read at `at` decrypted: in place where nobody else holds it, or in buffers
+    /// of `pool`.
+    pub fn decrypt(&self, pool: &Pool, at: u64, data: DataList) -> DataList {
+        decrypted(&self.xts, &self.layout, pool, at, data)
+    }
+}
+
+impl fmt::Debug for VolumeCipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VolumeCipher").field("layout", &self.layout).finish_non_exhaustive()
+    }
 }
 
 impl SharedVolume {
     /// Opens the data of a LUKS2 image, which `inner` holds from the header on.
     pub fn new(inner: Arc<dyn SharedStore>, volume: &Volume) -> Self {
-        let cipher = Cipher { xts: Xts::new(&volume.key), layout: Layout::of_volume(volume) };
-        Self { inner, cipher: Arc::new(cipher) }
+        Self { inner, cipher: Arc::new(VolumeCipher::new(volume)) }
     }
 
     fn read(&self, at: u64, len: usize, done: OnComplete) {
@@ -38,7 +80,7 @@ impl SharedVolume {
             done(match result {
                 // The buffers go to the caller, so the pool keeps none.
                 Ok(OpOutput::Data(data)) => {
-                    let data = decrypted(&cipher.xts, &cipher.layout, &Pool::new(0), at, data);
+                    let data = cipher.decrypt(&Pool::new(0), at, data);
                     Ok(OpOutput::Data(data))
                 }
                 Ok(_) => Err(Fault::Bug.into()),
@@ -49,7 +91,7 @@ impl SharedVolume {
     }
 
     fn write(&self, at: u64, data: DataList, durability: Durability, done: OnComplete) {
-        let hidden = encrypted(&self.cipher.xts, &self.cipher.layout, &Pool::new(0), at, &data);
+        let hidden = self.cipher.encrypt(&Pool::new(0), at, &data);
         let cipher = Arc::clone(&self.cipher);
         let finish = move |result: Result<OpOutput, Failure>| {
             let result = result.map(|_| OpOutput::Done(data));

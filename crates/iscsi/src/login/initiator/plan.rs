@@ -35,6 +35,9 @@ pub struct LoginPlan {
     /// The most text in one request, in bytes: at most the length that a target accepts during login. The
     /// last request of a password login has at least one byte of text and a confirmation, whatever this is.
     pub piece_max: usize,
+    /// Whether the owner relays the operational keys of another login, except the digests. Only a password
+    /// login can relay.
+    pub relays_keys: bool,
 }
 
 impl LoginPlan {
@@ -52,6 +55,7 @@ impl LoginPlan {
             keys,
             stages: LoginStages::SecurityAndOperational,
             piece_max: usize::try_from(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH).unwrap_or(512),
+            relays_keys: false,
         }
     }
 }

@@ -245,7 +245,9 @@ fn attacked(plan: LoginPlan, site: &TestSite, mut attacker: impl FnMut(usize, &m
             InitiatorLoginStep::Drop(why) => Err(InitiatorEnd::Dropped(why)),
             // A status that an attacker made.
             InitiatorLoginStep::Redirected { .. } => Err(InitiatorEnd::Refused(Status::MOVED_TEMPORARILY)),
-            InitiatorLoginStep::Stretch => panic!("a second slow step"),
+            InitiatorLoginStep::Stretch | InitiatorLoginStep::Relay => {
+                panic!("a second slow step, or a relay")
+            }
         };
         return Ends { initiator, target: at_target, requests };
     }

@@ -1,0 +1,355 @@
+//! Carries iSCSI connections in the clear on this host to a portal, over connections with an AEAD digest
+//! (`docs/iscsi-aead.md`): for initiators that know no such digest.
+//!
+//! Each connection has a thread, which moves bytes between two sockets and [`ProxyConnection`]. The slow step
+//! of the password login runs on that thread, where it delays no other connection. Bounds:
+//! [`tls::CONNECTIONS_MAX`] connections, [`LOGIN_TIMEOUT`] for a login, and about 1 MiB of buffers for each
+//! connection.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::buffer::Pool;
+use iscsi::login::MAX_LOGIN_TIME;
+use iscsi::login::directory::TargetAddress;
+use iscsi::login::initiator::AuthPlan;
+use iscsi::proxy::{ProxyConnection, ProxyError, ProxyEvent, ProxyPlan, Side};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use security::Level;
+use tls::{Acceptor, Share};
+
+use crate::hyperscsi_discovery::entropy;
+use crate::login::PlanError;
+use crate::url::{AuthMethod, Endpoint, Protection, Secrets, Transport};
+
+/// How long the login of a connection may take.
+pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(MAX_LOGIN_TIME.as_secs());
+
+/// How long the last bytes to one side may take after the other side closed.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many bytes are received at a time.
+const CHUNK_LEN: usize = 256 << 10;
+
+/// How many bytes of unused buffers a connection keeps.
+const KEPT_BYTES: usize = 512 << 10;
+
+/// How many pieces are sent at a time.
+const PIECES_MAX: usize = 64;
+
+/// Where a proxy carries connections, and how it logs in there.
+#[derive(Clone, Debug)]
+pub struct AeadUpstream {
+    /// The host name or address of the portal. It is resolved for each connection.
+    pub host: String,
+    /// The port of the portal.
+    pub port: u16,
+    /// The login. Its type is part of [`crate::unstable`].
+    pub plan: ProxyPlan,
+    /// How long the TCP connection to one address may take.
+    pub patience: Duration,
+}
+
+/// A proxy. Dropping it closes the listening socket; its connections stay.
+#[derive(Debug)]
+pub struct AeadProxy {
+    _acceptor: Acceptor,
+}
+
+/// A connection that ended in another way than by the initiator or the target closing it.
+#[derive(Debug)]
+pub struct ProxyFailure {
+    /// The address of the initiator.
+    pub peer: SocketAddr,
+    /// The reason.
+    pub why: FailureReason,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FailureReason {
+    /// A socket failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The portal cannot be reached.
+    #[error("the portal cannot be reached: {0}")]
+    Unreachable(io::Error),
+    /// The login took too long.
+    #[error("the login took too long")]
+    TooSlow,
+    /// A login failed, or a PDU was not right. The type of the reason is part of [`crate::unstable`].
+    #[error(transparent)]
+    Protocol(#[from] ProxyError),
+}
+
+impl AeadUpstream {
+    /// Plans a proxy for the portal of a URL with `auth=opaque`. The protection is *encrypt* unless the URL
+    /// says `protection=integrity`. Returns `None` if the URL asks for no password login, or for no
+    /// protection.
+    ///
+    /// # Errors
+    /// [`PlanError`]: the password is missing or cannot be read, or the URL is not one of iSCSI.
+    pub fn plan(
+        endpoint: &Endpoint,
+        secrets: &dyn Secrets,
+        patience: Duration,
+    ) -> Result<Option<Self>, PlanError> {
+        let options = &endpoint.options;
+        let Transport::Iscsi(portal) = &endpoint.transport else { return Err(PlanError::NotIscsi) };
+        if options.auth != AuthMethod::Opaque || options.protection == Some(Protection::None) {
+            return Ok(None);
+        }
+        let AuthPlan::Opaque { user, password } = endpoint.login.auth(options, secrets)? else {
+            return Ok(None);
+        };
+        let min_protection = match options.protection {
+            Some(Protection::Integrity) => Level::Integrity,
+            _ => Level::Encrypt,
+        };
+        let plan = ProxyPlan { user, password, aead_digests: options.keys.aead_digests, min_protection };
+        let (host, port) = parts(portal);
+        Ok(Some(Self { host, port, plan, patience }))
+    }
+
+    /// Connects to the portal, or to the address of a redirection.
+    fn connect(&self, redirected: Option<&TargetAddress>) -> io::Result<TcpStream> {
+        let (host, port) = redirected.map_or_else(|| (self.host.clone(), self.port), parts);
+        let mut last = io::Error::other(format!("{host} has no address"));
+        for address in (host.as_str(), port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, self.patience) {
+                Ok(stream) => return Ok(stream),
+                Err(why) => last = why,
+            }
+        }
+        Err(last)
+    }
+}
+
+fn parts(address: &TargetAddress) -> (String, u16) {
+    match address {
+        TargetAddress::Socket(address) => (address.ip().to_string(), address.port()),
+        TargetAddress::Host { name, port } => (name.clone(), *port),
+    }
+}
+
+impl AeadProxy {
+    /// Accepts connections on `listener`. `failed` learns of those that failed; threads of the proxy call it,
+    /// several at a time.
+    ///
+    /// # Errors
+    /// The system has no descriptor or no memory left for the thread.
+    pub fn start(
+        listener: TcpListener,
+        upstream: AeadUpstream,
+        failed: impl Fn(ProxyFailure) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let serve = move |near: io::Result<TcpStream>, peer| {
+            let carried = near.map_err(FailureReason::from).and_then(|near| carry(near, &upstream));
+            if let Err(why) = carried {
+                failed(ProxyFailure { peer, why });
+            }
+        };
+        // All initiators have addresses of this host.
+        Ok(Self { _acceptor: Acceptor::start(listener, Share::ALL, Arc::new(serve))? })
+    }
+}
+
+/// Carries a connection until its end.
+fn carry(near: TcpStream, upstream: &AeadUpstream) -> Result<(), FailureReason> {
+    near.set_nodelay(true)?;
+    near.set_nonblocking(true)?;
+    let pool = Pool::new(KEPT_BYTES);
+    let proxy = ProxyConnection::new(upstream.plan.clone(), near.local_addr()?, pool.clone());
+    let relay = Relay {
+        upstream,
+        proxy,
+        pool,
+        near,
+        far: None,
+        chunk: vec![0; CHUNK_LEN].into_boxed_slice(),
+        end: None,
+        deadline: Instant::now() + LOGIN_TIMEOUT,
+    };
+    relay.run()
+}
+
+/// Two sockets and the protocol between them.
+struct Relay<'a> {
+    upstream: &'a AeadUpstream,
+    proxy: ProxyConnection,
+    pool: Pool,
+    near: TcpStream,
+    far: Option<TcpStream>,
+    chunk: Box<[u8]>,
+    /// How the connection ends, once that is known: what waits is sent first.
+    end: Option<Result<(), FailureReason>>,
+    /// When the login must be complete, or the end have come.
+    deadline: Instant,
+}
+
+impl Relay<'_> {
+    fn run(mut self) -> Result<(), FailureReason> {
+        loop {
+            self.process_events()?;
+            self.send(Side::Local)?;
+            self.send(Side::Remote)?;
+            let is_late = Instant::now() >= self.deadline;
+            if self.end.is_some() && (is_late || !self.has_unsent()) {
+                self.close();
+                return self.end.take().unwrap_or(Ok(()));
+            }
+            if is_late && !self.proxy.is_logged_in() {
+                return Err(FailureReason::TooSlow);
+            }
+            if self.wait()? {
+                self.receive(Side::Local)?;
+                self.receive(Side::Remote)?;
+            }
+        }
+    }
+
+    /// Does what the protocol asks for.
+    fn process_events(&mut self) -> Result<(), FailureReason> {
+        while let Some(event) = self.proxy.poll_event() {
+            match event {
+                ProxyEvent::Connect(to) => self.connect(to.as_ref())?,
+                ProxyEvent::Stretch(job) => self.proxy.stretched(job.run()),
+                // The reason why a portal cannot be reached is known better.
+                ProxyEvent::Close(why) => self.end_with(Err(why.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, redirected: Option<&TargetAddress>) -> Result<(), FailureReason> {
+        self.far = None;
+        let connected = self.upstream.connect(redirected).and_then(|far| {
+            far.set_nodelay(true)?;
+            far.set_nonblocking(true)?;
+            Ok((far.peer_addr()?, far))
+        });
+        match connected {
+            Ok((peer, far)) => {
+                self.far = Some(far);
+                self.proxy.connected(peer, entropy()?);
+            }
+            Err(why) => {
+                self.end_with(Err(FailureReason::Unreachable(why)));
+                self.proxy.connect_failed();
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the connection when what waits is sent. The first end counts.
+    fn end_with(&mut self, end: Result<(), FailureReason>) {
+        if self.end.is_none() {
+            self.end = Some(end);
+            self.deadline = Instant::now() + CLOSING_TIMEOUT;
+        }
+    }
+
+    fn has_unsent(&mut self) -> bool {
+        let far = self.far.is_some() && !self.proxy.transmit(Side::Remote).is_empty();
+        far || !self.proxy.transmit(Side::Local).is_empty()
+    }
+
+    /// Sends what waits for one side, as far as is possible without waiting.
+    fn send(&mut self, side: Side) -> Result<(), FailureReason> {
+        let socket = match side {
+            Side::Local => Some(&mut self.near),
+            Side::Remote => self.far.as_mut(),
+        };
+        let Some(socket) = socket else { return Ok(()) };
+        let transmit = self.proxy.transmit(side);
+        while !transmit.is_empty() {
+            let pieces: Vec<_> = transmit.pieces().take(PIECES_MAX).map(IoSlice::new).collect();
+            match socket.write_vectored(&pieces) {
+                Ok(len) => transmit.sent(len, &self.pool),
+                Err(why) if why.kind() == ErrorKind::WouldBlock => break,
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                // The other end has closed the connection. Nobody receives what is left.
+                Err(why) if is_disconnection(&why) => {
+                    transmit.clear(&self.pool);
+                    self.handle_end(side);
+                    break;
+                }
+                Err(why) => return Err(why.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives from one side what has arrived.
+    fn receive(&mut self, side: Side) -> Result<(), FailureReason> {
+        if self.end.is_some() || !self.proxy.can_receive(side) {
+            return Ok(());
+        }
+        let socket = match side {
+            Side::Local => Some(&mut self.near),
+            Side::Remote => self.far.as_mut(),
+        };
+        let Some(socket) = socket else { return Ok(()) };
+        match socket.read(&mut self.chunk) {
+            Ok(0) => self.handle_end(side),
+            Ok(len) => self.proxy.handle_bytes(side, self.chunk.get(..len).unwrap_or_default()),
+            Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(why) if is_disconnection(&why) => self.handle_end(side),
+            Err(why) => return Err(why.into()),
+        }
+        Ok(())
+    }
+
+    /// Handles the end of one side's connection. An initiator that is logging in learns of it by a response.
+    fn handle_end(&mut self, side: Side) {
+        if side == Side::Remote && !self.proxy.is_logged_in() {
+            return self.proxy.disconnected();
+        }
+        self.end_with(Ok(()));
+    }
+
+    /// Sleeps until a socket is ready or the deadline has come. Returns whether a socket is ready.
+    fn wait(&mut self) -> Result<bool, FailureReason> {
+        let is_receiving = self.end.is_none();
+        let flags = |proxy: &mut ProxyConnection, side| {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, is_receiving && proxy.can_receive(side));
+            flags.set(PollFlags::OUT, !proxy.transmit(side).is_empty());
+            flags
+        };
+        let (ours, theirs) = (flags(&mut self.proxy, Side::Local), flags(&mut self.proxy, Side::Remote));
+        // A socket that nothing is wanted of would end the sleep by its hang-up.
+        let mut fds = Vec::with_capacity(2);
+        if !ours.is_empty() {
+            fds.push(PollFd::new(&self.near, ours));
+        }
+        if let Some(far) = self.far.as_ref().filter(|_| !theirs.is_empty()) {
+            fds.push(PollFd::new(far, theirs));
+        }
+        let has_deadline = self.end.is_some() || !self.proxy.is_logged_in();
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let timeout = Some(left).filter(|_| has_deadline).and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(why) => Err(io::Error::from(why).into()),
+        }
+    }
+
+    /// Closes both connections in order, so that what was sent is received.
+    fn close(&self) {
+        for socket in [Some(&self.near), self.far.as_ref()].into_iter().flatten() {
+            // It fails if the other end has closed before.
+            let _ = socket.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+fn is_disconnection(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut)
+}

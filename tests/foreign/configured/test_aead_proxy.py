@@ -1,0 +1,164 @@
+"""`targe proxy` with a password login: initiators of others use a target that permits nothing without an AEAD digest."""
+
+import json
+import re
+import subprocess
+import time
+
+import pytest
+import servers
+from aead_relay import OPCODES, AttackedRelay
+from passwords import RUN_MAX_S, USER, WithPasswords, secret_file
+from proxying import Proxy
+
+SIZE = 32 * servers.MIB
+PATTERN = b"\x5a" * 64
+
+
+def server_with(tmp_path, level=2):
+    lun = servers.Lun(size=SIZE, claims=(("protection", "encrypt"),))
+    server = WithPasswords(tmp_path / "server", servers.Export(luns=(lun,), level=level))
+    server.requires, server.discovers = "encrypt", True
+    server.make_record()
+    return server
+
+
+@pytest.fixture
+def password(tmp_path):
+    return secret_file(tmp_path / "password")
+
+
+def portal(port, password, more="&protection=encrypt"):
+    return f"iscsi://{USER}@127.0.0.1:{port}?auth=opaque&password_file={password}{more}"
+
+
+def run(*command, given=None):
+    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_MAX_S, input=given)
+
+
+def targe(*arguments):
+    return run(servers.Targe.binary, *arguments)
+
+
+def qemu(url, *commands):
+    done = run("qemu-io", "-f", "raw", "-t", "none", *(word for command in commands for word in ("-c", command)), url)
+    return done, done.returncode == 0 and "Pattern verification failed" not in done.stdout
+
+
+def wait_for_session(server):
+    deadline = time.monotonic() + RUN_MAX_S
+    while not (sessions := json.loads(server.admin("sessions"))["sessions"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return sessions
+
+
+@pytest.mark.parametrize("reactor", ["uring", "epoll"])
+def test_qemu_writes_and_reads_and_nothing_of_it_is_on_the_wire(tmp_path, password, reactor):
+    server = server_with(tmp_path)
+    server.reactor = reactor
+    with server, AttackedRelay(("127.0.0.1", server.port)) as relay, Proxy(portal(relay.port, password)) as proxy:
+        url = f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0"
+        done, well = qemu(url, "write -P 0x5a 0 8M", "write -P 0xa5 1M 3k", "flush", "read -P 0x5a 0 1M", "read -P 0xa5 1M 3k",
+                          "read -P 0x5a 2M 6M")
+        assert well, done.stdout + done.stderr
+        captured = relay.captured()
+        assert len(captured) > 14 * servers.MIB and PATTERN not in captured
+        assert relay.rests and not any(relay.rests), "the lengths in the headers lead from PDU to PDU to the end"
+        # The records that the proxy makes have no more than 64 KiB, whatever the initiator would send.
+        longest = max(len(pdu.data) for pdu in relay.pdus if pdu.opcode == OPCODES["data_out"])
+        assert 32 << 10 < longest <= (64 << 10) + 16
+        with open(server.medium_path(0), "rb") as medium:
+            assert medium.read(64) == PATTERN
+        code, said = proxy.stop()
+        assert code == 0 and not said, said
+
+
+def test_libiscsi_discovers_through_the_proxy_and_comes_back_to_it(tmp_path, password):
+    server = server_with(tmp_path)
+    with server, Proxy(portal(server.port, password)) as proxy:
+        listed = run("iscsi-ls", "-s", f"iscsi://127.0.0.1:{proxy.port}")
+        assert re.search(rf"Target:{re.escape(server.iqn)} Portal:127\.0\.0\.1:{proxy.port},", listed.stdout), listed.stdout + listed.stderr
+        assert re.findall(r"Lun:(\d+)", listed.stdout) == ["0"], listed.stdout
+        inquiry = run("iscsi-inq", f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0")
+        assert inquiry.returncode == 0 and "Vendor" in inquiry.stdout, inquiry.stdout + inquiry.stderr
+        assert proxy.stop() == (0, "")
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_whole_disk_with_digests_at_every_level_and_with_several_connections(tmp_path, password, level):
+    server = server_with(tmp_path)
+    with server, Proxy(portal(server.port, password)) as proxy:
+        url = f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0?erl={level}&connections=4&header_digest=crc32c&data_digest=crc32c"
+        load = subprocess.Popen([servers.Targe.binary, "verify", url, "--full", "--write"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            session = wait_for_session(server)[0]
+            assert session["protection"] == "encrypt" and "Y-org.targe." in session["protection_by"], session
+        finally:
+            said, _ = load.communicate(timeout=RUN_MAX_S)
+        assert load.returncode == 0, said
+        assert proxy.stop() == (0, "")
+
+
+@pytest.mark.parametrize("why", ["password", "user", "nobody"])
+def test_a_login_that_fails_is_one_sentence(tmp_path, password, why):
+    server = server_with(tmp_path)
+    wrong = secret_file(tmp_path / "wrong", "incorrect horse")
+    with server:
+        url, wanted = {
+            "password": (portal(server.port, wrong), "unknown user or wrong password"),
+            "user": (portal(server.port, password).replace(USER, "mallory"), "unknown user or wrong password"),
+            "nobody": (portal(servers.free_port(), password), "the portal cannot be reached"),
+        }[why]
+        with Proxy(url) as proxy:
+            refused = run("iscsi-inq", f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0")
+            assert refused.returncode != 0 and "Vendor" not in refused.stdout, refused.stdout
+            ours = targe("info", f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0?timeout=0")
+            assert ours.returncode == 1 and len(ours.stderr.splitlines()) == 1, ours.stderr
+            assert ("authentication failed" if why != "nobody" else "not operational") in ours.stderr, ours.stderr
+            code, said = proxy.stop()
+            assert code == 0 and said and all(wanted in line for line in said.splitlines()), said
+            assert "horse" not in said
+
+
+def test_a_load_goes_on_when_the_proxy_is_killed_and_started_again(tmp_path, password):
+    server = server_with(tmp_path)
+    with server, Proxy(portal(server.port, password)) as proxy:
+        url = f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0?erl=2&timeout=60"
+        load = subprocess.Popen([servers.Targe.binary, "verify", url, "--time", "5", "--write", "--depth", "2"], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+        try:
+            wait_for_session(server)
+            for _ in range(2):
+                proxy.kill()
+                proxy.start()
+                wait_for_session(server)
+        finally:
+            said, _ = load.communicate(timeout=RUN_MAX_S)
+        assert load.returncode == 0, said
+
+
+@pytest.mark.parametrize("name", ["data_in", "data_out"])
+def test_damage_on_the_wire_reaches_no_application(tmp_path, password, name):
+    """What the target receives damaged, it requests again. What the proxy receives damaged closes the connection, and the initiator
+    recovers."""
+    seen, damaged = [], []
+
+    def change(pdu, _):
+        if pdu.opcode != OPCODES[name] or len(pdu.data) < 4096:
+            return pdu.bytes
+        seen.append(pdu)
+        if len(seen) % 40 or len(damaged) == 3:
+            return pdu.bytes
+        damaged.append(pdu)
+        return pdu.header + bytes([pdu.data[0] ^ 0x10]) + pdu.data[1:]
+
+    server = server_with(tmp_path)
+    with server, AttackedRelay(("127.0.0.1", server.port), change) as relay, Proxy(portal(relay.port, password)) as proxy:
+        url = f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0?erl=1&timeout=60"
+        verified = targe("verify", url, "--full", "--write")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        assert len(damaged) == 3
+        code, said = proxy.stop()
+        closed = said.count("a data segment of the target was damaged or modified on its way")
+        assert (code, closed) == (0, 3 if name == "data_in" else 0), said

@@ -1,5 +1,6 @@
 //! The working state of the device server: everything that handlers and jobs use besides their own task.
 
+pub(crate) mod command_set;
 pub(crate) mod outcome;
 pub(crate) mod table;
 
@@ -32,6 +33,7 @@ use crate::settings::Settings;
 use crate::spc_state::SpcState;
 use crate::stats::UnitStats;
 use crate::task::{Origin, TaskId, TaskInfo};
+use command_set::CommandSet;
 use outcome::{Job, SpawnedJob};
 use table::Table;
 
@@ -104,6 +106,8 @@ pub(crate) struct DeviceServer {
     pub(crate) orw_generations: OrwGenerations,
     /// The nexuses that reach this unit.
     pub(crate) nexuses: Nexuses,
+    /// What the device type of the unit brings.
+    pub(crate) command_set: &'static CommandSet,
     /// Every command.
     pub(crate) table: Table,
     /// The source of buffers.
@@ -166,7 +170,7 @@ impl DeviceServer {
         store: Box<dyn Store>,
         spc: SpcState,
         pool: Pool,
-        table: Table,
+        (command_set, table): (&'static CommandSet, Table),
     ) -> Self {
         let medium = MediumAccess::new(store, pool.clone());
         let profile = medium.capabilities();
@@ -183,6 +187,7 @@ impl DeviceServer {
             sanitizer: Sanitizer::default(),
             orw_generations: OrwGenerations::default(),
             nexuses: Nexuses::default(),
+            command_set,
             table,
             pool,
             stats: UnitStats::default(),

@@ -24,6 +24,7 @@ use crate::contract::{
 };
 use crate::copy;
 use crate::device_server::DeviceServer;
+use crate::device_server::command_set::CommandSet;
 use crate::device_server::table::Table;
 use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
@@ -139,7 +140,8 @@ impl LogicalUnit {
             return Err(UnitError::BlockTooSmall);
         }
         let tasks = TaskSet::new(config.task_set_max, config.tasks.nexus_task_sets);
-        let mut server = DeviceServer::new(config, store, state, pool, every_command());
+        let mut server =
+            DeviceServer::new(config, store, state, pool, (&sbc::COMMAND_SET, table(&sbc::COMMAND_SET)));
         server.settings = server.power_on_settings();
         server.resume_sanitizing();
         Ok(Self {
@@ -412,9 +414,10 @@ impl LogicalUnit {
     }
 }
 
-/// Returns the table of every command.
-pub(crate) fn every_command() -> Table {
-    Table::new(&[spc::ROWS, sbc::ROWS, copy::ROWS])
+/// Returns the table of every command of a device type.
+pub(crate) fn table(set: &CommandSet) -> Table {
+    let copies = if set.third_party_copy { copy::ROWS } else { &[] };
+    Table::new(&[spc::ROWS, set.rows, copies])
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! READ CAPACITY (SBC-4 §5.20, §5.21) and TEST UNIT READY (SPC-5).
+//! READ CAPACITY (SBC-4 §5.20, §5.21).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,11 +9,6 @@ use super::limits;
 use crate::device_server::outcome::Outcome;
 use crate::device_server::{DeviceServer, UnitInfo};
 use crate::task::TaskInfo;
-
-/// TEST UNIT READY: dispatch has already checked that the unit is ready.
-pub(super) fn test_unit_ready(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
-    Outcome::Good
-}
 
 /// READ CAPACITY(10): a last address that does not fit is reported as FFFFFFFFh, which directs the initiator
 /// to READ CAPACITY(16).

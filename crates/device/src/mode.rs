@@ -9,9 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use base::bytes::Reader;
-use scsi::mode::{
-    self, BlockDescriptor, Header, HeaderFormat, Page, PageControl, Parameters, device_specific, page,
-};
+use scsi::mode::{self, BlockDescriptor, Header, HeaderFormat, Page, PageControl, Parameters, page};
 use scsi::sense::{Asc, Sense};
 
 use crate::settings::{AttentionInterlock, Settings};
@@ -40,6 +38,8 @@ pub(crate) struct MediumParameters {
     pub(crate) write_protected: bool,
     /// The number and length of its blocks.
     pub(crate) descriptor: BlockDescriptor,
+    /// Whether a nexus prevents the removal of the medium.
+    pub(crate) locked: bool,
     /// The mode parameters of the unit's device type.
     pub(crate) layout: &'static ModeLayout,
 }
@@ -49,6 +49,8 @@ pub(crate) struct MediumParameters {
 pub(crate) struct ModeLayout {
     /// The bits of DEVICE-SPECIFIC PARAMETER that are always set.
     pub(crate) device_specific: u8,
+    /// The bits of DEVICE-SPECIFIC PARAMETER that are set if the requesting nexus cannot write.
+    pub(crate) write_protected: u8,
     /// Whether MODE SENSE returns a block descriptor.
     pub(crate) has_block_descriptor: bool,
     /// The pages, in the order in which they are returned.
@@ -79,7 +81,7 @@ pub(crate) fn sense(
         let body = match request.values {
             PageControl::Changeable => row.changeable(),
             PageControl::Default => row.values(defaults),
-            PageControl::Current => row.values(current),
+            PageControl::Current => row.current(current, medium),
             PageControl::Saved => row.values(saved),
         };
         let saveable = !row.bits.is_empty();
@@ -89,7 +91,7 @@ pub(crate) fn sense(
         let code_known = layout.pages.iter().any(|row| row.code == request.code) || request.code == page::ALL;
         return Err(if code_known { Sense::invalid_cdb(3, None) } else { Sense::invalid_cdb(2, Some(5)) });
     }
-    let write_protect = if medium.write_protected { device_specific::WP } else { 0 };
+    let write_protect = if medium.write_protected { layout.write_protected } else { 0 };
     let descriptor = request.descriptor && layout.has_block_descriptor;
     let header = Header {
         medium_type: 0,
@@ -129,7 +131,7 @@ pub(crate) fn select(
         if sent.body.len() != row.len {
             return Err(wrong_at(at_body - 1, None));
         }
-        let fixed = row.values(settings).into_iter().zip(row.changeable());
+        let fixed = row.current(settings, medium).into_iter().zip(row.changeable());
         for (offset, (sent, (current, changeable))) in sent.body.iter().zip(fixed).enumerate() {
             let wrong = (sent ^ current) & !changeable;
             if wrong != 0 {
@@ -196,8 +198,19 @@ pub(crate) struct PageRow {
     pub(crate) len: usize,
     /// Bytes of the body that do not depend on the settings.
     pub(crate) fixed: &'static [(usize, u8)],
+    /// Bits that report the state of the medium, among the current values only.
+    pub(crate) states: &'static [State],
     /// The bits that stand for settings.
     pub(crate) bits: &'static [Bit],
+}
+
+/// A state of the medium as a bit of a page.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The index of the byte in the body.
+    pub(crate) byte: usize,
+    pub(crate) mask: u8,
+    pub(crate) get: fn(&MediumParameters) -> bool,
 }
 
 /// A setting as a bit of a page.
@@ -232,6 +245,16 @@ impl PageRow {
         self.body(self.fixed.iter().copied().chain(bits))
     }
 
+    fn current(&self, settings: &Settings, medium: MediumParameters) -> Vec<u8> {
+        let mut body = self.values(settings);
+        for state in self.states.iter().filter(|state| (state.get)(&medium)) {
+            if let Some(byte) = body.get_mut(state.byte) {
+                *byte |= state.mask;
+            }
+        }
+        body
+    }
+
     fn changeable(&self) -> Vec<u8> {
         let changeable = self.bits.iter().filter(|bit| matches!(bit.set, Set::To(_)));
         self.body(changeable.map(|bit| (bit.byte, bit.mask)))
@@ -256,8 +279,14 @@ impl PageRow {
 }
 
 /// The read-write error recovery page: the unit has no choice of recovery.
-pub(crate) const READ_WRITE_ERROR_RECOVERY: PageRow =
-    PageRow { code: page::READ_WRITE_ERROR_RECOVERY, subpage: 0, len: 10, fixed: &[], bits: &[] };
+pub(crate) const READ_WRITE_ERROR_RECOVERY: PageRow = PageRow {
+    code: page::READ_WRITE_ERROR_RECOVERY,
+    subpage: 0,
+    len: 10,
+    fixed: &[],
+    states: &[],
+    bits: &[],
+};
 
 /// The control page.
 pub(crate) const CONTROL: PageRow = PageRow {
@@ -267,6 +296,7 @@ pub(crate) const CONTROL: PageRow = PageRow {
     // GLTSD: log parameters are not saved implicitly. QUEUE ALGORITHM MODIFIER 1h: SIMPLE tasks are
     // reordered freely. EXTENDED SELF-TEST COMPLETION TIME: one second.
     fixed: &[(0, 0x02), (1, 0x10), (9, 1)],
+    states: &[],
     bits: &[
         // TST 001b.
         Bit { byte: 0, mask: 0x20, get: |settings| settings.nexus_task_sets, set: Set::Never },
@@ -313,16 +343,28 @@ pub(crate) const CONTROL: PageRow = PageRow {
 };
 
 /// The control extension page. MAXIMUM SENSE DATA LENGTH zero: no limit.
-pub(crate) const CONTROL_EXTENSION: PageRow =
-    PageRow { code: page::CONTROL, subpage: page::CONTROL_EXTENSION, len: 28, fixed: &[], bits: &[] };
+pub(crate) const CONTROL_EXTENSION: PageRow = PageRow {
+    code: page::CONTROL,
+    subpage: page::CONTROL_EXTENSION,
+    len: 28,
+    fixed: &[],
+    states: &[],
+    bits: &[],
+};
 
 /// The power condition page: the unit has no timers.
 pub(crate) const POWER_CONDITION: PageRow =
-    PageRow { code: page::POWER_CONDITION, subpage: 0, len: 38, fixed: &[], bits: &[] };
+    PageRow { code: page::POWER_CONDITION, subpage: 0, len: 38, fixed: &[], states: &[], bits: &[] };
 
 /// The informational exceptions page. MRIE 6h: report on request only. The unit has no failure prediction.
-pub(crate) const INFORMATIONAL_EXCEPTIONS: PageRow =
-    PageRow { code: page::INFORMATIONAL_EXCEPTIONS, subpage: 0, len: 10, fixed: &[(1, 0x06)], bits: &[] };
+pub(crate) const INFORMATIONAL_EXCEPTIONS: PageRow = PageRow {
+    code: page::INFORMATIONAL_EXCEPTIONS,
+    subpage: 0,
+    len: 10,
+    fixed: &[(1, 0x06)],
+    states: &[],
+    bits: &[],
+};
 
 #[cfg(test)]
 mod tests;

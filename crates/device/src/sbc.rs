@@ -4,7 +4,7 @@ pub(crate) mod address;
 mod atomic;
 mod bulk_change;
 mod cache;
-mod capacity;
+pub(crate) mod capacity;
 mod compare;
 mod data_out_collector;
 mod defects;
@@ -79,7 +79,7 @@ const PART_LEN: usize = 1 << 20;
 const PARTS_UNDER_WAY: usize = 4;
 
 /// Returns how many bytes one operation may move: a whole number of blocks.
-fn part_len(server: &DeviceServer) -> usize {
+pub(crate) fn part_len(server: &DeviceServer) -> usize {
     PART_LEN.min(server.info.capabilities.io_len_max).max(server.info.block_len())
 }
 

@@ -36,10 +36,10 @@ impl MediaWatch {
         entries.push(Entry { unit, facts: Arc::downgrade(facts), reactor });
     }
 
-    /// Returns the properties of a served disk.
+    /// Returns the properties of a served disk: of the disc that was put into a drive last.
     pub(super) fn find(&self, unit: UnitId) -> Option<Arc<DiskInfo>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().filter(|entry| entry.unit == unit).find_map(|entry| entry.facts.upgrade())
+        entries.iter().rev().filter(|entry| entry.unit == unit).find_map(|entry| entry.facts.upgrade())
     }
 
     /// Starts the thread of the watch. It ends when the returned sender is dropped.

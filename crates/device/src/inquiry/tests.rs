@@ -19,6 +19,7 @@ fn config() -> UnitConfig {
         protocol: 5,
     };
     UnitConfig {
+        device: crate::contract::DeviceKind::Disk,
         identity: Identity {
             vendor: *b"targe   ",
             product: *b"disk            ",

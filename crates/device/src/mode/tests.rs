@@ -5,6 +5,7 @@ use crate::settings::QueueError;
 const MEDIUM: MediumParameters = MediumParameters {
     write_protected: false,
     descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 },
+    locked: false,
     layout: &crate::sbc::COMMAND_SET.mode,
 };
 

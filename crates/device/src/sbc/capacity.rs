@@ -12,7 +12,7 @@ use crate::task::TaskInfo;
 
 /// READ CAPACITY(10): a last address that does not fit is reported as FFFFFFFFh, which directs the initiator
 /// to READ CAPACITY(16).
-pub(super) fn read_capacity_10(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(crate) fn read_capacity_10(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     // The LOGICAL BLOCK ADDRESS and PMI fields are obsolete since SBC-3, where they must be zero.
     if task.cdb.u8(8) & 1 == 0 && task.cdb.u32(2) != 0 {
         return Outcome::CheckCondition(scsi::sense::Sense::invalid_cdb(2, None));

@@ -157,6 +157,8 @@ def test_keeps_a_mounted_disc(drive, disc):
         guest.run(f"mount -t iso9660 -o ro {device} /mnt")
         second = drive.put("SECOND", 3 << 32)
         drive.reload("an initiator prevents its removal")
+        # Longer than targe takes to notice that the file of a disk was replaced.
+        time.sleep(2)
         guest.run("echo 3 > /proc/sys/vm/drop_caches")
         found = guest.run("sha256sum < /mnt/large | cut -d ' ' -f 1").strip()
         expect(found == disc, "the mounted disc has changed")

@@ -23,8 +23,10 @@ READING = ("SCSI.Inquiry", "SCSI.Mandatory", "SCSI.ModeSense6", "SCSI.Read10", "
 # What has something to say of a drive for discs.
 OF_ANY_TYPE = ("SCSI.Inquiry", "SCSI.Mandatory", "SCSI.ModeSense6", "SCSI.NoMedia", "SCSI.PreventAllow", "SCSI.StartStopUnit",
                "SCSI.Read10", "SCSI.Read12", "SCSI.ReadCapacity10", "SCSI.ReportSupportedOpcodes", "SCSI.TestUnitReady", "SCSI.Reserve6",
-               "SCSI.PrinReadKeys", "SCSI.PrinReportCapabilities", "SCSI.ProutRegister", "SCSI.ProutReserve", "SCSI.ProutClear",
-               "SCSI.ProutPreempt", "iSCSI.iSCSITMF")
+               "SCSI.PrinReadKeys", "SCSI.PrinReportCapabilities", "SCSI.ProutRegister", "SCSI.ProutClear", "SCSI.ProutPreempt",
+               "iSCSI.iSCSITMF",
+               # Its other tests write.
+               *(f"SCSI.ProutReserve.{name}" for name in ("OwnershipEA", "OwnershipEAAR", "OwnershipEARO", "OwnershipWE", "OwnershipWEAR", "OwnershipWERO", "Simple")))
 LOGGING_IN = ("SCSI.Mandatory", "SCSI.Read16", "SCSI.Write16", "SCSI.Reserve6", "SCSI.ProutReserve", "iSCSI.iSCSITMF",
               "iSCSI.iSCSICHAP")
 

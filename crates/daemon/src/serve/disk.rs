@@ -62,6 +62,12 @@ impl DiskInfo {
         self.withheld.load(Ordering::Relaxed)
     }
 
+    /// Returns whether the path is to be compared with what is served. A disc stays in its drive until a
+    /// reload, whatever the path leads to.
+    pub(super) fn is_watched(&self) -> bool {
+        self.image.is_none() && !self.is_withheld()
+    }
+
     /// Compares the file or device at the path with the one that is served.
     ///
     /// # Errors

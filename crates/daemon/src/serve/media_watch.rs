@@ -56,7 +56,7 @@ impl MediaWatch {
         while ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
             for Entry { unit, facts, reactor } in entries {
-                let Some(facts) = facts.upgrade().filter(|facts| !facts.is_withheld()) else { continue };
+                let Some(facts) = facts.upgrade().filter(|facts| facts.is_watched()) else { continue };
                 if let Err(why) = facts.compare() {
                     // A reactor that has stopped serves no disk, so an error is ignored.
                     let _ =

@@ -86,6 +86,7 @@ fn run(unit: &mut LogicalUnit, key: u64, cdb: [u8; 16], out: &[u8]) {
 
 fn unit() -> LogicalUnit {
     let config = UnitConfig {
+        device: device::contract::DeviceKind::Disk,
         identity: Identity {
             vendor: *b"TARGE   ",
             product: *b"DISK            ",

@@ -10,7 +10,7 @@ use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, Lba};
 use device::contract::{
-    Access, Command, DataOutFault, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort,
+    Access, Command, DataOutFault, DeviceKind, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort,
     TaskKey, ThirdPartyCaller, ThirdPartyRequest, Tmf, TmfKey, UnitConfig, UnitEvent,
 };
 use device::unit::{LogicalUnit, Reset};
@@ -101,7 +101,8 @@ fn nearly_right_cdb(rng: &mut Rng) -> Vec<u8> {
         0x00, 0x03, 0x04, 0x08, 0x0a, 0x12, 0x15, 0x16, 0x17, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x25, 0x28, 0x2a,
         0x2e, 0x2f, 0x34, 0x35, 0x37, 0x3b, 0x3c, 0x41, 0x42, 0x48, 0x4c, 0x4d, 0x55, 0x56, 0x57, 0x5a, 0x5e,
         0x5f, 0x7f, 0x83, 0x84, 0x88, 0x89, 0x8a, 0x8b, 0x8e, 0x8f, 0x90, 0x91, 0x93, 0x9b, 0x9c, 0x9e, 0xa0,
-        0xa3, 0xa4, 0xa8, 0xaa, 0xae, 0xaf, 0xb7,
+        0xa3, 0xa4, 0xa8, 0xaa, 0xae, 0xaf, 0xb7, 0x43, 0x46, 0x4a, 0x51, 0x52, 0x5c, 0xac, 0xad, 0xb6, 0xb9,
+        0xbb, 0xbd, 0xbe,
     ];
     let code = CODES[usize::try_from(rng.below(CODES.len() as u64)).unwrap()];
     let len = match code >> 5 {
@@ -153,7 +154,9 @@ struct Task {
 impl Ordeal {
     fn new(choice: u8) -> Self {
         let gate = Rc::new(Cell::new(true));
+        let is_disc = choice & 0x80 != 0;
         let config = UnitConfig {
+            device: if is_disc { DeviceKind::Disc { profile: None } } else { DeviceKind::Disk },
             identity: Identity {
                 vendor: *b"VENDOR  ",
                 product: *b"PRODUCT         ",
@@ -161,10 +164,14 @@ impl Ordeal {
                 serial: "SERIAL".into(),
                 naa: vec![0x60, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
             },
-            block_size: if choice & 1 == 0 { BlockSize::B512 } else { BlockSize::B4096 },
+            block_size: match choice & 1 {
+                _ if is_disc => BlockSize::B2048,
+                0 => BlockSize::B512,
+                _ => BlockSize::B4096,
+            },
             physical_exponent: 3,
             read_only: choice & 0x0c == 0x0c,
-            removable: choice & 2 != 0,
+            removable: is_disc || choice & 2 != 0,
             long_cdbs: choice & 0x40 == 0,
             atomic_blocks: 1 << (choice & 3),
             thin: choice & 4 == 0,
@@ -293,6 +300,9 @@ impl Ordeal {
     }
 
     fn lose(&mut self, nexus: NexusId, first: u8) {
+        if first & 0xc0 == 0xc0 && matches!(self.unit.config().device, DeviceKind::Disc { .. }) {
+            return self.unit.medium_replaced(self.now);
+        }
         if first & 0x80 != 0 {
             return self.unit.capacity_changed(self.now);
         }

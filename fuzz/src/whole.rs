@@ -378,6 +378,7 @@ fn config(how: u8) -> ShardConfig {
 
 fn unit_config(number: u32) -> UnitConfig {
     UnitConfig {
+        device: device::contract::DeviceKind::Disk,
         identity: Identity {
             vendor: *b"VENDOR  ",
             product: *b"PRODUCT         ",

@@ -113,7 +113,7 @@ class Server:
 
     def make_media(self):
         for unit, lun in enumerate(self.export.luns):
-            if lun.medium == "file" or self.every_medium_is_a_file:
+            if lun.medium in ("file", "disc") or self.every_medium_is_a_file:
                 make_file(self.medium_path(unit), lun)
 
     def start(self, fresh=True):
@@ -277,17 +277,17 @@ class Targe(Server):
             if self.export.outgoing:
                 yield 'mutual_user = "{}"\nmutual_secret = "{}"'.format(*self.export.outgoing)
         for unit, lun in enumerate(self.export.luns):
-            yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"', f"bs = {lun.block}")
-            yield f'path = "{self.medium_path(unit)}"' if lun.medium in ("file", "block") else f"size = {lun.size}"
+            yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"')
+            yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
+            yield f'path = "{self.medium_path(unit)}"' if lun.medium in ("file", "block", "disc") else f"size = {lun.size}"
+            if lun.medium == "disc":
+                continue
             if lun.medium != "block":
                 yield f'provisioning = "{"thin" if lun.thin else "full"}"'
-            yield from (f"physical_bs = {lun.physical}", f"ro = {toml(lun.readonly)}")
-            yield from (f"removable = {toml(lun.removable)}", f"write_cache = {toml(lun.write_cache)}")
-            if lun.atomic:
-                yield f"atomic_bs = {lun.atomic}"
+            yield from (f"bs = {lun.block}", f"physical_bs = {lun.physical}", f"ro = {toml(lun.readonly)}")
+            yield from (f"removable = {toml(lun.removable)}", f"write_cache = {toml(lun.write_cache)}", *[f"atomic_bs = {lun.atomic}"] * bool(lun.atomic))
             if lun.encrypted:
                 yield f'encrypt = "{self.secret_path()}"'
-            yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
 
     def stop(self):
         """Asks it to end; that it does not end as it should is an error."""

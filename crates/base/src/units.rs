@@ -23,6 +23,8 @@ pub struct BlockSize {
 impl BlockSize {
     /// 512 bytes.
     pub const B512: Self = Self { shift: 9 };
+    /// 2048 bytes.
+    pub const B2048: Self = Self { shift: 11 };
     /// 4096 bytes.
     pub const B4096: Self = Self { shift: 12 };
 

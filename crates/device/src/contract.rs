@@ -369,6 +369,8 @@ pub enum ThirdPartyError {
 pub struct UnitConfig {
     /// The names of the unit.
     pub identity: Identity,
+    /// The type of the device.
+    pub device: DeviceKind,
     /// Logical block size.
     pub block_size: BlockSize,
     /// log2 of logical blocks per physical block (READ CAPACITY(16), SBC-4 §5.21).
@@ -400,6 +402,43 @@ pub struct UnitConfig {
     pub transfer_blocks_max: u32,
     /// The target ports through which initiators reach the unit, sorted by relative port.
     pub ports: Rc<[TargetPort]>,
+}
+
+/// The type of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A disk: a direct access block device (SBC-4).
+    #[default]
+    Disk,
+    /// A drive for read-only CDs, DVDs and BDs (MMC-6). Its logical blocks have 2048 bytes, and its medium is
+    /// removable. A store without a byte is a drive without a disc.
+    Disc {
+        /// The kind of disc; `None` for the smallest kind that holds the image.
+        profile: Option<DiscProfile>,
+    },
+}
+
+/// The kind of a read-only disc (MMC-6: profiles).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DiscProfile {
+    /// CD-ROM.
+    Cd,
+    /// DVD-ROM.
+    Dvd,
+    /// BD-ROM.
+    Bd,
+}
+
+impl DiscProfile {
+    /// Returns how many logical blocks a disc of this kind can have. Every address of a CD must fit into
+    /// minutes, seconds and frames; a DVD-ROM has at most two layers; a block address has 32 bits.
+    pub const fn blocks_max(self) -> Blocks {
+        match self {
+            Self::Cd => Blocks(449_849),
+            Self::Dvd => Blocks(4_173_824),
+            Self::Bd => Blocks(1 << 32),
+        }
+    }
 }
 
 /// How tasks of several nexuses affect each other.

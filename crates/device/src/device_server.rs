@@ -1,5 +1,7 @@
 //! The working state of the device server: everything that handlers and jobs use besides their own task.
 
+pub(crate) mod command_set;
+mod medium_change;
 pub(crate) mod outcome;
 pub(crate) mod table;
 
@@ -23,6 +25,7 @@ use crate::fault_injection::{self, Bug};
 use crate::log::ErrorCounts;
 use crate::medium::{self, EndedOp, MediumAccess};
 use crate::medium_error::{self, IoKind};
+use crate::medium_removal::MediaEvent;
 use crate::nexus::Nexuses;
 use crate::orw_generation::OrwGenerations;
 use crate::range_lock::ByteRange;
@@ -32,6 +35,8 @@ use crate::settings::Settings;
 use crate::spc_state::SpcState;
 use crate::stats::UnitStats;
 use crate::task::{Origin, TaskId, TaskInfo};
+use command_set::CommandSet;
+use medium_change::WITHHELD;
 use outcome::{Job, SpawnedJob};
 use table::Table;
 
@@ -63,6 +68,11 @@ impl UnitInfo {
         self.config.block_size.whole_blocks_in(ByteLen(self.capabilities.len))
     }
 
+    /// Returns whether the store holds a medium. That of a disk always does.
+    pub(crate) const fn has_medium(&self) -> bool {
+        self.capacity().0 > 0
+    }
+
     /// Returns whether the unit is thinly provisioned: the configuration asks for it and the medium supports
     /// it.
     pub(crate) const fn is_thin(&self) -> bool {
@@ -74,11 +84,6 @@ impl UnitInfo {
         self.config.read_only || self.capabilities.read_only
     }
 }
-
-/// The sense data of a command that needs a medium which is withheld. Not MEDIUM NOT PRESENT: hosts forget
-/// the size and the partitions of a disk without a medium, while this medium returns unchanged once its
-/// operator has intervened.
-const WITHHELD: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED);
 
 /// A flush failed, so writes that were acknowledged may be lost. INTERNAL TARGET FAILURE ends the command
 /// permanently on every path. Linux retries MEDIUM ERROR with WRITE ERROR and fails the path in the end;
@@ -104,6 +109,8 @@ pub(crate) struct DeviceServer {
     pub(crate) orw_generations: OrwGenerations,
     /// The nexuses that reach this unit.
     pub(crate) nexuses: Nexuses,
+    /// What the device type of the unit brings.
+    pub(crate) command_set: &'static CommandSet,
     /// Every command.
     pub(crate) table: Table,
     /// The source of buffers.
@@ -166,7 +173,7 @@ impl DeviceServer {
         store: Box<dyn Store>,
         spc: SpcState,
         pool: Pool,
-        table: Table,
+        (command_set, table): (&'static CommandSet, Table),
     ) -> Self {
         let medium = MediumAccess::new(store, pool.clone());
         let profile = medium.capabilities();
@@ -183,6 +190,7 @@ impl DeviceServer {
             sanitizer: Sanitizer::default(),
             orw_generations: OrwGenerations::default(),
             nexuses: Nexuses::default(),
+            command_set,
             table,
             pool,
             stats: UnitStats::default(),
@@ -216,6 +224,10 @@ impl DeviceServer {
         let inquiry_changed = (&now.overrides, &now.identity) != (&before.overrides, &before.identity);
         let cache_changed = now.write_cache != before.write_cache;
         let mode_changed = cache_changed || now.read_only != before.read_only;
+        if now.device != before.device {
+            self.nexuses.record_media_event(MediaEvent::NewMedia);
+            self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+        }
         let tasks = before.tasks;
         if self.info.config.tasks != tasks {
             self.apply_task_rules(tasks);
@@ -231,7 +243,7 @@ impl DeviceServer {
         }
         if !self.info.config.removable {
             // No initiator could load a non-removable medium again.
-            self.spc.removal.load();
+            self.spc.removal.load(true);
         } else {
             // A removable unit starts by itself.
             self.spc.removal.stop(false);
@@ -248,37 +260,6 @@ impl DeviceServer {
             self.settings.task_aborted_status = now.task_aborted_status;
         }
         self.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, None);
-    }
-
-    /// Reads the capabilities of the medium again. Every nexus receives a unit attention for a changed
-    /// capacity.
-    pub(crate) fn refresh_capabilities(&mut self) {
-        let before = self.info.capacity();
-        self.info.capabilities = self.medium.capabilities();
-        self.info.tells_space = self.medium.space().is_some();
-        if self.info.capacity() != before {
-            self.nexuses.establish_ua_all(Asc::CAPACITY_DATA_HAS_CHANGED, None);
-        }
-    }
-
-    /// Returns why the medium cannot be used now, or `None` if it can.
-    pub(crate) fn not_ready(&self) -> Option<Sense> {
-        self.sanitizer
-            .progress(self.info.capabilities.len)
-            .or_else(|| self.withheld.then_some(WITHHELD))
-            .or_else(|| self.sanitizer.failure())
-            .or_else(|| self.spc.not_ready())
-    }
-
-    /// Withholds the medium, or makes it available again. Every nexus receives a unit attention when it is
-    /// available again.
-    pub(crate) fn withhold(&mut self, withheld: bool) {
-        if core::mem::replace(&mut self.withheld, withheld) && !withheld {
-            self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
-        }
-        if !withheld {
-            self.refresh_capabilities();
-        }
     }
 
     /// Requests that `state` be stored durably on behalf of a task.

@@ -11,12 +11,12 @@ use scsi::inquiry::{
 };
 use scsi::sense::Sense;
 use scsi::transport_id::PROTOCOL_ISCSI;
-use scsi::vpd::{
-    Association, BlockCharacteristics, BlockLimits, Designator, ExtendedInquiry, LogicalBlockProvisioning,
-    Page, page,
-};
+use scsi::vpd::{Association, Designator, ExtendedInquiry, Page, page};
 
 use crate::contract::{Identity, RelativePort, SpcLevel, TargetPort, UnitConfig};
+
+/// Vital product data pages, ascending by code, each with its body.
+pub(crate) type VitalPages = Vec<(u8, Vec<u8>)>;
 
 /// The INQUIRY data of a unit, as one nexus sees it.
 #[derive(Debug)]
@@ -33,12 +33,10 @@ pub(crate) struct InquiryData<'a> {
     pub(crate) third_party_copy_page: Option<Vec<u8>>,
     /// Whether writes may be acknowledged before they are durable.
     pub(crate) volatile_cache: bool,
-    /// The body of VPD page B0h.
-    pub(crate) limits: BlockLimits,
-    /// The body of VPD page B1h.
-    pub(crate) characteristics: BlockCharacteristics,
-    /// The body of VPD page B2h, if the unit is thinly provisioned.
-    pub(crate) provisioning: Option<LogicalBlockProvisioning>,
+    /// The VPD pages of the device type.
+    pub(crate) vital_pages: VitalPages,
+    /// The version descriptors after those of the architecture and the transport.
+    pub(crate) versions: &'static [u16],
 }
 
 /// TPGS 01b: only the target changes asymmetric access states.
@@ -87,10 +85,7 @@ impl InquiryData<'_> {
             page::MODE_PAGE_POLICY => ALL_PAGES_SHARED.to_vec(),
             page::SCSI_PORTS => self.ports(),
             page::THIRD_PARTY_COPY => self.third_party_copy_page.clone()?,
-            page::BLOCK_LIMITS if self.is_block_device() => self.limits.encode().to_vec(),
-            page::BLOCK_CHARACTERISTICS if self.is_block_device() => self.characteristics.encode().to_vec(),
-            page::LOGICAL_BLOCK_PROVISIONING => self.provisioning?.encode().to_vec(),
-            _ => return None,
+            _ => self.vital_pages.iter().find(|(own, _)| *own == code)?.1.clone(),
         };
         Some(Page { peripheral: self.device_type.0, code, body: &body }.encode())
     }
@@ -106,15 +101,8 @@ impl InquiryData<'_> {
             page::SCSI_PORTS,
         ]);
         pages.extend(self.third_party_copy_page.as_ref().map(|_| page::THIRD_PARTY_COPY));
-        if self.is_block_device() {
-            pages.extend([page::BLOCK_LIMITS, page::BLOCK_CHARACTERISTICS]);
-        }
-        pages.extend(self.provisioning.map(|_| page::LOGICAL_BLOCK_PROVISIONING));
+        pages.extend(self.vital_pages.iter().map(|(code, _)| *code));
         pages
-    }
-
-    fn is_block_device(&self) -> bool {
-        self.device_type == DeviceType::DIRECT_ACCESS_BLOCK
     }
 
     const fn version(&self) -> u8 {
@@ -128,25 +116,14 @@ impl InquiryData<'_> {
     fn versions(&self) -> [u16; 8] {
         let iscsi = self.config.ports.iter().any(|port| port.protocol == PROTOCOL_ISCSI);
         let mut versions = [0; 8];
-        // A unit of SPC-3 nevertheless reports SBC-3: its block limits page and its UNMAP are those of SBC-3.
-        let (architecture, common): (u16, &[u16]) = match self.config.overrides.level {
-            SpcLevel::Spc3 => {
-                (version_descriptor::SAM_3, &[version_descriptor::SPC_3, version_descriptor::SBC_3])
-            }
-            SpcLevel::Spc4 | SpcLevel::Spc5 => (
-                version_descriptor::SAM_5,
-                &[
-                    version_descriptor::SPC_4,
-                    version_descriptor::SBC_3,
-                    version_descriptor::SPC_5,
-                    version_descriptor::SBC_4,
-                ],
-            ),
+        let architecture = match self.config.overrides.level {
+            SpcLevel::Spc3 => version_descriptor::SAM_3,
+            SpcLevel::Spc4 | SpcLevel::Spc5 => version_descriptor::SAM_5,
         };
         let claimed = [architecture]
             .into_iter()
             .chain(iscsi.then_some(version_descriptor::ISCSI))
-            .chain(common.iter().copied());
+            .chain(self.versions.iter().copied());
         for (to, from) in versions.iter_mut().zip(claimed) {
             *to = from;
         }

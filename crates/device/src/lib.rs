@@ -26,6 +26,7 @@ mod log;
 mod medium;
 mod medium_error;
 mod medium_removal;
+mod mmc;
 mod mode;
 mod nexus;
 pub mod no_lun;

@@ -34,6 +34,8 @@ pub(crate) struct LogSource<'a> {
     pub(crate) storage: Option<Storage>,
     /// For how many minutes the unit has existed.
     pub(crate) powered_on_minutes: u32,
+    /// The pages that every unit of the device type has, ascending.
+    pub(crate) pages: &'static [u8],
 }
 
 /// How much storage a thin unit uses and could use, in threshold sets (SBC-4 §6.4.5).
@@ -87,14 +89,10 @@ const CUMULATIVE: u8 = 0b01;
 /// Returns the page codes of a unit, ascending.
 fn pages(facts: LogSource<'_>) -> Vec<u8> {
     let storage = facts.storage.map(|_| page::LOGICAL_BLOCK_PROVISIONING);
-    let errors = [page::WRITE_ERROR_COUNTERS, page::READ_ERROR_COUNTERS, page::VERIFY_ERROR_COUNTERS];
-    let rest = [
-        page::SELF_TEST_RESULTS,
-        page::BACKGROUND_SCAN,
-        page::GENERAL_STATISTICS,
-        page::INFORMATIONAL_EXCEPTIONS,
-    ];
-    [page::SUPPORTED_PAGES].into_iter().chain(errors).chain(storage).chain(rest).collect()
+    let all = [page::SUPPORTED_PAGES].into_iter().chain(facts.pages.iter().copied()).chain(storage);
+    let mut pages: Vec<u8> = all.collect();
+    pages.sort_unstable();
+    pages
 }
 
 /// Answers LOG SENSE.
@@ -259,7 +257,13 @@ mod tests {
     };
 
     fn facts(self_tests: &SelfTestResults, storage: Option<Storage>) -> LogSource<'_> {
-        LogSource { statistics: STATISTICS, self_tests, storage, powered_on_minutes: 0x0102_0304 }
+        LogSource {
+            statistics: STATISTICS,
+            self_tests,
+            storage,
+            powered_on_minutes: 0x0102_0304,
+            pages: crate::sbc::COMMAND_SET.log_pages,
+        }
     }
 
     fn ask(code: u8, subpage: u8, pointer: u16) -> Result<Vec<u8>, Sense> {

@@ -7,30 +7,79 @@ use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::contract::NexusId;
 
+/// Where the medium is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// In the unit.
+    #[default]
+    Loaded,
+    /// Ejected: outside, or on the open tray.
+    Ejected,
+    /// There is none: the tray is closed and empty.
+    Absent,
+}
+
+/// What happened to the medium, as GET EVENT STATUS NOTIFICATION reports it (MMC-6, media class events).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MediaEvent {
+    #[default]
+    NoChange,
+    /// The operator wants to remove the medium, and a nexus prevents it.
+    EjectRequest,
+    /// A medium was loaded.
+    NewMedia,
+    /// The medium was removed.
+    MediaRemoval,
+}
+
+impl MediaEvent {
+    /// Returns the code of the event.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::NoChange => 0,
+            Self::EjectRequest => 1,
+            Self::NewMedia => 2,
+            Self::MediaRemoval => 3,
+        }
+    }
+}
+
 /// The state of the unit and its medium, and the nexuses that prevent removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MediumRemoval {
-    ejected: bool,
+    place: Place,
     stopped: bool,
+    /// Whether the unit has a tray, so that its sense data says whether the tray is open.
+    has_tray: bool,
     /// The nexuses that prevent removal. Each is listed at most once, so there are never more entries than
     /// nexuses.
     prevented_by: Vec<NexusId>,
 }
 
 impl MediumRemoval {
+    /// Gives the unit a tray.
+    pub(crate) const fn add_tray(&mut self) {
+        self.has_tray = true;
+    }
+
     /// Returns whether the medium is loaded.
     pub(crate) const fn is_present(&self) -> bool {
-        !self.ejected
+        matches!(self.place, Place::Loaded)
+    }
+
+    /// Returns whether the tray is open, or the medium outside.
+    pub(crate) const fn is_ejected(&self) -> bool {
+        matches!(self.place, Place::Ejected)
     }
 
     /// Returns why the medium cannot be used, or `None` if it can.
     pub(crate) const fn not_ready(&self) -> Option<Sense> {
-        if self.ejected {
-            Some(NOT_PRESENT)
-        } else if self.stopped {
-            Some(STOPPED)
-        } else {
-            None
+        match (self.place, self.stopped) {
+            (Place::Loaded, false) => None,
+            (Place::Loaded, true) => Some(STOPPED),
+            (Place::Ejected, _) if self.has_tray => Some(TRAY_OPEN),
+            (Place::Ejected, _) => Some(NOT_PRESENT),
+            (Place::Absent, _) => Some(TRAY_CLOSED),
         }
     }
 
@@ -72,12 +121,15 @@ impl MediumRemoval {
 
     /// Ejects the medium.
     pub(crate) const fn eject(&mut self) {
-        self.ejected = true;
+        self.place = Place::Ejected;
     }
 
-    /// Loads the medium, and returns whether it was ejected.
-    pub(crate) const fn load(&mut self) -> bool {
-        core::mem::replace(&mut self.ejected, false)
+    /// Closes the tray, or takes the medium in. `has_medium` says whether there is one. Returns whether a
+    /// medium was loaded.
+    pub(crate) const fn load(&mut self, has_medium: bool) -> bool {
+        let was_present = self.is_present();
+        self.place = if has_medium { Place::Loaded } else { Place::Absent };
+        has_medium && !was_present
     }
 }
 
@@ -86,6 +138,12 @@ const STOPPED: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_INITIALIZI
 
 /// The sense data of a command that needs the medium while it is ejected.
 const NOT_PRESENT: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);
+
+/// The same of a unit with a tray, which is closed and empty.
+const TRAY_CLOSED: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT_TRAY_CLOSED);
+
+/// The same of a unit with a tray, which is open.
+const TRAY_OPEN: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT_TRAY_OPEN);
 
 #[cfg(test)]
 mod tests {
@@ -113,7 +171,19 @@ mod tests {
         assert!(removal.is_present());
         removal.eject();
         assert!(!removal.is_present());
-        assert!(removal.load());
-        assert!(!removal.load());
+        assert!(removal.load(true));
+        assert!(!removal.load(true));
+    }
+
+    #[test]
+    fn a_tray_is_open_or_closed_and_empty() {
+        let mut removal = MediumRemoval::default();
+        removal.add_tray();
+        removal.eject();
+        assert_eq!(removal.not_ready(), Some(TRAY_OPEN));
+        assert!(removal.is_ejected() && !removal.load(false));
+        assert_eq!(removal.not_ready(), Some(TRAY_CLOSED));
+        assert!(!removal.is_ejected() && removal.load(true));
+        assert_eq!(removal.not_ready(), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Mode pages of a disk (SPC-5 §7.5, SBC-4 §6.5): MODE SENSE encodes [`Settings`], MODE SELECT decodes new
-//! ones.
+//! Mode pages (SPC-5 §7.5): MODE SENSE encodes [`Settings`], MODE SELECT decodes new ones. Here are the
+//! pages that device types share; each device type lists its pages in a [`ModeLayout`].
 //!
-//! A page is a row of one table: which bits stand for which setting, and which of them can be changed. MODE
+//! A page is a row of that table: which bits stand for which setting, and which of them can be changed. MODE
 //! SELECT checks its whole parameter list before it changes anything. A reset and the next start restore the
 //! values that it saved (SP).
 
@@ -9,9 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use base::bytes::Reader;
-use scsi::mode::{
-    self, BlockDescriptor, Header, HeaderFormat, Page, PageControl, Parameters, device_specific, page,
-};
+use scsi::mode::{self, BlockDescriptor, Header, HeaderFormat, Page, PageControl, Parameters, page};
 use scsi::sense::{Asc, Sense};
 
 use crate::settings::{AttentionInterlock, Settings};
@@ -40,6 +38,23 @@ pub(crate) struct MediumParameters {
     pub(crate) write_protected: bool,
     /// The number and length of its blocks.
     pub(crate) descriptor: BlockDescriptor,
+    /// Whether a nexus prevents the removal of the medium.
+    pub(crate) locked: bool,
+    /// The mode parameters of the unit's device type.
+    pub(crate) layout: &'static ModeLayout,
+}
+
+/// The mode parameters of a device type.
+#[derive(Debug)]
+pub(crate) struct ModeLayout {
+    /// The bits of DEVICE-SPECIFIC PARAMETER that are always set.
+    pub(crate) device_specific: u8,
+    /// The bits of DEVICE-SPECIFIC PARAMETER that are set if the requesting nexus cannot write.
+    pub(crate) write_protected: u8,
+    /// Whether MODE SENSE returns a block descriptor.
+    pub(crate) has_block_descriptor: bool,
+    /// The pages, in the order in which they are returned.
+    pub(crate) pages: &'static [PageRow],
 }
 
 /// The sets of values that MODE SENSE can request.
@@ -60,28 +75,30 @@ pub(crate) fn sense(
     ModeValues { current, defaults, saved }: ModeValues<'_>,
     medium: MediumParameters,
 ) -> Result<Vec<u8>, Sense> {
+    let layout = medium.layout;
     let mut pages = Vec::new();
-    for row in PAGES.iter().filter(|row| row.is_asked(request.code, request.subpage)) {
+    for row in layout.pages.iter().filter(|row| row.is_asked(request.code, request.subpage)) {
         let body = match request.values {
             PageControl::Changeable => row.changeable(),
             PageControl::Default => row.values(defaults),
-            PageControl::Current => row.values(current),
+            PageControl::Current => row.current(current, medium),
             PageControl::Saved => row.values(saved),
         };
         let saveable = !row.bits.is_empty();
         Page { code: row.code, subpage: row.subpage, saveable, body: &body }.encode(&mut pages);
     }
     if pages.is_empty() {
-        let code_known = PAGES.iter().any(|row| row.code == request.code) || request.code == page::ALL;
+        let code_known = layout.pages.iter().any(|row| row.code == request.code) || request.code == page::ALL;
         return Err(if code_known { Sense::invalid_cdb(3, None) } else { Sense::invalid_cdb(2, Some(5)) });
     }
-    let write_protect = if medium.write_protected { device_specific::WP } else { 0 };
+    let write_protect = if medium.write_protected { layout.write_protected } else { 0 };
+    let descriptor = request.descriptor && layout.has_block_descriptor;
     let header = Header {
         medium_type: 0,
-        device_specific: write_protect | device_specific::DPOFUA,
-        long: request.long && request.descriptor,
+        device_specific: write_protect | layout.device_specific,
+        long: request.long && descriptor,
     };
-    Ok(mode::encode(request.form, header, request.descriptor.then_some(medium.descriptor), &pages))
+    Ok(mode::encode(request.form, header, descriptor.then_some(medium.descriptor), &pages))
 }
 
 /// Checks the parameter list of a MODE SELECT and returns the settings that it requests.
@@ -107,13 +124,14 @@ pub(crate) fn select(
     while !pages.is_empty() {
         let at = bytes.len() - pages.remaining();
         let sent = Page::take(&mut pages).map_err(|_| length_error())?;
-        let row = PAGES.iter().find(|row| (row.code, row.subpage) == (sent.code, sent.subpage));
+        let find = |row: &&PageRow| (row.code, row.subpage) == (sent.code, sent.subpage);
+        let row = medium.layout.pages.iter().find(find);
         let row = row.ok_or_else(|| wrong_at(at, Some(5)))?;
         let at_body = at + sent.header_len();
         if sent.body.len() != row.len {
             return Err(wrong_at(at_body - 1, None));
         }
-        let fixed = row.values(settings).into_iter().zip(row.changeable());
+        let fixed = row.current(settings, medium).into_iter().zip(row.changeable());
         for (offset, (sent, (current, changeable))) in sent.body.iter().zip(fixed).enumerate() {
             let wrong = (sent ^ current) & !changeable;
             if wrong != 0 {
@@ -172,28 +190,42 @@ const fn length_error() -> Sense {
 }
 
 /// A page: its codes, its fixed bytes and its settings.
-struct PageRow {
-    code: u8,
-    subpage: u8,
+#[derive(Debug)]
+pub(crate) struct PageRow {
+    pub(crate) code: u8,
+    pub(crate) subpage: u8,
     /// The length of the body: the bytes after the page's header.
-    len: usize,
+    pub(crate) len: usize,
     /// Bytes of the body that do not depend on the settings.
-    fixed: &'static [(usize, u8)],
+    pub(crate) fixed: &'static [(usize, u8)],
+    /// Bits that report the state of the medium, among the current values only.
+    pub(crate) states: &'static [State],
     /// The bits that stand for settings.
-    bits: &'static [Bit],
+    pub(crate) bits: &'static [Bit],
+}
+
+/// A state of the medium as a bit of a page.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The index of the byte in the body.
+    pub(crate) byte: usize,
+    pub(crate) mask: u8,
+    pub(crate) get: fn(&MediumParameters) -> bool,
 }
 
 /// A setting as a bit of a page.
-struct Bit {
+#[derive(Debug)]
+pub(crate) struct Bit {
     /// The index of the byte in the body.
-    byte: usize,
-    mask: u8,
-    get: fn(&Settings) -> bool,
-    set: Set,
+    pub(crate) byte: usize,
+    pub(crate) mask: u8,
+    pub(crate) get: fn(&Settings) -> bool,
+    pub(crate) set: Set,
 }
 
 /// Whether MODE SELECT can change a bit. It can change no other bits.
-enum Set {
+#[derive(Debug)]
+pub(crate) enum Set {
     To(fn(&mut Settings, bool)),
     /// Only the configuration can change it.
     Never,
@@ -211,6 +243,16 @@ impl PageRow {
     fn values(&self, settings: &Settings) -> Vec<u8> {
         let bits = self.bits.iter().filter(|bit| (bit.get)(settings)).map(|bit| (bit.byte, bit.mask));
         self.body(self.fixed.iter().copied().chain(bits))
+    }
+
+    fn current(&self, settings: &Settings, medium: MediumParameters) -> Vec<u8> {
+        let mut body = self.values(settings);
+        for state in self.states.iter().filter(|state| (state.get)(&medium)) {
+            if let Some(byte) = body.get_mut(state.byte) {
+                *byte |= state.mask;
+            }
+        }
+        body
     }
 
     fn changeable(&self) -> Vec<u8> {
@@ -236,79 +278,93 @@ impl PageRow {
     }
 }
 
-/// The pages, in the order in which they are returned.
-const PAGES: &[PageRow] = &[
-    PageRow { code: page::READ_WRITE_ERROR_RECOVERY, subpage: 0, len: 10, fixed: &[], bits: &[] },
-    PageRow { code: page::DISCONNECT_RECONNECT, subpage: 0, len: 14, fixed: &[], bits: &[] },
-    PageRow {
-        code: page::CACHING,
-        subpage: 0,
-        len: 18,
-        fixed: &[],
-        bits: &[Bit {
+/// The read-write error recovery page: the unit has no choice of recovery.
+pub(crate) const READ_WRITE_ERROR_RECOVERY: PageRow = PageRow {
+    code: page::READ_WRITE_ERROR_RECOVERY,
+    subpage: 0,
+    len: 10,
+    fixed: &[],
+    states: &[],
+    bits: &[],
+};
+
+/// The control page.
+pub(crate) const CONTROL: PageRow = PageRow {
+    code: page::CONTROL,
+    subpage: 0,
+    len: 10,
+    // GLTSD: log parameters are not saved implicitly. QUEUE ALGORITHM MODIFIER 1h: SIMPLE tasks are
+    // reordered freely. EXTENDED SELF-TEST COMPLETION TIME: one second.
+    fixed: &[(0, 0x02), (1, 0x10), (9, 1)],
+    states: &[],
+    bits: &[
+        // TST 001b.
+        Bit { byte: 0, mask: 0x20, get: |settings| settings.nexus_task_sets, set: Set::Never },
+        Bit {
             byte: 0,
             mask: 0x04,
-            get: |settings| settings.write_cache,
-            set: Set::To(|settings, on| settings.write_cache = on),
-        }],
-    },
-    PageRow {
-        code: page::CONTROL,
-        subpage: 0,
-        len: 10,
-        // GLTSD: log parameters are not saved implicitly. QUEUE ALGORITHM MODIFIER 1h: SIMPLE tasks are
-        // reordered freely. EXTENDED SELF-TEST COMPLETION TIME: one second.
-        fixed: &[(0, 0x02), (1, 0x10), (9, 1)],
-        bits: &[
-            // TST 001b.
-            Bit { byte: 0, mask: 0x20, get: |settings| settings.nexus_task_sets, set: Set::Never },
-            Bit {
-                byte: 0,
-                mask: 0x04,
-                get: |settings| settings.descriptor_sense,
-                set: Set::To(|settings, on| settings.descriptor_sense = on),
-            },
-            Bit {
-                byte: QERR_AT,
-                mask: 0x02,
-                get: |settings| settings.queue_error.aborts,
-                set: Set::To(|settings, on| settings.queue_error.aborts = on),
-            },
-            Bit {
-                byte: QERR_AT,
-                mask: 0x04,
-                get: |settings| settings.queue_error.only_own,
-                set: Set::To(|settings, on| settings.queue_error.only_own = on),
-            },
-            Bit {
-                byte: 2,
-                mask: 0x20,
-                get: |settings| settings.attention_interlock == AttentionInterlock::Kept,
-                set: Set::To(|settings, on| {
-                    settings.attention_interlock =
-                        if on { AttentionInterlock::Kept } else { AttentionInterlock::ClearedWhenReported };
-                }),
-            },
-            Bit {
-                byte: 2,
-                mask: 0x08,
-                get: |settings| settings.software_write_protect,
-                set: Set::To(|settings, on| settings.software_write_protect = on),
-            },
-            Bit {
-                byte: 3,
-                mask: 0x40,
-                get: |settings| settings.task_aborted_status,
-                set: Set::To(|settings, on| settings.task_aborted_status = on),
-            },
-        ],
-    },
-    // MAXIMUM SENSE DATA LENGTH zero: no limit.
-    PageRow { code: page::CONTROL, subpage: page::CONTROL_EXTENSION, len: 28, fixed: &[], bits: &[] },
-    PageRow { code: page::POWER_CONDITION, subpage: 0, len: 38, fixed: &[], bits: &[] },
-    // MRIE 6h: report on request only. The unit has no failure prediction.
-    PageRow { code: page::INFORMATIONAL_EXCEPTIONS, subpage: 0, len: 10, fixed: &[(1, 0x06)], bits: &[] },
-];
+            get: |settings| settings.descriptor_sense,
+            set: Set::To(|settings, on| settings.descriptor_sense = on),
+        },
+        Bit {
+            byte: QERR_AT,
+            mask: 0x02,
+            get: |settings| settings.queue_error.aborts,
+            set: Set::To(|settings, on| settings.queue_error.aborts = on),
+        },
+        Bit {
+            byte: QERR_AT,
+            mask: 0x04,
+            get: |settings| settings.queue_error.only_own,
+            set: Set::To(|settings, on| settings.queue_error.only_own = on),
+        },
+        Bit {
+            byte: 2,
+            mask: 0x20,
+            get: |settings| settings.attention_interlock == AttentionInterlock::Kept,
+            set: Set::To(|settings, on| {
+                settings.attention_interlock =
+                    if on { AttentionInterlock::Kept } else { AttentionInterlock::ClearedWhenReported };
+            }),
+        },
+        Bit {
+            byte: 2,
+            mask: 0x08,
+            get: |settings| settings.software_write_protect,
+            set: Set::To(|settings, on| settings.software_write_protect = on),
+        },
+        Bit {
+            byte: 3,
+            mask: 0x40,
+            get: |settings| settings.task_aborted_status,
+            set: Set::To(|settings, on| settings.task_aborted_status = on),
+        },
+    ],
+};
+
+/// The control extension page. MAXIMUM SENSE DATA LENGTH zero: no limit.
+pub(crate) const CONTROL_EXTENSION: PageRow = PageRow {
+    code: page::CONTROL,
+    subpage: page::CONTROL_EXTENSION,
+    len: 28,
+    fixed: &[],
+    states: &[],
+    bits: &[],
+};
+
+/// The power condition page: the unit has no timers.
+pub(crate) const POWER_CONDITION: PageRow =
+    PageRow { code: page::POWER_CONDITION, subpage: 0, len: 38, fixed: &[], states: &[], bits: &[] };
+
+/// The informational exceptions page. MRIE 6h: report on request only. The unit has no failure prediction.
+pub(crate) const INFORMATIONAL_EXCEPTIONS: PageRow = PageRow {
+    code: page::INFORMATIONAL_EXCEPTIONS,
+    subpage: 0,
+    len: 10,
+    fixed: &[(1, 0x06)],
+    states: &[],
+    bits: &[],
+};
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use scsi::sense::Asc;
 
 use crate::contract::{Nexus, NexusId, RelativePort};
+use crate::medium_removal::MediaEvent;
 use crate::unit_attention::UnitAttentions;
 
 /// How many lost nexuses are recorded, so that one that returns receives I_T NEXUS LOSS OCCURRED and the unit
@@ -20,6 +21,8 @@ pub(crate) struct NexusState {
     pub(crate) nexus: Nexus,
     /// The unit attentions that are pending for it.
     pub(crate) attentions: UnitAttentions,
+    /// The last media event that the nexus has not polled.
+    pub(crate) media_event: MediaEvent,
 }
 
 /// Every nexus, by number.
@@ -55,7 +58,8 @@ impl Nexuses {
             }
             Err(at) => {
                 let attentions = self.remembered(&nexus);
-                self.present.insert(at, NexusState { nexus, attentions });
+                let media_event = MediaEvent::NoChange;
+                self.present.insert(at, NexusState { nexus, attentions, media_event });
             }
         }
     }
@@ -63,7 +67,7 @@ impl Nexuses {
     /// Removes a nexus, and records the unit attentions that it must receive if it returns.
     pub(crate) fn lose(&mut self, id: NexusId) -> Option<Nexus> {
         let at = self.position(id).ok()?;
-        let NexusState { nexus, attentions } = self.present.remove(at);
+        let NexusState { nexus, attentions, .. } = self.present.remove(at);
         if self.lost.len() >= MAX_LOST {
             self.lost.remove(0);
         }
@@ -89,6 +93,13 @@ impl Nexuses {
     /// Returns all nexuses, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &NexusState> {
         self.present.iter()
+    }
+
+    /// Records a media event for every nexus. Only the last one matters: a poll reports the present state.
+    pub(crate) fn record_media_event(&mut self, event: MediaEvent) {
+        for state in &mut self.present {
+            state.media_event = event;
+        }
     }
 
     /// Establishes a unit attention for one nexus.

@@ -4,12 +4,13 @@ pub(crate) mod address;
 mod atomic;
 mod bulk_change;
 mod cache;
-mod capacity;
+pub(crate) mod capacity;
 mod compare;
 mod data_out_collector;
 mod defects;
 mod lba_status;
 pub(crate) mod limits;
+mod mode_pages;
 pub(crate) mod read;
 pub(crate) mod sanitize;
 mod table;
@@ -19,11 +20,55 @@ pub(crate) mod write;
 mod write_same;
 
 use scsi::cdb::Cdb;
+use scsi::inquiry::{DeviceType, version_descriptor};
+use scsi::log;
 use scsi::sense::{Asc, Sense};
+use scsi::vpd::page;
 
-use crate::device_server::DeviceServer;
+use crate::contract::SpcLevel;
+use crate::device_server::command_set::CommandSet;
+use crate::device_server::{DeviceServer, UnitInfo};
+use crate::inquiry::VitalPages;
 
-pub(crate) use table::ROWS;
+/// The command set of disks.
+pub(crate) static COMMAND_SET: CommandSet = CommandSet {
+    device_type: DeviceType::DIRECT_ACCESS_BLOCK,
+    rows: table::ROWS,
+    third_party_copy: true,
+    mode: mode_pages::LAYOUT,
+    log_pages: &[
+        log::page::WRITE_ERROR_COUNTERS,
+        log::page::READ_ERROR_COUNTERS,
+        log::page::VERIFY_ERROR_COUNTERS,
+        log::page::SELF_TEST_RESULTS,
+        log::page::BACKGROUND_SCAN,
+        log::page::GENERAL_STATISTICS,
+        log::page::INFORMATIONAL_EXCEPTIONS,
+    ],
+    vital_pages,
+    versions,
+};
+
+fn vital_pages(facts: &UnitInfo) -> VitalPages {
+    let limits = (page::BLOCK_LIMITS, limits::limits(facts).encode().to_vec());
+    let characteristics = (page::BLOCK_CHARACTERISTICS, limits::characteristics(facts).encode().to_vec());
+    let provisioning = limits::provisioning(facts)
+        .map(|provisioning| (page::LOGICAL_BLOCK_PROVISIONING, provisioning.encode().to_vec()));
+    [limits, characteristics].into_iter().chain(provisioning).collect()
+}
+
+const fn versions(level: SpcLevel) -> &'static [u16] {
+    match level {
+        // A unit of SPC-3 nevertheless reports SBC-3: its block limits page and its UNMAP are those of SBC-3.
+        SpcLevel::Spc3 => &[version_descriptor::SPC_3, version_descriptor::SBC_3],
+        SpcLevel::Spc4 | SpcLevel::Spc5 => &[
+            version_descriptor::SPC_4,
+            version_descriptor::SBC_3,
+            version_descriptor::SPC_5,
+            version_descriptor::SBC_4,
+        ],
+    }
+}
 
 /// How many bytes one operation of a long transfer moves: large enough that a disk streams, small enough that
 /// the buffer comes from the pool.
@@ -34,7 +79,7 @@ const PART_LEN: usize = 1 << 20;
 const PARTS_UNDER_WAY: usize = 4;
 
 /// Returns how many bytes one operation may move: a whole number of blocks.
-fn part_len(server: &DeviceServer) -> usize {
+pub(crate) fn part_len(server: &DeviceServer) -> usize {
     PART_LEN.min(server.info.capabilities.io_len_max).max(server.info.block_len())
 }
 

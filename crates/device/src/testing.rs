@@ -90,6 +90,7 @@ impl Reply {
 /// nexuses.
 pub(crate) fn config() -> UnitConfig {
     UnitConfig {
+        device: crate::contract::DeviceKind::Disk,
         identity: Identity {
             vendor: *b"TARGE   ",
             product: *b"DISK            ",

@@ -17,9 +17,6 @@ use crate::contract::{
 use crate::device_server::DeviceServer;
 use crate::task::{Origin, TaskInfo, ThirdPartyTask};
 
-/// Peripheral device type of a direct access block device.
-const DIRECT_ACCESS: u8 = 0;
-
 /// Returns the task for a request.
 ///
 /// # Errors
@@ -54,7 +51,7 @@ pub(crate) fn task_of(
                 None => Ok(ThirdPartyReply::Description {
                     blocks: facts.capacity(),
                     block_size: facts.block_size(),
-                    device_type: DIRECT_ACCESS,
+                    device_type: server.command_set.device_type.0,
                 }),
             });
         }

@@ -15,18 +15,22 @@ use alloc::vec::Vec;
 use base::buffer::{DataList, Pool};
 use base::time::Instant;
 use base::units::{BlockSize, Blocks};
-use scsi::sense::Asc;
+use scsi::sense::{Asc, Sense, SenseKey};
 use store::Store;
 
 use crate::contract::{
-    Access, Command, DataOutFault, Nexus, NexusId, TaskKey, ThirdPartyCaller, ThirdPartyRequest,
+    Access, Command, DataOutFault, DeviceKind, Nexus, NexusId, TaskKey, ThirdPartyCaller, ThirdPartyRequest,
     ThirdPartyResult, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent,
 };
 use crate::copy;
 use crate::device_server::DeviceServer;
+use crate::device_server::command_set::CommandSet;
+use crate::device_server::outcome::Outcome;
 use crate::device_server::table::Table;
 use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
+use crate::medium_removal::MediaEvent;
+use crate::mmc;
 use crate::persistent_state::{self, PersistentState};
 use crate::pr::PersistentReservations;
 use crate::sbc;
@@ -64,6 +68,8 @@ struct PendingTmf {
 pub enum UnitError {
     /// The medium holds less than one block.
     TooSmall,
+    /// The logical blocks of a disc have 2048 bytes.
+    DiscBlockLength,
     /// The medium must be read and written in units larger than a logical block.
     BlockTooSmall,
     /// The saved state of the unit cannot be read.
@@ -74,6 +80,7 @@ impl core::fmt::Display for UnitError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::SavedState(fault) => return write!(f, "saved state: {fault}"),
+            Self::DiscBlockLength => "the logical blocks of a disc have 2048 bytes",
             Self::TooSmall => "medium holds less than one logical block",
             Self::BlockTooSmall => "logical block is smaller than what the medium can write",
         })
@@ -132,14 +139,23 @@ impl LogicalUnit {
         pool: Pool,
     ) -> Result<Self, UnitError> {
         let profile = store.capabilities();
-        if profile.len < u64::from(config.block_size.bytes()) {
+        let set = command_set(config.device);
+        let is_disc = matches!(config.device, DeviceKind::Disc { .. });
+        if is_disc && config.block_size != BlockSize::B2048 {
+            return Err(UnitError::DiscBlockLength);
+        }
+        if !is_disc && profile.len < u64::from(config.block_size.bytes()) {
             return Err(UnitError::TooSmall);
         }
         if !config.block_size.bytes().is_multiple_of(profile.logical_block_len.max(1)) {
             return Err(UnitError::BlockTooSmall);
         }
         let tasks = TaskSet::new(config.task_set_max, config.tasks.nexus_task_sets);
-        let mut server = DeviceServer::new(config, store, state, pool, every_command());
+        let mut server = DeviceServer::new(config, store, state, pool, (set, table(set)));
+        if is_disc {
+            server.spc.removal.add_tray();
+            server.spc.removal.load(server.info.has_medium());
+        }
         server.settings = server.power_on_settings();
         server.resume_sanitizing();
         Ok(Self {
@@ -360,6 +376,36 @@ impl LogicalUnit {
         self.process_pending();
     }
 
+    /// Records that the operator has put another disc into the store of a drive, or has emptied it. Commands
+    /// that are reading the former disc end with MEDIUM MAY HAVE CHANGED, and every nexus receives that unit
+    /// attention and a media event. Nexuses that prevent removal do not prevent this:
+    /// [`Self::is_removal_prevented`] says whether there is one.
+    pub fn medium_replaced(&mut self, now: Instant) {
+        const CHANGED: Sense = Sense::new(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        self.server.now = now;
+        for id in self.tasks.select_live(|task| task.ops.get() > 0) {
+            self.apply(id, Outcome::CheckCondition(CHANGED));
+        }
+        self.server.replace_medium();
+        self.process_pending();
+    }
+
+    /// Returns whether a nexus prevents the removal of the medium.
+    pub const fn is_removal_prevented(&self) -> bool {
+        self.server.spc.removal.check().is_err()
+    }
+
+    /// Tells every nexus that polls media events that the operator wants to remove the medium.
+    pub fn removal_requested(&mut self, now: Instant) {
+        self.server.now = now;
+        self.server.nexuses.record_media_event(MediaEvent::EjectRequest);
+    }
+
+    /// Returns whether a medium is loaded.
+    pub const fn is_medium_present(&self) -> bool {
+        self.server.spc.removal.is_present()
+    }
+
     /// Withholds the medium because it is not the same as before: commands that need it end with NOT READY,
     /// MANUAL INTERVENTION REQUIRED. Or makes it available again, and every nexus receives the unit attention
     /// MEDIUM MAY HAVE CHANGED.
@@ -412,9 +458,17 @@ impl LogicalUnit {
     }
 }
 
-/// Returns the table of every command.
-pub(crate) fn every_command() -> Table {
-    Table::new(&[spc::ROWS, sbc::ROWS, copy::ROWS])
+const fn command_set(device: DeviceKind) -> &'static CommandSet {
+    match device {
+        DeviceKind::Disk => &sbc::COMMAND_SET,
+        DeviceKind::Disc { .. } => &mmc::COMMAND_SET,
+    }
+}
+
+/// Returns the table of every command of a device type.
+pub(crate) fn table(set: &CommandSet) -> Table {
+    let copies = if set.third_party_copy { copy::ROWS } else { &[] };
+    Table::new(&[spc::ROWS, set.rows, copies])
 }
 
 #[cfg(test)]

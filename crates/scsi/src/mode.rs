@@ -13,6 +13,8 @@ pub mod page {
     pub const CONTROL: u8 = 0x0a;
     pub const POWER_CONDITION: u8 = 0x1a;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1c;
+    pub const TIMEOUT_AND_PROTECT: u8 = 0x1d;
+    pub const CAPABILITIES_AND_MECHANICAL_STATUS: u8 = 0x2a;
     /// Requests every page.
     pub const ALL: u8 = 0x3f;
 

@@ -1,4 +1,4 @@
-//! Operation codes and service actions (SPC-5 §F.3, SBC-4 §5).
+//! Operation codes and service actions (SPC-5 §F.3, SBC-4 §5, MMC-6).
 
 #![allow(missing_docs, reason = "the names are the standard's")]
 
@@ -29,13 +29,19 @@ pub const WRITE_BUFFER: u8 = 0x3b;
 pub const READ_BUFFER_10: u8 = 0x3c;
 pub const WRITE_SAME_10: u8 = 0x41;
 pub const UNMAP: u8 = 0x42;
+pub const READ_TOC_PMA_ATIP: u8 = 0x43;
+pub const GET_CONFIGURATION: u8 = 0x46;
 pub const SANITIZE: u8 = 0x48;
+pub const GET_EVENT_STATUS_NOTIFICATION: u8 = 0x4a;
 pub const LOG_SELECT: u8 = 0x4c;
 pub const LOG_SENSE: u8 = 0x4d;
+pub const READ_DISC_INFORMATION: u8 = 0x51;
+pub const READ_TRACK_INFORMATION: u8 = 0x52;
 pub const MODE_SELECT_10: u8 = 0x55;
 pub const RESERVE_10: u8 = 0x56;
 pub const RELEASE_10: u8 = 0x57;
 pub const MODE_SENSE_10: u8 = 0x5a;
+pub const READ_BUFFER_CAPACITY: u8 = 0x5c;
 pub const PERSISTENT_RESERVE_IN: u8 = 0x5e;
 pub const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
 pub const VARIABLE_LENGTH: u8 = 0x7f;
@@ -59,9 +65,16 @@ pub const MAINTENANCE_IN: u8 = 0xa3;
 pub const MAINTENANCE_OUT: u8 = 0xa4;
 pub const READ_12: u8 = 0xa8;
 pub const WRITE_12: u8 = 0xaa;
+pub const GET_PERFORMANCE: u8 = 0xac;
+pub const READ_DISC_STRUCTURE: u8 = 0xad;
 pub const WRITE_AND_VERIFY_12: u8 = 0xae;
 pub const VERIFY_12: u8 = 0xaf;
+pub const SET_STREAMING: u8 = 0xb6;
 pub const READ_DEFECT_DATA_12: u8 = 0xb7;
+pub const READ_CD_MSF: u8 = 0xb9;
+pub const SET_CD_SPEED: u8 = 0xbb;
+pub const MECHANISM_STATUS: u8 = 0xbd;
+pub const READ_CD: u8 = 0xbe;
 
 /// Service actions of SERVICE ACTION IN(16).
 pub mod service_action_in_16 {

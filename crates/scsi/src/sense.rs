@@ -312,6 +312,7 @@ impl Asc {
     pub const INVALID_COMMAND_OPERATION_CODE: Self = Self(0x2000);
     pub const ACCESS_DENIED_NO_ACCESS_RIGHTS: Self = Self(0x2002);
     pub const LBA_OUT_OF_RANGE: Self = Self(0x2100);
+    pub const ILLEGAL_MODE_FOR_THIS_TRACK: Self = Self(0x6400);
     pub const LOGICAL_UNIT_ACCESS_NOT_AUTHORIZED: Self = Self(0x7471);
     pub const INVALID_FIELD_IN_CDB: Self = Self(0x2400);
     pub const LOGICAL_UNIT_NOT_SUPPORTED: Self = Self(0x2500);
@@ -346,10 +347,13 @@ impl Asc {
     pub const COMMAND_SEQUENCE_ERROR: Self = Self(0x2c00);
     pub const ORWRITE_GENERATION_DOES_NOT_MATCH: Self = Self(0x2c0c);
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self = Self(0x2f00);
+    pub const CANNOT_READ_MEDIUM_INCOMPATIBLE_FORMAT: Self = Self(0x3002);
     pub const FORMAT_COMMAND_FAILED: Self = Self(0x3101);
     pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self = Self(0x3900);
     pub const MEDIUM_NOT_PRESENT: Self = Self(0x3a00);
+    pub const MEDIUM_NOT_PRESENT_TRAY_CLOSED: Self = Self(0x3a01);
+    pub const MEDIUM_NOT_PRESENT_TRAY_OPEN: Self = Self(0x3a02);
     pub const TIMEOUT_ON_LOGICAL_UNIT: Self = Self(0x3e02);
     pub const LOGICAL_UNIT_FAILED_SELF_TEST: Self = Self(0x3e03);
     pub const INQUIRY_DATA_HAS_CHANGED: Self = Self(0x3f03);

@@ -265,6 +265,18 @@ impl Shard {
         self.process_pending(now);
     }
 
+    /// Notifies a unit that its store holds another disc, or none.
+    pub fn medium_replaced(&mut self, now: Instant, id: UnitId) {
+        self.target.medium_replaced(now, id);
+        self.process_pending(now);
+    }
+
+    /// Notifies a unit that the operator wants to remove its medium, and an initiator prevents it.
+    pub fn removal_requested(&mut self, now: Instant, id: UnitId) {
+        self.target.removal_requested(now, id);
+        self.process_pending(now);
+    }
+
     /// Replaces the limits of sessions and logins, also for existing sessions. Of `limits`, it uses those
     /// that may change while connections exist. Call this before [`Self::apply`].
     pub fn set_limits(&mut self, limits: &Limits) {

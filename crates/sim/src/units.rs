@@ -25,6 +25,7 @@ pub fn naa(unit: u16) -> Vec<u8> {
 /// Returns the fixed configuration of a unit.
 pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
     UnitConfig {
+        device: device::contract::DeviceKind::Disk,
         identity: Identity {
             vendor: *b"TARGE   ",
             product: *b"VIRTUAL DISK    ",

@@ -55,6 +55,10 @@ pub struct UnitReport {
     pub unit: UnitId,
     /// The unit's statistics and state.
     pub stats: UnitStats,
+    /// Whether its medium is loaded.
+    pub medium_present: bool,
+    /// Whether an initiator prevents the removal of its medium.
+    pub removal_prevented: bool,
 }
 
 /// The I_T nexus of a session that ended.
@@ -249,6 +253,20 @@ impl Target {
         }
     }
 
+    /// Notifies a unit that its store holds another disc, or none.
+    pub fn medium_replaced(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.medium_replaced(now);
+        }
+    }
+
+    /// Notifies a unit that the operator wants to remove its medium, and an initiator prevents it.
+    pub fn removal_requested(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.removal_requested(now);
+        }
+    }
+
     /// Notifies the unit with this number, and the retiring units that had it, that their medium has
     /// completions.
     pub fn medium_ready(&mut self, now: Instant, id: UnitId) {
@@ -282,7 +300,13 @@ impl Target {
 
     /// Returns the state of every unit.
     pub fn units(&self) -> Vec<UnitReport> {
-        self.units.iter().map(|(unit, lu)| UnitReport { unit, stats: lu.stats() }).collect()
+        let report = |(unit, lu): (UnitId, &LogicalUnit)| UnitReport {
+            unit,
+            stats: lu.stats(),
+            medium_present: lu.is_medium_present(),
+            removal_prevented: lu.is_removal_prevented(),
+        };
+        self.units.iter().map(report).collect()
     }
 
     /// Returns when [`Self::handle_timeout`] is to be called.

@@ -38,6 +38,9 @@ MODULES = ["virtio_pci", "virtio_net", "iscsi_tcp", "sd_mod", "ext4", "crc32c_ge
 MODULES += ["dm_crypt", "xts", "aesni_intel", "algif_skcipher"]
 # The kernel's own target.
 MODULES += ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod"]
+# What the guest with a drive for discs has beside that.
+DISC_PROGRAMS = ["/usr/bin/sg_raw", "/usr/bin/sg_get_config", "/usr/bin/eject", "/usr/bin/xorriso"]
+DISC_MODULES = ["sr_mod", "isofs", "sg"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"
@@ -62,6 +65,17 @@ def prepare(out):
         tree = os.path.join(out, "root")
         build(tree, root, PROGRAMS, MODULES)
         copy_into(tree, THREADS)
+        add_open_iscsi(tree)
+        pack(tree, lambda path: gzip.open(path, "wb", compresslevel=1), initramfs)
+        return kernel_of(root), initramfs
+
+
+def prepare_disc(out):
+    """The same with what a drive for discs needs, and the programs that judge it."""
+    with alone(out):
+        root = unpacked_kernel(os.path.join(out, "kernel"), [])
+        tree, initramfs = os.path.join(out, "root-disc"), os.path.join(out, "initramfs-disc.gz")
+        build(tree, root, [*PROGRAMS, *DISC_PROGRAMS], [*MODULES, *DISC_MODULES])
         add_open_iscsi(tree)
         pack(tree, lambda path: gzip.open(path, "wb", compresslevel=1), initramfs)
         return kernel_of(root), initramfs

@@ -18,6 +18,9 @@ GIVEN_UP = "detected conn error"
 
 
 class Initiator:
+    # What the kernel's names of its block devices begin with.
+    kind = "sd"
+
     def __init__(self, guest, server):
         self.guest, self.server = guest, server
         self.use_port(server.port)
@@ -61,7 +64,7 @@ class Initiator:
 
     @contextlib.contextmanager
     def logged_in(self, unit=0, **settings):
-        """Logs in, yields the disk (as /dev/sdX), logs out; whatever an earlier test left behind is cleared first."""
+        """Logs in, yields the disk (as /dev/sdX, a drive as /dev/srN), logs out; whatever an earlier test left behind is cleared first."""
         self.clear()
         self.set_up(**settings)
         self.guest.run(f"{self.record} --login")
@@ -77,7 +80,7 @@ class Initiator:
 
     def disks(self, unit=0):
         lun = self.server.first_lun + unit
-        listed = self.guest.run(f"ls -d /sys/class/iscsi_session/session*/device/target*/*:{lun}/block/sd* 2> /dev/null",
+        listed = self.guest.run(f"ls -d /sys/class/iscsi_session/session*/device/target*/*:{lun}/block/{self.kind}* 2> /dev/null",
                                 check=False)
         return [f"/dev/{path.rsplit('/', 1)[1]}" for path in listed.split()]
 

@@ -214,7 +214,7 @@ fn luns(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<(u16, LunC
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnitKey {
     /// The medium. The size is part of it for memory only, because memory cannot grow without losing its
-    /// contents.
+    /// contents. The image of a disc is not part of it, because the disc of a drive can be replaced.
     medium: String,
     direct: bool,
     thin: bool,
@@ -228,10 +228,13 @@ impl Unit {
     pub(crate) fn key(&self) -> UnitKey {
         let direct = match self.medium {
             Medium::File { direct, .. } | Medium::Block { direct, .. } => direct,
-            Medium::Ram { .. } | Medium::Null { .. } => false,
+            Medium::Ram { .. } | Medium::Null { .. } | Medium::Disc { .. } => false,
         };
         UnitKey {
-            medium: self.medium.to_string(),
+            medium: match &self.medium {
+                Medium::Disc { .. } => "disc".to_owned(),
+                medium => medium.to_string(),
+            },
             direct,
             thin: self.thin,
             block_bytes: self.block_size.bytes(),

@@ -7,7 +7,7 @@ use super::schema::{Key, Kind, LUN};
 use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
 /// Media types that are reserved for later releases.
-const LATER: &[&str] = &["nbd", "rbd", "sg", "tape", "changer", "disc"];
+const LATER: &[&str] = &["nbd", "rbd", "sg", "tape", "changer"];
 
 /// Parses a spec into the table that it stands for. Mistakes are added to the report; the valid part is
 /// returned all the same.
@@ -17,17 +17,17 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     let head = words.next().unwrap_or_default();
     let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
     let argument_key = match kind {
-        "file" | "block" => Some("path"),
+        "file" | "block" | "disc" => Some("path"),
         "ram" | "null" => Some("size"),
         later if LATER.contains(&later) => {
             report.error(span, format!("media of type \"{later}\" are not in this build"));
             None
         }
         _ => {
-            let hint = did_you_mean(kind, ["file", "block", "ram", "null"]);
+            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc"]);
             report.error(
                 span,
-                format!("a LUN must begin with file:, block:, ram: or null:, not \"{kind}\"{hint}"),
+                format!("a LUN must begin with file:, block:, ram:, null: or disc:, not \"{kind}\"{hint}"),
             );
             None
         }
@@ -35,7 +35,11 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     if let Some(name) = argument_key {
         tree.set("type", from_word(kind, Kind::Choice(&[]), span));
         if argument.is_empty() {
-            let example = if name == "path" { "/srv/disk.img" } else { "512M" };
+            let example = match (name, kind) {
+                ("path", "disc") => "/srv/disc.iso",
+                ("path", _) => "/srv/disk.img",
+                _ => "512M",
+            };
             report.error(span, format!("\"{kind}\" has no {name} (such as {kind}:{example})"));
         }
         tree.set(name, from_word(argument, Kind::Path, span));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::units::{BlockSize, ByteLen};
-use device::contract::{InquiryOverrides, TaskRules};
+use device::contract::{DiscProfile, InquiryOverrides, TaskRules};
 
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials};
@@ -299,13 +299,20 @@ pub enum Medium {
         /// Its size.
         size: ByteLen,
     },
+    /// A drive for discs with an image in it.
+    Disc {
+        /// The absolute path of the image; the drive is empty while there is no file.
+        path: PathBuf,
+        /// The kind of disc, if it does not follow from the size of the image.
+        profile: Option<DiscProfile>,
+    },
 }
 
 impl Medium {
     /// Returns the path of a file or device.
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
-            Self::File { path, .. } | Self::Block { path, .. } => Some(path),
+            Self::File { path, .. } | Self::Block { path, .. } | Self::Disc { path, .. } => Some(path),
             Self::Ram { .. } | Self::Null { .. } => None,
         }
     }
@@ -317,6 +324,7 @@ impl fmt::Display for Medium {
         match self {
             Self::File { path, .. } => write!(f, "file:{}", path.display()),
             Self::Block { path, .. } => write!(f, "block:{}", path.display()),
+            Self::Disc { path, .. } => write!(f, "disc:{}", path.display()),
             Self::Ram { size } => write!(f, "ram:{}", super::quantity::show_size(size.0)),
             Self::Null { size } => write!(f, "null:{}", super::quantity::show_size(size.0)),
         }

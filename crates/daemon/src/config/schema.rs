@@ -349,10 +349,13 @@ macro_rules! lun_keys {
     ($($extra:expr),* ; $type_default:expr) => {
         &[
             $($extra,)*
-            key("type", Choice(&["file", "block", "ram", "null"]), $type_default,
+            key("type", Choice(&["file", "block", "ram", "null", "disc"]), $type_default,
                 "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at \
-                 exit), `null` (reads as zeros, discards writes)."),
-            key("path", Path, Told("required for `file` and `block`"), "The file or device."),
+                 exit), `null` (reads as zeros, discards writes), `disc` (a drive with the image of a CD, DVD \
+                 or BD in it, see [devices.md](devices.md))."),
+            key("path", Path, Told("required for `file`, `block` and `disc`"), "The file or device."),
+            key("profile", Choice(&["cd", "dvd", "bd"]), Told("the smallest that holds the image"),
+                "The kind of disc that a drive reports. Only for `disc`."),
             key("size", Size { min: 1 << 20, max: 1 << 60 }, Told("the size of the file or device"),
                 "Required for `ram` and `null`. A missing file is created with this size, and a shorter one \
                  is extended to it; a file is never truncated."),
@@ -414,7 +417,7 @@ macro_rules! lun_keys {
                  one."),
             key("vendor", Text { len_max: 8 }, Value("TARGE"), "The vendor identification in INQUIRY data, \
                                                                 printable ASCII."),
-            key("product", Text { len_max: 16 }, Value("Virtual Disk"), "The product identification in \
+            key("product", Text { len_max: 16 }, Told("`Virtual Disk`, or `Virtual Disc`"), "The product identification in \
                                                                          INQUIRY data, printable ASCII."),
             key("revision", Text { len_max: 4 }, Told("the version of targe"), "The product revision level in INQUIRY \
                                                                                 data, printable ASCII."),

@@ -200,7 +200,8 @@ impl Shared {
                     write_bytes: stats.write_bytes,
                     medium_errors: view.map_or(0, |view| view.errors),
                     io_timeouts: stats.io_timeouts,
-                    not_ready: view.and_then(|view| view.withheld.clone()),
+                    not_ready: view
+                        .and_then(|view| view.withheld.clone().or_else(|| view.no_disc.map(str::to_owned))),
                 });
             }
         }

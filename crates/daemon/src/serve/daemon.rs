@@ -284,6 +284,7 @@ impl Daemon {
             let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
             fresh.push(opened.map_err(|error| error.to_string())?);
         }
+        let discs = self.open_discs(&old, &runtime).map_err(|error| error.to_string())?;
         let wrong = self.compare_media(&old, &runtime);
         for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
             if !wrong.contains_key(&id) {
@@ -314,6 +315,7 @@ impl Daemon {
             crate::warning!("{error}");
         }
         self.apply(runtime, (fresh, ports), opened, Some(&wrong));
+        self.put_discs(discs);
         self.flush_caches(&uncached);
         Ok(told)
     }

@@ -3,11 +3,11 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use backends::open::{FileIdentity, Opened};
 use backends::store::FileStore;
@@ -20,6 +20,22 @@ use crate::os_error;
 /// The least time between two logged failures of one disk; failures in between are counted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
+/// By what a reload recognises that an image is still the one that is served. targe never writes to an image,
+/// so each change of the file is another disc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ImageState {
+    len: u64,
+    modified: Option<SystemTime>,
+}
+
+impl ImageState {
+    /// Returns the state of the file at a path.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let facts = path.metadata().ok()?;
+        Some(Self { len: facts.len(), modified: facts.modified().ok() })
+    }
+}
+
 /// The properties of a disk that other threads can read.
 #[derive(Debug)]
 pub(super) struct DiskInfo {
@@ -27,6 +43,8 @@ pub(super) struct DiskInfo {
     pub(super) identity: FileIdentity,
     /// Whether it was opened for reading only.
     pub(super) read_only: bool,
+    /// The state of the file when it was opened, if it is the image of a disc.
+    pub(super) image: Option<ImageState>,
     /// The length in bytes that is served.
     len: AtomicU64,
     /// Whether it is withheld.
@@ -42,6 +60,12 @@ impl DiskInfo {
     /// Returns whether it is withheld.
     pub(super) fn is_withheld(&self) -> bool {
         self.withheld.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the path is to be compared with what is served. A disc stays in its drive until a
+    /// reload, whatever the path leads to.
+    pub(super) fn is_watched(&self) -> bool {
+        self.image.is_none() && !self.is_withheld()
     }
 
     /// Compares the file or device at the path with the one that is served.
@@ -98,11 +122,17 @@ impl std::fmt::Debug for Inner {
 
 impl Disk {
     /// Serves an opened file or device through `queue`.
-    pub(super) fn new(opened: Opened, path: PathBuf, queue: FileQueue, label: &str) -> Self {
+    pub(super) fn new(
+        opened: Opened,
+        (path, image): (PathBuf, Option<ImageState>),
+        queue: FileQueue,
+        label: &str,
+    ) -> Self {
         let (identity, read_only) = (opened.identity(), opened.is_read_only());
         let store = FileStore::new(opened, queue);
         let len = AtomicU64::new(store.capabilities().len);
-        let facts = Arc::new(DiskInfo { path, identity, read_only, len, withheld: AtomicBool::new(false) });
+        let withheld = AtomicBool::new(false);
+        let facts = Arc::new(DiskInfo { path, identity, read_only, image, len, withheld });
         Self(Rc::new(RefCell::new(Inner {
             store,
             facts,

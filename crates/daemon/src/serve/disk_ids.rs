@@ -42,6 +42,8 @@ enum Data {
     Memory(usize),
     /// Zeros, with the length in bytes.
     Null(u64),
+    /// Any disc that is in the drive.
+    Drive,
     /// The place is not known: the disk was not served since the start.
     NotServed,
 }
@@ -54,6 +56,7 @@ impl DiskIds {
         let data = match (&unit.medium, identity) {
             (Medium::Ram { .. }, _) => Data::Memory(self.memories),
             (Medium::Null { size }, _) => Data::Null(size.0),
+            (Medium::Disc { .. }, _) => Data::Drive,
             (Medium::File { path, .. } | Medium::Block { path, .. }, Some(identity)) => {
                 let created = match identity {
                     FileIdentity::File(..) => path.metadata().and_then(|facts| facts.created()).ok(),

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs::OpenOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, OpenError, Opened, Undo};
 use base::buffer::Pool;
@@ -14,6 +14,7 @@ use store::luks2::DATA_OFFSET;
 use store::null::Null;
 use store::ram::Ram;
 
+use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::Disk;
 use super::media_key::{self, MediaKeys};
 use super::state::StateDir;
@@ -36,6 +37,8 @@ enum Bare {
     Ram(ByteLen),
     /// No storage: reads return zeros.
     Null(ByteLen),
+    /// A drive, and the image of the disc in it.
+    Drive(Option<DiscImage>),
 }
 
 /// A medium cannot be opened or extended.
@@ -93,6 +96,7 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 
 fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
+        Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path)?)),
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
         Medium::Block { path, direct } => {
@@ -116,6 +120,11 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
         opened.map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })?;
     provisional.0.extend(opened.take_undo());
     Ok(Bare::Disk(opened, path))
+}
+
+/// Opens the image of a disc. Without a file there is no disc.
+pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, MediaError> {
+    discs::open(path).map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
 }
 
 /// Extends the file of a served unit to its configured size. Allocates the storage of a fully provisioned
@@ -176,6 +185,8 @@ enum PlacedBare {
     Ram(ByteLen),
     /// No storage: reads return zeros.
     Null(ByteLen),
+    /// A drive for discs.
+    Drive(DiscDrive),
 }
 
 impl OpenMedium {
@@ -183,14 +194,19 @@ impl OpenMedium {
     pub(super) const fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
-            Bare::Ram(_) | Bare::Null(_) => None,
+            Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) => None,
         }
     }
 
     /// Moves the medium to the reactor that has `files`.
     pub(super) fn move_to_reactor(self, files: &Files, id: MediumId, label: &str) -> ReactorMedium {
         let bare = match self.bare {
-            Bare::Disk(opened, path) => PlacedBare::Disk(Disk::new(opened, path, files.queue(id), label)),
+            Bare::Disk(opened, path) => {
+                PlacedBare::Disk(Disk::new(opened, (path, None), files.queue(id), label))
+            }
+            Bare::Drive(image) => {
+                PlacedBare::Drive(DiscDrive::new(image.map(|image| image.place(files, id, label))))
+            }
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };
@@ -204,6 +220,7 @@ impl ReactorMedium {
     pub(super) fn store(&self, pool: &Pool, wake: impl Fn() + Clone + Send + 'static) -> Box<dyn Store> {
         let bare: Box<dyn Store> = match &self.bare {
             PlacedBare::Disk(disk) => Box::new(disk.clone()),
+            PlacedBare::Drive(drive) => Box::new(drive.clone()),
             PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
         };
@@ -213,11 +230,12 @@ impl ReactorMedium {
         }
     }
 
-    /// Returns the file or device, if the medium is one.
-    pub(super) fn disk(self) -> Option<Disk> {
+    /// Returns the file or device, if the medium is one, and the drive, if it is in a drive.
+    pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>) {
         match self.bare {
-            PlacedBare::Disk(disk) => Some(disk),
-            PlacedBare::Ram(_) | PlacedBare::Null(_) => None,
+            PlacedBare::Disk(disk) => (Some(disk), None),
+            PlacedBare::Drive(drive) => (drive.disc(), Some(drive)),
+            PlacedBare::Ram(_) | PlacedBare::Null(_) => (None, None),
         }
     }
 }

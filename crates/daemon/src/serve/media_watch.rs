@@ -36,10 +36,10 @@ impl MediaWatch {
         entries.push(Entry { unit, facts: Arc::downgrade(facts), reactor });
     }
 
-    /// Returns the properties of a served disk.
+    /// Returns the properties of a served disk: of the disc that was put into a drive last.
     pub(super) fn find(&self, unit: UnitId) -> Option<Arc<DiskInfo>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().filter(|entry| entry.unit == unit).find_map(|entry| entry.facts.upgrade())
+        entries.iter().rev().filter(|entry| entry.unit == unit).find_map(|entry| entry.facts.upgrade())
     }
 
     /// Starts the thread of the watch. It ends when the returned sender is dropped.
@@ -56,7 +56,7 @@ impl MediaWatch {
         while ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
             for Entry { unit, facts, reactor } in entries {
-                let Some(facts) = facts.upgrade().filter(|facts| !facts.is_withheld()) else { continue };
+                let Some(facts) = facts.upgrade().filter(|facts| facts.is_watched()) else { continue };
                 if let Err(why) = facts.compare() {
                     // A reactor that has stopped serves no disk, so an error is ignored.
                     let _ =

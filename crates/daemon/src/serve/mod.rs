@@ -5,6 +5,7 @@ mod bindings;
 mod core_dumps;
 mod daemon;
 mod daemon_event;
+mod discs;
 mod disk;
 mod disk_ids;
 mod login_peek;

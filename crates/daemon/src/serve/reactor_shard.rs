@@ -1,6 +1,8 @@
 //! The state machine that a reactor runs: the target's shard, with the daemon's disks, state writes and log
 //! around it.
 
+mod discs;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -22,6 +24,7 @@ use target::target::{SaveRequest, UnitReport};
 use target::units::{DiskId, UnitId};
 
 use super::daemon_event::DaemonEvent;
+use super::discs::DiscDrive;
 use super::disk::Disk;
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
@@ -36,7 +39,9 @@ pub(super) struct ReactorShard {
     /// The index of this reactor.
     pub(super) index: usize,
     pub(super) runtime: RuntimeConfig,
+    /// The files and devices, images of discs included.
     disks: BTreeMap<UnitId, Disk>,
+    drives: BTreeMap<UnitId, DiscDrive>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -82,6 +87,8 @@ pub(super) struct UnitView {
     pub(super) errors: u64,
     /// Why its file or device is withheld, if it is.
     pub(super) withheld: Option<String>,
+    /// Why there is no disc in the drive, if there is none.
+    pub(super) no_disc: Option<&'static str>,
 }
 
 /// The HyperSCSI counters of one reactor.
@@ -113,6 +120,7 @@ impl ReactorShard {
             index,
             runtime,
             disks,
+            drives: BTreeMap::new(),
             naas,
             retiring,
             files,
@@ -166,17 +174,24 @@ impl ReactorShard {
         }
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.naas.insert(id, naa);
-        if let Some(disk) = placed.disk() {
-            let own = self.own.clone();
-            disk.on_truncate(move || {
-                let why = "the file ends before the disk does";
-                // Posted to the message queue, because the unit is in the middle of an operation.
-                let _ = own.post(move |member: &mut Self, now| member.withhold(now, id, why));
-            });
-            self.media_watch.add(id, &disk.info(), self.own.clone());
-            self.disks.insert(id, disk);
+        let (disk, drive) = placed.into_parts();
+        self.drives.extend(drive.map(|drive| (id, drive)));
+        if let Some(disk) = disk {
+            self.watch(id, disk);
         }
         Ok(())
+    }
+
+    /// Watches the file or device of a unit.
+    fn watch(&mut self, id: UnitId, disk: Disk) {
+        let own = self.own.clone();
+        disk.on_truncate(move || {
+            let why = "the file ends before the disk does";
+            // Posted to the message queue, because the unit is in the middle of an operation.
+            let _ = own.post(move |member: &mut Self, now| member.withhold(now, id, why));
+        });
+        self.media_watch.add(id, &disk.info(), self.own.clone());
+        self.disks.insert(id, disk);
     }
 
     /// Withholds a disk whose file or device differs from what is served, until a reload accepts it.
@@ -228,6 +243,7 @@ impl ReactorShard {
         for id in gone {
             let naa = self.naas.remove(&id);
             self.disks.remove(&id);
+            self.drives.remove(&id);
             let unit = before.unit(id);
             let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
             let path = unit.and_then(|unit| unit.medium.path().cloned());
@@ -266,6 +282,10 @@ impl ReactorShard {
             let (Some(disk), Some(unit)) = (self.disks.get(&id), self.runtime.unit(id)) else { continue };
             let label = &unit.label;
             disk.rename(label);
+            if self.drives.contains_key(&id) {
+                // The image of a disc is never adopted as it is: another one is another disc.
+                continue;
+            }
             if let Some(why) = wrong.get(&id) {
                 self.withhold(now, id, why);
                 continue;
@@ -349,7 +369,15 @@ impl ReactorShard {
         };
         let view = |report: UnitReport| {
             let disk = self.disks.get(&report.unit);
+            let no_disc = match self.drives.get(&report.unit) {
+                Some(drive) if !report.medium_present => Some(match drive.disc() {
+                    Some(_) => "an initiator has ejected the disc",
+                    None => "there is no disc in the drive",
+                }),
+                _ => None,
+            };
             UnitView {
+                no_disc,
                 bytes: bytes(report.unit),
                 errors: disk.map_or(0, Disk::errors),
                 withheld: disk.and_then(Disk::withheld),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
-use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
+use device::contract::{Access, DeviceKind, Identity, RelativePort, TargetPort, UnitConfig};
 use hyperscsi::frame::TAGS;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::GroupName;
@@ -30,8 +30,8 @@ use target::units::UnitId;
 use super::placement::{Owners, Placement};
 use super::target_ports::TargetPorts;
 use crate::config::{
-    Announced, Auth, AuthMethods, Config, Group, GroupPassword, GroupSecret, GroupSet, MappedLun, Target,
-    UNITS_MAX, Unit, UnitIndex, UnitKey,
+    Announced, Auth, AuthMethods, Config, Group, GroupPassword, GroupSecret, GroupSet, MappedLun, Medium,
+    Target, UNITS_MAX, Unit, UnitIndex, UnitKey,
 };
 
 /// The PROTOCOL IDENTIFIER of iSCSI (SPC-5 §7.6).
@@ -420,6 +420,10 @@ impl RuntimeConfig {
                 revision: padded(&identity.revision),
                 serial: identity.serial.clone(),
                 naa: identity.naa.bytes().to_vec(),
+            },
+            device: match unit.medium {
+                Medium::Disc { profile, .. } => DeviceKind::Disc { profile },
+                _ => DeviceKind::Disk,
             },
             block_size: unit.block_size,
             physical_exponent: u8::try_from(exponent).unwrap_or(0),

@@ -3,7 +3,7 @@ use alloc::rc::Rc;
 use alloc::vec;
 
 use base::units::BlockSize;
-use scsi::vpd::{CodeSet, DesignatorType, ProvisioningType};
+use scsi::vpd::{CodeSet, DesignatorType};
 
 use super::*;
 use crate::contract::{Identity, InquiryOverrides};
@@ -19,6 +19,7 @@ fn config() -> UnitConfig {
         protocol: 5,
     };
     UnitConfig {
+        device: crate::contract::DeviceKind::Disk,
         identity: Identity {
             vendor: *b"targe   ",
             product: *b"disk            ",
@@ -51,13 +52,8 @@ fn portrait(config: &UnitConfig) -> InquiryData<'_> {
         third_party_copy: false,
         third_party_copy_page: None,
         volatile_cache: true,
-        limits: BlockLimits { compare_and_write_max: 8, transfer_max: 0x8000, ..BlockLimits::default() },
-        characteristics: BlockCharacteristics { rotation_rate: 1, ..BlockCharacteristics::default() },
-        provisioning: Some(LogicalBlockProvisioning {
-            unmap: true,
-            kind: ProvisioningType::THIN,
-            ..LogicalBlockProvisioning::default()
-        }),
+        vital_pages: vec![(0xb0, vec![0, 8, 0, 0]), (0xb2, vec![0, 0x80, 2, 0])],
+        versions: (crate::sbc::COMMAND_SET.versions)(config.overrides.level),
     }
 }
 
@@ -87,7 +83,7 @@ fn every_page_that_is_listed_exists_and_no_other() {
     let config = config();
     for portrait in [
         portrait(&config),
-        InquiryData { provisioning: None, ..portrait(&config) },
+        InquiryData { vital_pages: vec![], ..portrait(&config) },
         InquiryData { third_party_copy_page: Some(vec![1]), ..portrait(&config) },
     ] {
         let list = portrait.page(0).unwrap();
@@ -164,8 +160,6 @@ fn the_fixed_pages_have_the_bytes_of_the_standard() {
     let extended = portrait.page(0x86).unwrap();
     assert_eq!(extended[..13], [0, 0x86, 0, 0x3c, 0, 7, 1, 0, 0, 0, 0, 1, 0]);
     assert_eq!(usize::from(extended[13]), Sense::MAX_LEN);
-    let limits = portrait.page(0xb0).unwrap();
-    assert_eq!(limits[..12], [0, 0xb0, 0, 0x3c, 0, 8, 0, 0, 0, 0, 0x80, 0]);
-    assert_eq!(portrait.page(0xb1).unwrap()[..6], [0, 0xb1, 0, 0x3c, 0, 1]);
+    assert_eq!(portrait.page(0xb0).unwrap(), [0, 0xb0, 0, 4, 0, 8, 0, 0]);
     assert_eq!(portrait.page(0xb2).unwrap(), [0, 0xb2, 0, 4, 0, 0x80, 2, 0]);
 }

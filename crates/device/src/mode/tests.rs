@@ -5,6 +5,8 @@ use crate::settings::QueueError;
 const MEDIUM: MediumParameters = MediumParameters {
     write_protected: false,
     descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 },
+    locked: false,
+    layout: &crate::sbc::COMMAND_SET.mode,
 };
 
 fn ask(code: u8, subpage: u8) -> SenseRequest {
@@ -175,7 +177,7 @@ fn each_setting_can_be_changed_alone() {
 
 #[test]
 fn any_other_bit_is_refused_and_pointed_at() {
-    for row in PAGES {
+    for row in MEDIUM.layout.pages {
         let page = current(row.code, row.subpage);
         let header = page.len() - row.len;
         for bit in 0..row.len * 8 {
@@ -209,7 +211,7 @@ fn a_list_that_is_cut_anywhere_is_an_error_or_has_fewer_pages() {
     let request = SenseRequest { descriptor: true, ..ask(0x3f, 0xff) };
     let bytes = answer(request, &fresh());
     let mut ends = vec![12];
-    for row in PAGES {
+    for row in MEDIUM.layout.pages {
         ends.push(ends.last().unwrap() + row.len + if row.subpage == 0 { 2 } else { 4 });
     }
     for len in 1..bytes.len() {

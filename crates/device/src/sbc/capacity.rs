@@ -1,4 +1,4 @@
-//! READ CAPACITY (SBC-4 §5.20, §5.21) and TEST UNIT READY (SPC-5).
+//! READ CAPACITY (SBC-4 §5.20, §5.21).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,14 +10,9 @@ use crate::device_server::outcome::Outcome;
 use crate::device_server::{DeviceServer, UnitInfo};
 use crate::task::TaskInfo;
 
-/// TEST UNIT READY: dispatch has already checked that the unit is ready.
-pub(super) fn test_unit_ready(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
-    Outcome::Good
-}
-
 /// READ CAPACITY(10): a last address that does not fit is reported as FFFFFFFFh, which directs the initiator
 /// to READ CAPACITY(16).
-pub(super) fn read_capacity_10(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(crate) fn read_capacity_10(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     // The LOGICAL BLOCK ADDRESS and PMI fields are obsolete since SBC-3, where they must be zero.
     if task.cdb.u8(8) & 1 == 0 && task.cdb.u32(2) != 0 {
         return Outcome::CheckCondition(scsi::sense::Sense::invalid_cdb(2, None));

@@ -27,12 +27,17 @@ pub(crate) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     deliver_blocks(server, task)
 }
 
-/// Reads as much as the initiator accepts, and delivers it.
+/// Reads the blocks that the CDB addresses, and delivers them.
 fn deliver_blocks(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let span = match Span::of_transfer(&server.info, &task.cdb) {
-        Ok(span) => span,
-        Err(sense) => return Outcome::CheckCondition(sense),
-    };
+    match Span::of_transfer(&server.info, &task.cdb) {
+        Ok(span) => deliver_span(server, task, span),
+        Err(sense) => Outcome::CheckCondition(sense),
+    }
+}
+
+/// Reads as much of a span as the initiator accepts, and delivers it.
+#[inline]
+pub(crate) fn deliver_span(server: &mut DeviceServer, task: &TaskInfo, span: Span) -> Outcome {
     // An initiator that sends data instead accepts none, and receives none.
     task.transferable.set(if task.data_out_len > 0 { 0 } else { span.len });
     let wanted = span.len.min(u64::from(task.data_in_len));

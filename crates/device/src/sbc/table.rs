@@ -25,7 +25,7 @@ const ROW: Row = Row {
     medium: MediumNeed::Ready,
     read_only: ReadOnlyNexus::Refused,
     timeout_s: 30,
-    handler: capacity::test_unit_ready,
+    handler: capacity::read_capacity_10,
     enabled: always,
 };
 
@@ -92,11 +92,9 @@ const fn is_thin(facts: &UnitInfo) -> bool {
     facts.is_thin()
 }
 
-/// Every block command, and TEST UNIT READY of SPC.
+/// Every block command.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
-    Row { opcode: op::TEST_UNIT_READY, name: "TEST UNIT READY", usage: &[0x00, 0, 0, 0, 0, 0],
-        conflict: Conflict::Reserve, handler: capacity::test_unit_ready, ..REPORTS },
     Row { opcode: op::READ_CAPACITY_10, name: "READ CAPACITY(10)", usage: &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
         handler: capacity::read_capacity_10, ..REPORTS },
     Row { opcode: op::SERVICE_ACTION_IN_16, service_action: Some(in_16::READ_CAPACITY_16), name: "READ CAPACITY(16)",

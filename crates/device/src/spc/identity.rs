@@ -1,6 +1,5 @@
 //! INQUIRY.
 
-use scsi::inquiry::DeviceType;
 use scsi::opcode;
 use scsi::sense::Sense;
 
@@ -10,7 +9,6 @@ use crate::copy::copy_limits;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::inquiry::InquiryData;
-use crate::sbc::limits;
 use crate::task::TaskInfo;
 
 pub(super) fn inquiry(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -31,15 +29,14 @@ fn portrait(server: &DeviceServer, port: RelativePort) -> InquiryData<'_> {
     let copies = server.table.rows_of(opcode::THIRD_PARTY_COPY_OUT).any(|row| row.is_enabled(facts));
     InquiryData {
         config: &facts.config,
-        device_type: DeviceType::DIRECT_ACCESS_BLOCK,
+        device_type: server.command_set.device_type,
+        versions: (server.command_set.versions)(facts.config.overrides.level),
         port,
         third_party_copy: copies,
         // SPC-4 introduced this page.
         third_party_copy_page: (copies && facts.config.overrides.level > SpcLevel::Spc3)
             .then(|| copy_limits::body(server)),
         volatile_cache: facts.capabilities.volatile_cache,
-        limits: limits::limits(facts),
-        characteristics: limits::characteristics(facts),
-        provisioning: limits::provisioning(facts),
+        vital_pages: (server.command_set.vital_pages)(facts),
     }
 }

@@ -14,6 +14,7 @@ use crate::contract::Access;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::flush::FlushThen;
+use crate::medium_removal::MediaEvent;
 use crate::pr::conflict::Conflict;
 use crate::task::TaskInfo;
 
@@ -68,7 +69,7 @@ pub(super) fn start_stop(server: &mut DeviceServer, task: &TaskInfo) -> Outcome 
         (true, start) => match server.spc.removal.check() {
             Err(sense) => Outcome::CheckCondition(sense),
             Ok(()) if start => load(server, task),
-            Ok(()) if !server.spc.removal.is_present() => Outcome::Good,
+            Ok(()) if !server.spc.removal.is_present() => eject(server, task),
             Ok(()) => Outcome::Run(Box::new(FlushThen { then: eject })),
         },
     }
@@ -115,6 +116,9 @@ fn flushed(server: &DeviceServer, flags: u8) -> Outcome {
 fn eject(server: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     match server.spc.removal.check() {
         Ok(()) => {
+            if server.spc.removal.is_present() {
+                server.nexuses.record_media_event(MediaEvent::MediaRemoval);
+            }
             server.spc.removal.eject();
             Outcome::Good
         }
@@ -123,7 +127,8 @@ fn eject(server: &mut DeviceServer, _: &TaskInfo) -> Outcome {
 }
 
 fn load(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    if server.spc.removal.load() {
+    if server.spc.removal.load(server.info.has_medium()) {
+        server.nexuses.record_media_event(MediaEvent::NewMedia);
         server.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, Some(task.nexus));
     }
     Outcome::Good

@@ -139,5 +139,7 @@ fn medium_facts(server: &DeviceServer, task: &TaskInfo) -> MediumParameters {
     MediumParameters {
         write_protected: server.write_protection(task.nexus).is_some(),
         descriptor: BlockDescriptor { blocks, block_len: server.info.block_size().bytes() },
+        locked: server.spc.removal.check().is_err(),
+        layout: &server.command_set.mode,
     }
 }

@@ -30,6 +30,11 @@ pub(super) fn luns(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     }
 }
 
+/// TEST UNIT READY: dispatch has already checked that the unit is ready.
+pub(super) fn test_unit_ready(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
+    Outcome::Good
+}
+
 /// REQUEST SENSE: returns the pending unit attention, or why the unit is not ready, or NO SENSE.
 pub(super) fn request_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let waiting = server.nexuses.find_mut(task.nexus).and_then(|state| state.attentions.take());
@@ -142,6 +147,7 @@ pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         self_tests: &server.spc.self_tests,
         storage: storage(server),
         powered_on_minutes: u32::try_from(minutes).unwrap_or(u32::MAX),
+        pages: server.command_set.log_pages,
     };
     data_or(log::sense(request, facts), u32::from(cdb.u16(7)))
 }

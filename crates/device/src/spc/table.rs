@@ -67,8 +67,18 @@ const fn persistent_out(action: u16, name: &'static str, usage: &'static [u8; 10
     }
 }
 
-/// The commands, except TEST UNIT READY, which is listed with the commands that need the medium.
+/// The commands.
 pub(crate) const ROWS: &[Row] = &[
+    Row {
+        opcode: op::TEST_UNIT_READY,
+        name: "TEST UNIT READY",
+        usage: &[0x00, 0, 0, 0, 0, 0],
+        conflict: Conflict::Reserve,
+        medium: MediumNeed::Ready,
+        timeout_s: 30,
+        handler: reports::test_unit_ready,
+        ..REPORTS
+    },
     Row {
         opcode: op::INQUIRY,
         name: "INQUIRY",

@@ -127,7 +127,7 @@ impl LogicalUnit {
     }
 
     /// Applies an outcome, and the outcomes that follow from it at once.
-    fn apply(&mut self, id: TaskId, outcome: Outcome) {
+    pub(super) fn apply(&mut self, id: TaskId, outcome: Outcome) {
         let mut next = Some(outcome);
         while let Some(outcome) = next {
             let Some(task) = self.tasks.find_mut(id) else { return };

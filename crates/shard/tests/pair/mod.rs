@@ -61,6 +61,7 @@ pub(crate) struct World {
 
 pub(crate) fn unit_config(number: u32) -> UnitConfig {
     UnitConfig {
+        device: device::contract::DeviceKind::Disk,
         identity: Identity {
             vendor: *b"TARGE   ",
             product: *b"VIRTUAL DISK    ",

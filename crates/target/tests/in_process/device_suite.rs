@@ -6,6 +6,7 @@
 //! drive no unit, such as `pr`, `mode` and `inquiry`, have nothing that could pass through a transport.
 
 mod copy;
+mod mmc;
 mod sbc;
 mod spc;
 mod unit;
@@ -13,6 +14,7 @@ mod unit;
 /// The files of the device suite that run in `device` only, and why.
 const BESIDE_THE_UNIT: &[(&str, &str)] = &[
     ("copy/tests/units.rs", "it routes calls between units, which a target does here"),
+    ("mmc/tests/table.rs", "it reads the table of commands"),
     ("sbc/tests/table.rs", "it reads the table of commands"),
     ("spc/tests/planted.rs", "it plants bugs, for which `device` has a feature"),
     ("spc/tests/robustness.rs", "it makes CDBs of the table of commands"),
@@ -25,6 +27,7 @@ const BESIDE_THE_UNIT: &[(&str, &str)] = &[
 fn every_file_of_the_suite_is_here_or_has_a_reason_not_to_be() {
     let here = [
         ("copy", include_str!("device_suite/copy.rs")),
+        ("mmc", include_str!("device_suite/mmc.rs")),
         ("sbc", include_str!("device_suite/sbc.rs")),
         ("spc", include_str!("device_suite/spc.rs")),
         ("unit", include_str!("device_suite/unit.rs")),

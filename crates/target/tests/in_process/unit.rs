@@ -150,6 +150,20 @@ impl LogicalUnit {
         self.process_pending(now);
     }
 
+    pub(crate) fn medium_replaced(&mut self, now: Instant) {
+        self.testbed.target.medium_replaced(now, UNIT);
+        self.process_pending(now);
+    }
+
+    pub(crate) fn removal_requested(&mut self, now: Instant) {
+        self.testbed.target.removal_requested(now, UNIT);
+        self.process_pending(now);
+    }
+
+    pub(crate) fn is_removal_prevented(&self) -> bool {
+        self.testbed.target.units()[0].removal_prevented
+    }
+
     pub(crate) fn retire(&mut self, now: Instant) {
         assert!(self.testbed.target.remove_unit(now, UNIT));
         self.process_pending(now);

@@ -121,6 +121,7 @@ pub(crate) fn port_of(initiator: &str) -> InitiatorPort {
 
 pub(crate) fn unit_config(number: u32, tasks: TaskRules) -> UnitConfig {
     UnitConfig {
+        device: device::contract::DeviceKind::Disk,
         identity: Identity {
             vendor: *b"TARGE   ",
             product: *b"VIRTUAL DISK    ",

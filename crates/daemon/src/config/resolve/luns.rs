@@ -17,8 +17,9 @@ use super::super::raw;
 use super::super::resolved::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
+use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
-use super::{Environment, at_line};
+use super::{Environment, at_line, check_access};
 use crate::os_error;
 
 /// The units that are resolved so far.
@@ -160,6 +161,8 @@ impl<'a> UnitResolver<'a> {
         let medium = match self.units.get(index.0).map(|unit| &unit.medium) {
             Some(Medium::Ram { .. }) => format!("ram:{number}"),
             Some(Medium::Null { .. }) => format!("null:{number}"),
+            // A drive keeps its identity when its disc is replaced.
+            Some(Medium::Disc { .. }) => format!("disc:{number}"),
             Some(medium) => medium.to_string(),
             None => return None,
         };
@@ -192,8 +195,12 @@ impl<'a> UnitResolver<'a> {
 
     /// Resolves everything of a unit except its identity.
     fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
-        let block_size = block_size(lun.bs.as_ref());
-        let physical_block_size = block_size_of(lun.physical_bs.as_ref(), block_size, report);
+        let is_disc = lun.kind.as_ref().is_some_and(|kind| kind.value == "disc");
+        let block_size = if is_disc { BlockSize::B2048 } else { block_size(lun.bs.as_ref()) };
+        let physical_block_size = match is_disc {
+            true => block_size,
+            false => block_size_of(lun.physical_bs.as_ref(), block_size, report),
+        };
         let medium = self.medium(lun, block_size, &label, report);
         let encrypt = lun.encrypt.as_ref().map(|at| {
             let path = self.environment.absolute(&at.value);
@@ -218,13 +225,13 @@ impl<'a> UnitResolver<'a> {
             medium: medium?,
             block_size,
             physical_block_size,
-            read_only: lun.ro,
-            thin: lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
-            write_cache: lun.write_cache,
+            read_only: lun.ro || is_disc,
+            thin: !is_disc && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
+            write_cache: lun.write_cache && !is_disc,
             io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero()),
             encrypt,
             atomic_block_size: atomic_block_size.filter(|size| size.bytes() >= block_size.bytes()),
-            removable: lun.removable,
+            removable: lun.removable || is_disc,
             long_cdbs: lun.long_cdbs,
             tasks: TaskRules {
                 nexus_task_sets: lun.tst.as_ref().is_none_or(|at| at.value == "1"),
@@ -235,7 +242,7 @@ impl<'a> UnitResolver<'a> {
                 serial: String::new(),
                 naa: Naa::Short([0; 8]),
                 vendor: vendor.unwrap_or_default(),
-                product: product.unwrap_or_default(),
+                product: product.unwrap_or_else(|| discs::usual_product(is_disc).to_owned()),
                 revision: revision.unwrap_or_else(own_revision),
             },
         };
@@ -279,7 +286,8 @@ impl<'a> UnitResolver<'a> {
             }
             return None;
         };
-        let on_disk = matches!(kind.value, "file" | "block");
+        let is_disc = kind.value == "disc";
+        let on_disk = matches!(kind.value, "file" | "block" | "disc");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
@@ -289,7 +297,10 @@ impl<'a> UnitResolver<'a> {
         }
         for (name, span) in &lun.own_keys {
             let fits = match *name {
-                "path" | "direct" => on_disk,
+                "path" => on_disk,
+                "profile" => is_disc,
+                name if is_disc => discs::KEYS.contains(&name),
+                "direct" => on_disk,
                 "atomic_bs" => !on_disk,
                 "encrypt" => kind.value != "null",
                 "size" => kind.value != "block",
@@ -303,6 +314,7 @@ impl<'a> UnitResolver<'a> {
         match kind.value {
             "ram" => Some(Medium::Ram { size: size? }),
             "null" => Some(Medium::Null { size: size? }),
+            "disc" => Some(discs::medium(lun, self.environment.absolute(&lun.path.as_ref()?.value), report)),
             _ => {
                 let at = lun.path.as_ref()?;
                 let path = self.environment.absolute(&at.value);
@@ -497,12 +509,6 @@ fn check_device(path: &Path, lun: &raw::Lun) -> Result<(), String> {
         return Err(format!("{name} is not a block device"));
     }
     check_access(path, lun.ro)
-}
-
-fn check_access(path: &Path, read_only: bool) -> Result<(), String> {
-    let opened = std::fs::OpenOptions::new().read(true).write(!read_only).open(path);
-    let hint = if read_only { "" } else { " for writing" };
-    opened.map(drop).map_err(|error| format!("cannot open {}{hint}: {}", path.display(), os_error(&error)))
 }
 
 /// Warns of a disk that is larger than its whole file system.

@@ -6,6 +6,7 @@
 //! is never used, because a report with mistakes never yields a configuration.
 
 mod access;
+mod discs;
 mod hyperscsi_groups;
 mod luns;
 mod portals;
@@ -23,6 +24,7 @@ use super::raw;
 use super::resolved::{Auth, Config, ReactorChoice, Target};
 use super::source_span::{ConfigReport, Located, SourceSpan};
 use crate::log::Level;
+use crate::os_error;
 pub(crate) use process::host;
 
 /// The environment that a configuration is resolved in.
@@ -193,6 +195,13 @@ fn target_name(
     }
     seen.insert(name.clone(), span.clone());
     Some(name)
+}
+
+/// Checks that a file or device can be opened.
+fn check_access(path: &Path, read_only: bool) -> Result<(), String> {
+    let opened = std::fs::OpenOptions::new().read(true).write(!read_only).open(path);
+    let hint = if read_only { "" } else { " for writing" };
+    opened.map(drop).map_err(|error| format!("cannot open {}{hint}: {}", path.display(), os_error(&error)))
 }
 
 /// Returns ` (first on line N)` if the source span is in a file.

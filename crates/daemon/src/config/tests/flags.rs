@@ -64,10 +64,10 @@ fn wrong_specs_say_what_is_wrong() {
     scratch.file("short", [7; 31], 0o600);
     scratch.file("good", [7; 32], 0o600);
     for (spec, expected) in [
-        ("disk.img", "a LUN must begin with file:, block:, ram: or null:, not \"disk.img\""),
+        ("disk.img", "a LUN must begin with file:, block:, ram:, null: or disc:, not \"disk.img\""),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram: or null:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null: or disc:, not \"fill\" (did you mean \"file\"?)",
         ),
         ("tape:/x", "media of type \"tape\" are not in this build"),
         ("file:", "\"file\" has no path (such as file:/srv/disk.img)"),
@@ -96,6 +96,11 @@ fn wrong_specs_say_what_is_wrong() {
         ("ram:1M,spc=2", "\"spc\" must be one of 3, 4, 5, not \"2\" (did you mean \"3\"?)"),
         ("ram:1M,compare_and_write_max=256", "\"compare_and_write_max\" must be 1 to 255"),
         ("ram:1M,direct", "a lun of type ram takes no \"direct\""),
+        ("ram:1M,profile=cd", "a lun of type ram takes no \"profile\""),
+        ("disc:none.iso,bs=512", "a lun of type disc takes no \"bs\""),
+        ("disc:", "\"disc\" has no path (such as disc:/srv/disc.iso)"),
+        ("disc:good", "DIR/good is shorter than one sector of 2048 bytes"),
+        ("disc:.", "DIR/. is not a regular file"),
         ("ram:1M,", "unknown key \"\" in lun"),
         ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),
     ] {

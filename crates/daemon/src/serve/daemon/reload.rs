@@ -8,7 +8,9 @@ use target::units::UnitId;
 
 use super::{Daemon, all_reactors};
 use crate::config::{Config, Medium, Unit, UnitIndex};
-use crate::serve::media;
+use crate::serve::discs::NewDisc;
+use crate::serve::media::{self, MediaError};
+use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {
@@ -18,6 +20,9 @@ impl Daemon {
     pub(super) fn compare_media(&self, old: &Config, runtime: &RuntimeConfig) -> BTreeMap<UnitId, String> {
         let mut wrong = BTreeMap::new();
         for (id, was, unit) in kept_units(old, runtime) {
+            if matches!(unit.medium, Medium::Disc { .. }) {
+                continue;
+            }
             let Some(facts) = self.media_watch.find(id) else { continue };
             let block = u64::from(unit.block_size.bytes());
             let least = match (size(was), size(unit)) {
@@ -29,6 +34,40 @@ impl Daemon {
             }
         }
         wrong
+    }
+
+    /// Opens the images that are to be put into drives, because the configuration names another path, or the
+    /// file there has changed, appeared or vanished.
+    pub(super) fn open_discs(
+        &self,
+        old: &Config,
+        runtime: &RuntimeConfig,
+    ) -> Result<Vec<NewDisc>, MediaError> {
+        let mut discs = Vec::new();
+        for (id, _, unit) in kept_units(old, runtime) {
+            let Medium::Disc { path, .. } = &unit.medium else { continue };
+            let is_same = match self.media_watch.find(id) {
+                Some(facts) => facts.serves_image(path),
+                None => !path.exists(),
+            };
+            if !is_same {
+                discs.push(NewDisc { id, image: media::open_disc(unit, path)? });
+            }
+        }
+        Ok(discs)
+    }
+
+    /// Passes discs to the reactors that own their drives.
+    pub(super) fn put_discs(&self, mut discs: Vec<NewDisc>) {
+        for (index, running) in self.reactors.iter().enumerate() {
+            let owned: Vec<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
+            let ours: Vec<NewDisc> = discs.extract_if(.., |disc| owned.contains(&disc.id)).collect();
+            if !ours.is_empty() {
+                // If the reactor has ended, its own event reports that.
+                let _ =
+                    running.handle.post(move |member: &mut ReactorShard, now| member.change_discs(now, ours));
+            }
+        }
     }
 
     /// Applies only the access restrictions of a configuration that cannot be applied as a whole. Returns a

@@ -5,13 +5,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::device_server::table::{ReadOnlyNexus, service_action};
-use crate::unit::every_command;
+use crate::unit::table;
 use scsi::cdb::Cdb;
 
 /// Renders one line for every command, for review of every change of the table.
 fn render() -> String {
     let mut lines = String::new();
-    for row in every_command().rows() {
+    for row in table(&crate::sbc::COMMAND_SET).rows() {
         let usage: Vec<String> = row.usage.iter().map(|byte| format!("{byte:02x}")).collect();
         lines += &format!(
             "{:<44} {} {:?} {:?} {:?} {}s {}\n",
@@ -52,7 +52,7 @@ fn the_table_is_the_one_in_the_snapshot() {
 
 #[test]
 fn every_row_is_found_by_its_own_usage_map() {
-    for row in every_command().rows() {
+    for row in table(&crate::sbc::COMMAND_SET).rows() {
         assert_eq!(row.usage[0], row.opcode, "{}", row.name);
         let cdb = Cdb::from_bytes(row.usage).unwrap();
         assert_eq!(cdb.len_by_opcode(), Some(row.usage.len()), "{}", row.name);
@@ -64,7 +64,7 @@ fn every_row_is_found_by_its_own_usage_map() {
 
 #[test]
 fn no_command_stands_in_it_twice() {
-    let table = every_command();
+    let table = table(&crate::sbc::COMMAND_SET);
     let mut keys: Vec<_> = table.rows().map(|row| (row.opcode, row.service_action)).collect();
     let count = keys.len();
     keys.dedup();

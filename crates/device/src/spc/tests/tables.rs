@@ -6,7 +6,7 @@ use super::access::{is_refused, limited};
 use super::*;
 use crate::pr::PrRole;
 use crate::pr::conflict::Conflict;
-use crate::unit::every_command;
+use crate::unit::table;
 
 /// The commands that it may send: each only reports to the nexus itself, or changes state that only this
 /// nexus uses. A new command in the table requires a decision here.
@@ -69,7 +69,7 @@ const ADMITTED: &[&str] = &[
 #[test]
 fn a_read_only_nexus_is_refused_every_command_that_changes_what_others_meet() {
     let mut admitted = Vec::new();
-    for row in every_command().rows() {
+    for row in table(&crate::sbc::COMMAND_SET).rows() {
         let mut cdb = alloc::vec![0; row.usage.len()];
         cdb[0] = row.opcode;
         match (row.service_action, row.opcode) {

@@ -1,0 +1,256 @@
+//! Drives for discs: the store of a drive, whose disc a reload replaces, and the images of discs.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use backends::open::{Allocation, FileIdentity, FileSpec, OpenError, Opened};
+use base::state_machine::MediumId;
+use drivers::files::Files;
+use store::Store;
+use store::api::{Capabilities, Completion, Fault, Op, Space};
+use store::null::Null;
+use target::units::UnitId;
+
+use super::disk::{Disk, DiskInfo, ImageState};
+
+/// An opened image, which can be moved to the reactor that will serve it.
+#[derive(Debug)]
+pub(super) struct DiscImage {
+    opened: Opened,
+    path: PathBuf,
+    state: Option<ImageState>,
+}
+
+/// A disc that a reload puts into a drive.
+#[derive(Debug)]
+pub(super) struct NewDisc {
+    pub(super) id: UnitId,
+    /// The image; `None` empties the drive.
+    pub(super) image: Option<DiscImage>,
+}
+
+/// Opens an image. Without a file there is no disc.
+pub(super) fn open(path: &Path) -> Result<Option<DiscImage>, OpenError> {
+    // Before the file is opened: a change that comes between is found at the next reload.
+    let state = ImageState::of(path);
+    let spec = FileSpec {
+        path: path.to_owned(),
+        size: None,
+        allocation: Allocation::Sparse,
+        read_only: true,
+        direct: false,
+        write_cache: false,
+    };
+    match spec.open() {
+        Ok(opened) => Ok(Some(DiscImage { opened, path: path.to_owned(), state })),
+        Err(OpenError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl DiskInfo {
+    /// Returns whether the path leads to the image that is served, unchanged.
+    pub(super) fn serves_image(&self, path: &Path) -> bool {
+        let is_same = FileIdentity::of_path(path).is_ok_and(|(identity, _)| identity == self.identity);
+        self.path == path && !self.is_withheld() && is_same && ImageState::of(path) == self.image
+    }
+}
+
+impl DiscImage {
+    /// Moves the image to the reactor that has `files`.
+    pub(super) fn place(self, files: &Files, id: MediumId, label: &str) -> Disk {
+        Disk::new(self.opened, (self.path, self.state), files.queue(id), label)
+    }
+}
+
+/// A drive. The logical unit and the daemon share it.
+#[derive(Clone)]
+pub(super) struct DiscDrive<S = Disk>(Rc<RefCell<Inner<S>>>);
+
+struct Inner<S> {
+    disc: Option<LoadedDisc<S>>,
+    /// Discs that were taken out while operations were under way on them.
+    leaving: Vec<LoadedDisc<S>>,
+    /// Completions of operations that an empty drive refused.
+    refused: VecDeque<Completion>,
+}
+
+struct LoadedDisc<S> {
+    disk: S,
+    /// How many operations are under way.
+    outstanding: usize,
+}
+
+impl<S: Store> LoadedDisc<S> {
+    const fn new(disk: S) -> Self {
+        Self { disk, outstanding: 0 }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let completion = self.disk.poll()?;
+        self.outstanding = self.outstanding.saturating_sub(1);
+        Some(completion)
+    }
+}
+
+impl<S: Store + Clone> DiscDrive<S> {
+    /// Creates a drive with this disc in it.
+    pub(super) fn new(disc: Option<S>) -> Self {
+        let disc = disc.map(LoadedDisc::new);
+        Self(Rc::new(RefCell::new(Inner { disc, leaving: Vec::new(), refused: VecDeque::new() })))
+    }
+
+    /// Returns the image of the disc in the drive.
+    pub(super) fn disc(&self) -> Option<S> {
+        self.0.borrow().disc.as_ref().map(|loaded| loaded.disk.clone())
+    }
+
+    /// Replaces the disc. Operations under way end on the former one.
+    pub(super) fn put(&self, disc: Option<S>) {
+        let mut inner = self.0.borrow_mut();
+        let former = std::mem::replace(&mut inner.disc, disc.map(LoadedDisc::new));
+        inner.leaving.extend(former.filter(|former| former.outstanding > 0));
+    }
+}
+
+impl<S: Store> Store for DiscDrive<S> {
+    fn capabilities(&self) -> Capabilities {
+        match &self.0.borrow().disc {
+            Some(loaded) => loaded.disk.capabilities(),
+            None => Capabilities { read_only: true, volatile_cache: false, ..Null::new(0).capabilities() },
+        }
+    }
+
+    fn space(&self) -> Option<Space> {
+        None
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut inner = self.0.borrow_mut();
+        match &mut inner.disc {
+            Some(loaded) => {
+                loaded.outstanding += 1;
+                loaded.disk.submit(op);
+            }
+            None => {
+                inner.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) })
+            }
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut inner = self.0.borrow_mut();
+        let Inner { disc, leaving, refused } = &mut *inner;
+        let completion = refused
+            .pop_front()
+            .or_else(|| disc.as_mut().and_then(LoadedDisc::poll))
+            .or_else(|| leaving.iter_mut().find_map(LoadedDisc::poll));
+        leaving.retain(|former| former.outstanding > 0);
+        completion
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use store::api::{OpAction, OpId, OpOutput};
+    use store::ram::Ram;
+
+    use super::*;
+
+    /// A disc whose sectors hold one byte, and which answers when it is told to.
+    #[derive(Clone)]
+    struct SlowDisc(Rc<RefCell<Held>>);
+
+    struct Held {
+        ram: Ram,
+        answers: bool,
+    }
+
+    impl SlowDisc {
+        fn new(byte: u8) -> Self {
+            let mut ram = Ram::new(2048);
+            let data = base::buffer::Bytes::copied_from(&[byte; 2048]).into();
+            let durability = store::api::Durability::Cached;
+            ram.submit(Op { id: OpId(0), action: OpAction::Write { at: 0, data, durability } });
+            assert!(ram.poll().unwrap().result.is_ok());
+            Self(Rc::new(RefCell::new(Held { ram, answers: false })))
+        }
+
+        fn answer(&self) {
+            self.0.borrow_mut().answers = true;
+        }
+    }
+
+    impl Store for SlowDisc {
+        fn capabilities(&self) -> Capabilities {
+            self.0.borrow().ram.capabilities()
+        }
+
+        fn submit(&mut self, op: Op) {
+            self.0.borrow_mut().ram.submit(op);
+        }
+
+        fn poll(&mut self) -> Option<Completion> {
+            let mut held = self.0.borrow_mut();
+            if held.answers { held.ram.poll() } else { None }
+        }
+    }
+
+    fn read(drive: &mut DiscDrive<SlowDisc>, id: u64) {
+        drive.submit(Op { id: OpId(id), action: OpAction::Read { at: 0, len: 2048 } });
+    }
+
+    /// Polls a completion; returns its number, and the first byte that was read.
+    fn polled(drive: &mut DiscDrive<SlowDisc>) -> Option<(u64, Option<u8>)> {
+        let completion = drive.poll()?;
+        let byte = match completion.result {
+            Ok(OpOutput::Data(data)) => data.parts().first().map(|part| part[0]),
+            _ => None,
+        };
+        Some((completion.id.0, byte))
+    }
+
+    #[test]
+    fn operations_end_on_the_disc_that_they_began_on() {
+        let (first, second) = (SlowDisc::new(1), SlowDisc::new(2));
+        let mut drive = DiscDrive::new(Some(first.clone()));
+        read(&mut drive, 10);
+        drive.put(Some(second.clone()));
+        read(&mut drive, 11);
+        second.answer();
+        assert_eq!(polled(&mut drive), Some((11, Some(2))));
+        assert_eq!(polled(&mut drive), None);
+        assert_eq!(Rc::strong_count(&first.0), 2, "it is open until its operation ends");
+        first.answer();
+        assert_eq!(polled(&mut drive), Some((10, Some(1))));
+        assert_eq!((polled(&mut drive), Rc::strong_count(&first.0)), (None, 1));
+    }
+
+    #[test]
+    fn an_empty_drive_has_no_byte_and_refuses_operations() {
+        let mut drive = DiscDrive::new(Some(SlowDisc::new(1)));
+        assert_eq!(drive.capabilities().len, 2048);
+        drive.put(None);
+        assert_eq!((drive.capabilities().len, drive.capabilities().read_only), (0, true));
+        read(&mut drive, 12);
+        assert_eq!((polled(&mut drive), polled(&mut drive)), (Some((12, None)), None));
+        assert!(drive.disc().is_none());
+    }
+
+    #[test]
+    fn an_image_is_another_when_its_file_changes() {
+        let scratch = crate::scratch::Scratch::new();
+        let path = scratch.path().join("disc.iso");
+        assert!(open(&path).unwrap().is_none(), "there is no file");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let image = open(&path).unwrap().expect("a file");
+        assert_eq!(image.state, ImageState::of(&path));
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert_ne!(image.state, ImageState::of(&path));
+    }
+}

@@ -1,0 +1,42 @@
+//! Puts discs into drives.
+
+use base::state_machine::MediumId;
+use base::time::Instant;
+
+use super::ReactorShard;
+use crate::serve::discs::NewDisc;
+
+impl ReactorShard {
+    /// Puts discs into drives. A disc that an initiator holds stays, and the initiator is asked to release
+    /// it; the next reload tries again.
+    pub(in crate::serve) fn change_discs(&mut self, now: Instant, discs: Vec<NewDisc>) {
+        let reports = self.shard.units();
+        for NewDisc { id, image } in discs {
+            let (Some(drive), Some(unit)) = (self.drives.get(&id).cloned(), self.runtime.unit(id)) else {
+                continue;
+            };
+            let label = unit.label.clone();
+            let is_held = reports.iter().any(|report| report.unit == id && report.removal_prevented);
+            if let Some(disc) = drive.disc().filter(|disc| is_held && disc.withheld().is_none()) {
+                crate::error!(
+                    "{label}: {} stays in the drive, because an initiator prevents its removal; unmount or \
+                     eject it there, and reload the configuration again",
+                    disc.info().path.display()
+                );
+                self.shard.removal_requested(now, id);
+                continue;
+            }
+            let disc = image.map(|image| image.place(&self.files, MediumId(id.0), &label));
+            match &disc {
+                Some(disc) => crate::info!("{label}: {} is in the drive", disc.info().path.display()),
+                None => crate::info!("{label}: the drive is empty"),
+            }
+            drive.put(disc.clone());
+            self.disks.remove(&id);
+            if let Some(disc) = disc {
+                self.watch(id, disc);
+            }
+            self.shard.medium_replaced(now, id);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What a device type brings to a logical unit.
+//!
+//! Every unit has a task set, unit attentions, reservations, and the commands of SPC. A command set adds the
+//! rest: the peripheral device type, the commands, and what mode pages, log pages and vital product data
+//! report. A unit selects its command set once, when it is created; the data path then only uses the table of
+//! commands that was made of it.
+
+use scsi::inquiry::DeviceType;
+
+use super::UnitInfo;
+use super::table::Row;
+use crate::contract::SpcLevel;
+use crate::inquiry::VitalPages;
+use crate::mode::ModeLayout;
+
+/// The command set of a device type.
+pub(crate) struct CommandSet {
+    /// PERIPHERAL DEVICE TYPE.
+    pub(crate) device_type: DeviceType,
+    /// The commands beside those of SPC.
+    pub(crate) rows: &'static [Row],
+    /// Whether the unit has a copy manager, which reads and writes blocks.
+    pub(crate) third_party_copy: bool,
+    /// The mode pages, and what the header of mode parameters reports.
+    pub(crate) mode: ModeLayout,
+    /// The log pages that every unit of the type has, ascending, without the list of pages itself.
+    pub(crate) log_pages: &'static [u8],
+    /// Returns the vital product data pages beside those of SPC.
+    pub(crate) vital_pages: fn(&UnitInfo) -> VitalPages,
+    /// Returns the version descriptors of the common and of the device type's standards.
+    pub(crate) versions: fn(SpcLevel) -> &'static [u16],
+}

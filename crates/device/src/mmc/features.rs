@@ -1,0 +1,178 @@
+//! GET CONFIGURATION (MMC-6): the features of the drive, and which are current with the disc that is loaded.
+
+use alloc::vec::Vec;
+
+use scsi::sense::Sense;
+
+use super::{data, profile};
+use crate::contract::DiscProfile;
+use crate::device_server::DeviceServer;
+use crate::device_server::outcome::Outcome;
+use crate::task::TaskInfo;
+
+/// REQUEST TYPE (RT).
+mod request {
+    pub(super) const ALL: u8 = 0b00;
+    pub(super) const CURRENT: u8 = 0b01;
+    pub(super) const ONE: u8 = 0b10;
+}
+
+/// A feature (MMC-6).
+struct Feature {
+    code: u16,
+    version: u8,
+    /// Whether it is current whatever disc is loaded.
+    persistent: bool,
+    /// Returns whether it is current with a disc of this kind, or without one.
+    current: fn(Option<DiscProfile>) -> bool,
+    /// Returns the bytes after its header.
+    body: fn(&DeviceServer, Option<DiscProfile>) -> Vec<u8>,
+}
+
+/// For features that are always current.
+const fn always(_: Option<DiscProfile>) -> bool {
+    true
+}
+
+const fn empty(_: &DeviceServer, _: Option<DiscProfile>) -> Vec<u8> {
+    Vec::new()
+}
+
+/// Every feature, ascending.
+const FEATURES: &[Feature] = &[
+    // Profile list.
+    Feature { code: 0x0000, version: 0, persistent: true, current: always, body: profile_list },
+    // Core: a physical interface of the SCSI family; device busy events are supported.
+    Feature {
+        code: 0x0001,
+        version: 2,
+        persistent: true,
+        current: always,
+        body: |_, _| Vec::from([0, 0, 0, 1, 0x01, 0, 0, 0]),
+    },
+    // Morphing: no operational change events; events are polled.
+    Feature {
+        code: 0x0002,
+        version: 1,
+        persistent: true,
+        current: always,
+        body: |_, _| Vec::from([0, 0, 0, 0]),
+    },
+    // Removable medium: a tray, which loads, ejects and locks.
+    Feature {
+        code: 0x0003,
+        version: 1,
+        persistent: true,
+        current: always,
+        body: |_, _| Vec::from([0x39, 0, 0, 0]),
+    },
+    // Random readable: the block length, the blocking, and that mode page 01h exists.
+    Feature {
+        code: 0x0010,
+        version: 0,
+        persistent: false,
+        current: |disc| disc.is_some(),
+        body: |_, disc| {
+            let [high, low] = disc.map_or(1, profile::blocking).to_be_bytes();
+            Vec::from([0, 0, 0x08, 0, high, low, 0x01, 0])
+        },
+    },
+    // CD read: no C2 error pointers, no CD-TEXT, no digital audio.
+    Feature {
+        code: 0x001e,
+        version: 2,
+        persistent: false,
+        current: |disc| matches!(disc, Some(DiscProfile::Cd)),
+        body: |_, _| Vec::from([0, 0, 0, 0]),
+    },
+    // DVD read.
+    Feature {
+        code: 0x001f,
+        version: 0,
+        persistent: false,
+        current: |disc| matches!(disc, Some(DiscProfile::Dvd)),
+        body: empty,
+    },
+    // BD read: BD-ROM class 0, version 1.
+    Feature {
+        code: 0x0040,
+        version: 0,
+        persistent: false,
+        current: |disc| matches!(disc, Some(DiscProfile::Bd)),
+        body: |_, _| {
+            let mut body = Vec::from([0; 20]);
+            body.extend_from_slice(&[0, 0x02, 0, 0, 0, 0, 0, 0]);
+            body
+        },
+    },
+    // Power management.
+    Feature { code: 0x0100, version: 0, persistent: true, current: always, body: empty },
+    // Timeout: group 3 timeouts are not supported.
+    Feature {
+        code: 0x0105,
+        version: 1,
+        persistent: true,
+        current: always,
+        body: |_, _| Vec::from([0, 0, 0, 0]),
+    },
+    // Real time streaming: READ BUFFER CAPACITY, SET CD SPEED and mode page 2Ah.
+    Feature {
+        code: 0x0107,
+        version: 4,
+        persistent: false,
+        current: |disc| disc.is_some(),
+        body: |_, _| Vec::from([0x1c, 0, 0, 0]),
+    },
+    // Drive serial number.
+    Feature { code: 0x0108, version: 0, persistent: true, current: always, body: serial_number },
+];
+
+fn profile_list(_: &DeviceServer, disc: Option<DiscProfile>) -> Vec<u8> {
+    let descriptor = |kind: DiscProfile| {
+        let [high, low] = profile::number(kind).to_be_bytes();
+        [high, low, u8::from(disc == Some(kind)), 0]
+    };
+    profile::ALL.iter().flat_map(|kind| descriptor(*kind)).collect()
+}
+
+/// Returns the unit serial number, padded with spaces to a multiple of four bytes.
+fn serial_number(server: &DeviceServer, _: Option<DiscProfile>) -> Vec<u8> {
+    let mut serial = Vec::from(server.info.config.identity.serial.as_bytes());
+    serial.resize(serial.len().next_multiple_of(4), b' ');
+    serial
+}
+
+impl Feature {
+    fn encode(&self, server: &DeviceServer, disc: Option<DiscProfile>, out: &mut Vec<u8>) {
+        let body = (self.body)(server, disc);
+        let flags = u8::from(self.persistent) << 1 | u8::from((self.current)(disc));
+        out.extend_from_slice(&self.code.to_be_bytes());
+        out.extend_from_slice(&[self.version << 2 | flags, u8::try_from(body.len()).unwrap_or(u8::MAX)]);
+        out.extend_from_slice(&body);
+    }
+}
+
+pub(super) fn get_configuration(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let cdb = &task.cdb;
+    let (kind, first) = (cdb.u8(1) & 3, cdb.u16(2));
+    let disc = profile::current(server);
+    let is_asked = |feature: &&Feature| match kind {
+        request::ALL => feature.code >= first,
+        request::CURRENT => feature.code >= first && (feature.current)(disc),
+        _ => feature.code == first,
+    };
+    if kind > request::ONE {
+        return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(1)));
+    }
+    let mut features = Vec::new();
+    for feature in FEATURES.iter().filter(is_asked) {
+        feature.encode(server, disc, &mut features);
+    }
+    // DATA LENGTH counts the bytes after itself: the rest of the header, and the features.
+    let len = u32::try_from(features.len().saturating_add(4)).unwrap_or(u32::MAX);
+    let mut bytes = Vec::from(len.to_be_bytes());
+    bytes.extend_from_slice(&[0, 0]);
+    bytes.extend_from_slice(&disc.map_or(0, profile::number).to_be_bytes());
+    bytes.extend_from_slice(&features);
+    data(bytes, u32::from(cdb.u16(7)))
+}

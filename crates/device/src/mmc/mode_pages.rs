@@ -1,0 +1,39 @@
+//! Mode pages of a drive for discs (MMC-6).
+
+use scsi::mode::page;
+
+use crate::mode::{self, ModeLayout, PageRow, State};
+
+/// The mode parameters: MMC has no block descriptor and no device-specific parameter.
+pub(super) const LAYOUT: ModeLayout = ModeLayout {
+    device_specific: 0,
+    write_protected: 0,
+    has_block_descriptor: false,
+    pages: &[
+        mode::READ_WRITE_ERROR_RECOVERY,
+        mode::CONTROL,
+        mode::CONTROL_EXTENSION,
+        mode::POWER_CONDITION,
+        mode::INFORMATIONAL_EXCEPTIONS,
+        // GROUP 1 and GROUP 2 MINIMUM TIMEOUT: 30 and 60 seconds.
+        PageRow {
+            code: page::TIMEOUT_AND_PROTECT,
+            subpage: 0,
+            len: 8,
+            fixed: &[(5, 30), (7, 60)],
+            states: &[],
+            bits: &[],
+        },
+        // The drive reads DVD-ROM.
+        // It has a tray, ejects, and locks; it plays no audio, writes nothing, and reads CDs at 48 times the
+        // basic speed (8467 = 2113h).
+        PageRow {
+            code: page::CAPABILITIES_AND_MECHANICAL_STATUS,
+            subpage: 0,
+            len: 30,
+            fixed: &[(0, 0x08), (4, 0x29), (6, 0x21), (7, 0x13), (12, 0x21), (13, 0x13)],
+            states: &[State { byte: 4, mask: 0x02, get: |medium| medium.locked }],
+            bits: &[],
+        },
+    ],
+};

@@ -1,0 +1,10 @@
+//! A drive for discs as an initiator observes it, through a whole logical unit.
+
+mod configuration;
+mod fixture;
+mod information;
+mod media;
+mod reading;
+mod table;
+
+use fixture::*;

@@ -1,0 +1,118 @@
+//! The fixture of these tests, beside [`crate::testing`]: a drive whose disc can be replaced.
+
+pub(super) use alloc::boxed::Box;
+pub(super) use alloc::rc::Rc;
+pub(super) use alloc::vec::Vec;
+pub(super) use core::cell::RefCell;
+
+pub(super) use base::time::Instant;
+pub(super) use base::units::BlockSize;
+pub(super) use scsi::opcode as op;
+pub(super) use scsi::sense::{Asc, SenseKey};
+pub(super) use store::Store;
+pub(super) use store::api::{Capabilities, Completion, Durability, Op, OpAction, OpId};
+pub(super) use store::ram::Ram;
+
+pub(super) use crate::contract::{DeviceKind, DiscProfile, NexusId, UnitConfig};
+pub(super) use crate::testing::{A, B, Reply, Rig, config};
+
+/// The length of a sector's user data.
+pub(super) const SECTOR: u64 = 2048;
+
+/// Numbers of sectors of a CD, of a DVD with one and with two layers, and of a BD.
+pub(super) const CD: u64 = 300_000;
+pub(super) const DVD: u64 = 2_000_000;
+pub(super) const DVD_DL: u64 = 4_000_000;
+pub(super) const BD: u64 = 10_000_000;
+
+/// A store whose disc a test can replace.
+#[derive(Clone)]
+pub(super) struct Tray(Rc<RefCell<Ram>>);
+
+impl Tray {
+    /// Creates a store with an empty disc of this many sectors, or without one if there are none.
+    pub(super) fn new(sectors: u64) -> Self {
+        Self(Rc::new(RefCell::new(blank(sectors))))
+    }
+
+    /// Replaces the disc.
+    pub(super) fn put(&self, sectors: u64) {
+        *self.0.borrow_mut() = blank(sectors);
+    }
+
+    /// Writes a sector, as the image has it.
+    pub(super) fn fill(&self, lba: u64, byte: u8) {
+        let mut ram = self.0.borrow_mut();
+        let data = base::buffer::Bytes::copied_from(&[byte; 2048]).into();
+        let action = OpAction::Write { at: lba * SECTOR, data, durability: Durability::Cached };
+        ram.submit(Op { id: OpId(0), action });
+        assert!(ram.poll().unwrap().result.is_ok());
+    }
+}
+
+fn blank(sectors: u64) -> Ram {
+    Ram::new(sectors * SECTOR)
+}
+
+impl Store for Tray {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { read_only: true, ..self.0.borrow().capabilities() }
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.0.borrow_mut().submit(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.borrow_mut().poll()
+    }
+}
+
+/// Returns the configuration of a drive.
+pub(super) fn drive(profile: Option<DiscProfile>) -> UnitConfig {
+    UnitConfig {
+        device: DeviceKind::Disc { profile },
+        block_size: BlockSize::B2048,
+        physical_exponent: 0,
+        read_only: true,
+        removable: true,
+        long_cdbs: false,
+        thin: false,
+        write_cache: false,
+        ..config()
+    }
+}
+
+/// Returns a drive with a disc of this many sectors.
+pub(super) fn disc(sectors: u64) -> Rig {
+    let (rig, _) = with_tray(sectors);
+    rig
+}
+
+/// Returns the same, and its tray. An empty drive answers with NOT READY after the first unit attention.
+pub(super) fn with_tray(sectors: u64) -> (Rig, Tray) {
+    let tray = Tray::new(sectors);
+    (Rig::with(drive(None), Box::new(tray.clone())), tray)
+}
+
+impl Rig {
+    /// Sends a command without Data-Out, and returns its data.
+    #[track_caller]
+    pub(super) fn get(&mut self, cdb: &[u8]) -> Vec<u8> {
+        self.run(A, cdb, 1 << 20, &[]).good()
+    }
+
+    /// Sends TEST UNIT READY.
+    #[track_caller]
+    pub(super) fn test(&mut self, nexus: NexusId) -> Reply {
+        self.run(nexus, &[0; 6], 0, &[])
+    }
+
+    /// Polls media events of a nexus, and returns the event and the status of the medium.
+    #[track_caller]
+    pub(super) fn media_event(&mut self, nexus: NexusId) -> (u8, u8) {
+        let data = self.run(nexus, &[0x4a, 1, 0, 0, 0x10, 0, 0, 0, 8, 0], 8, &[]).good();
+        assert_eq!(data[..4], [0, 6, 4, 0x56]);
+        (data[4], data[5])
+    }
+}

@@ -1,0 +1,14 @@
+//! The commands of drives for discs.
+
+#[path = "../../../../device/src/mmc/tests/configuration.rs"]
+mod configuration;
+#[path = "../../../../device/src/mmc/tests/fixture.rs"]
+mod fixture;
+#[path = "../../../../device/src/mmc/tests/information.rs"]
+mod information;
+#[path = "../../../../device/src/mmc/tests/media.rs"]
+mod media;
+#[path = "../../../../device/src/mmc/tests/reading.rs"]
+mod reading;
+
+use fixture::*;

@@ -43,15 +43,16 @@ pub enum Command {
     },
     /// Removes everything from the position to the end of the partition, durably, and frees its storage.
     Erase,
-    /// Divides the cartridge into partitions of these capacities in bytes (empty: one with everything), which are
-    /// blank. The position is then the start of partition 0.
+    /// Divides the cartridge into blank partitions of these capacities in bytes (empty: one with everything).
+    /// The position is then the start of partition 0.
     Format {
         /// The capacities.
         partitions: Vec<u64>,
     },
     /// Writes the label, with attributes and the write protect switch as they are now.
     SaveLabel,
-    /// Moves behind damaged objects at the position, to the next one with a valid header or to the end of data.
+    /// Moves behind damaged objects at the position, to the next one with a valid header or to the end of
+    /// data.
     SkipDamage,
 }
 
@@ -175,10 +176,22 @@ pub struct Space {
 /// What loading found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
-    /// Whether a copy of the label was damaged or older than the other.
-    pub label_copy_damaged: bool,
+    /// Whether both copies of the label were right.
+    pub label_copies: LabelCopies,
     /// What was found in each partition.
     pub partitions: Vec<Recovery>,
+}
+
+/// What loading found of the two copies of the label. The next write of the label makes both right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LabelCopies {
+    /// Both were right.
+    #[default]
+    Whole,
+    /// One was older: a crash came between the writes of the two.
+    OneOlder,
+    /// One was damaged.
+    OneDamaged,
 }
 
 /// What loading found in a partition.

@@ -11,7 +11,8 @@ pub enum Error {
     NotLoaded,
     /// The cartridge is loaded already.
     AlreadyLoaded,
-    /// The owner gave a command while another one was under way, or a command that cannot be: a bug of the owner.
+    /// The owner gave a command while another one was under way, or a command that cannot be: a bug of the
+    /// owner.
     Misuse,
     /// Both copies of the label are damaged, or the file is no label.
     NoLabel,
@@ -36,8 +37,8 @@ pub enum Error {
     },
     /// A search met a damaged part of the log that it cannot pass. The position is as before.
     DamagedLog,
-    /// An acknowledged record could not be written. The cartridge accepts no more writes until it is loaded again,
-    /// and then ends before the first object that was lost.
+    /// An acknowledged record could not be written. The cartridge accepts no more writes until it is loaded
+    /// again, and then ends before the first object that was lost.
     WriteLost(Failure),
     /// A file could not be read.
     Read(Failure),

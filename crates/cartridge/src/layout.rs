@@ -1,7 +1,7 @@
 //! The log of a partition as bytes: chunks, chunk headers and item headers.
 //!
-//! A log is a sequence of chunks of 1 MiB. Each begins with a header; the rest of all chunks, put together, is
-//! the *stream*. Items (records, filemarks, synchronisation marks) follow each other in the stream.
+//! A log is a sequence of chunks of 1 MiB. Each begins with a header; the rest of all chunks, put together,
+//! is the *stream*. Items (records, filemarks, synchronisation marks) follow each other in the stream.
 
 use base::bytes::{Reader, UnexpectedEof, Writer};
 use base::int_cast::{to_u32, to_u64, to_usize};
@@ -39,8 +39,9 @@ pub const fn aligned(stream: u64) -> u64 {
     stream.next_multiple_of(HEADER_LEN)
 }
 
-/// What the checksums of a log begin with: random bytes of the cartridge, which never leave it, and the number
-/// of the partition. A header of another cartridge or partition therefore never counts as one of this log.
+/// What the checksums of a log begin with: random bytes of the cartridge, which never leave it, and the
+/// number of the partition. A header of another cartridge or partition therefore never counts as one of this
+/// log.
 #[derive(Clone, Copy, Debug)]
 pub struct Seal {
     bytes: [u8; 17],

@@ -133,8 +133,8 @@ impl Cartridge {
         }
     }
 
-    /// Returns the next file operation to start, if there is one. Operations that are under way together can be
-    /// carried out in any order.
+    /// Returns the next file operation to start, if there is one. Operations that are under way together can
+    /// be carried out in any order.
     pub fn poll_request(&mut self) -> Option<Request> {
         self.io.poll()
     }

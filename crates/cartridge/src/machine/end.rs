@@ -36,8 +36,8 @@ impl Format {
 }
 
 impl Cartridge {
-    /// Ends the use of the cartridge. After a lost write, the label stays as it is, and the next load finds the
-    /// end of what was written.
+    /// Ends the use of the cartridge. After a lost write, the label stays as it is, and the next load finds
+    /// the end of what was written.
     pub(super) fn step_unload(&mut self) -> Result<Outcome, Halt> {
         let saved = self.save_everything();
         if let Err(Halt::Wait) = saved {

@@ -9,7 +9,7 @@ use store::api::{Failure, OpAction};
 use super::read::StoredBytes;
 use super::resync::Evidence;
 use super::{Cartridge, Halt, segment_of};
-use crate::command::{LoadReport, Outcome, Position, Recovery};
+use crate::command::{LabelCopies, LoadReport, Outcome, Position, Recovery};
 use crate::error::Error;
 use crate::io::{FileId, Purpose};
 use crate::label::{COPY_LEN, Label};
@@ -70,10 +70,10 @@ impl Cartridge {
                     let [Some(first), Some(second)] = &mut self.label_write.copies else {
                         return Err(Halt::Wait);
                     };
-                    let (label, newest, is_damaged) = chosen(label_of(first), label_of(second))?;
+                    let (label, newest, copies) = chosen(label_of(first), label_of(second))?;
                     self.label_write.copies = [None, None];
                     self.label_write.set_newest(newest);
-                    load.report.label_copy_damaged = is_damaged;
+                    load.report.label_copies = copies;
                     self.take_label(label, load.is_writable);
                     load.stage = Stage::Scan { partition: 0, scan: None };
                 }
@@ -182,18 +182,19 @@ fn label_of(copy: &mut Result<Option<Bytes>, Failure>) -> Result<Label, Error> {
     }
 }
 
-/// Returns the newer label, which copy it is, and whether the other one is damaged or older.
-fn chosen(first: Result<Label, Error>, second: Result<Label, Error>) -> Result<(Label, u8, bool), Error> {
+/// Returns the newer label, which copy it is, and what is wrong with the other one.
+fn chosen(
+    first: Result<Label, Error>,
+    second: Result<Label, Error>,
+) -> Result<(Label, u8, LabelCopies), Error> {
     match (first, second) {
-        (Ok(first), Ok(second)) if second.sequence > first.sequence => Ok((second, 1, true)),
-        (Ok(first), Ok(second)) => {
-            let is_older = second.sequence < first.sequence;
-            Ok((first, 0, is_older))
-        }
+        (Ok(first), Ok(second)) if second.sequence > first.sequence => Ok((second, 1, LabelCopies::OneOlder)),
+        (Ok(first), Ok(second)) if second.sequence < first.sequence => Ok((first, 0, LabelCopies::OneOlder)),
+        (Ok(first), Ok(_)) => Ok((first, 0, LabelCopies::Whole)),
         // A version that this release does not know may be the newer one.
         (Err(error @ Error::UnknownVersion(_)), _) | (_, Err(error @ Error::UnknownVersion(_))) => Err(error),
-        (Ok(first), Err(_)) => Ok((first, 0, true)),
-        (Err(_), Ok(second)) => Ok((second, 1, true)),
+        (Ok(first), Err(_)) => Ok((first, 0, LabelCopies::OneDamaged)),
+        (Err(_), Ok(second)) => Ok((second, 1, LabelCopies::OneDamaged)),
         (Err(Error::NoLabel), Err(second)) => Err(second),
         (Err(first), Err(_)) => Err(first),
     }

@@ -89,8 +89,8 @@ impl Cartridge {
         Ok(None)
     }
 
-    /// Returns the first valid item behind a damaged one, if the damaged one had been durable: a later item was
-    /// written after a flush that came after the damaged one.
+    /// Returns the first valid item behind a damaged one, if the damaged one had been durable: a later item
+    /// was written after a flush that came after the damaged one.
     pub(super) fn durable_behind(&mut self, evidence: &mut Evidence) -> Result<Option<ItemHeader>, Halt> {
         let (partition, epoch) = (evidence.resync.partition, evidence.resync.epochs.0);
         let seal = self.part(partition)?.seal;

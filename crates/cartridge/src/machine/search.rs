@@ -36,7 +36,8 @@ pub(super) struct Search {
 
 #[derive(Debug)]
 enum Stage {
-    /// The goal is in a chunk from `low` to before `high`; the position says where the first item of `low` is.
+    /// The goal is in a chunk from `low` to before `high`; the position says where the first item of `low`
+    /// is.
     Chunks { low: u64, start: Position, high: u64, probe: Option<Probe> },
     /// The goal is at or behind the position.
     Items { at: Position, resync: Option<Resync> },

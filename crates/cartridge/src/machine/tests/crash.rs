@@ -80,8 +80,8 @@ impl Files for Powered {
     }
 }
 
-/// What a partition may hold after a crash: the start of one of the states since the last synchronisation, with
-/// everything that was durable and not overwritten by then.
+/// What a partition may hold after a crash: the start of one of the states since the last synchronisation,
+/// with everything that was durable and not overwritten by then.
 #[derive(Default)]
 struct Allowed {
     states: Vec<(Objects, usize)>,

@@ -97,10 +97,10 @@ fn one_copy_of_the_label_is_enough_and_none_is_refused() {
         let mut one = label.clone();
         one[at] ^= 1;
         deck.files.files.insert(FileId::Label, one);
-        assert!(deck.load().label_copy_damaged);
+        assert_eq!(deck.load().label_copies, LabelCopies::OneDamaged);
         assert_eq!(deck.read_all(0).len(), 2);
         deck.unload();
-        assert!(!deck.load().label_copy_damaged, "repaired");
+        assert_eq!(deck.load().label_copies, LabelCopies::Whole, "repaired");
         deck.unload();
     }
     for broken in [vec![], vec![0; 100], vec![0; 200_000]] {

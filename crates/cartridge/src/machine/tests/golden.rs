@@ -35,7 +35,8 @@ fn version_1_is_read_and_written_as_ever() {
     let files = files.map(|(file, bytes)| (file, bytes.to_vec()));
     let mut deck = Deck::new(MemoryFiles { files: files.into() });
     let report = deck.load();
-    assert!(!report.label_copy_damaged && report.partitions == [Default::default(); 2]);
+    assert_eq!(report.label_copies, LabelCopies::Whole);
+    assert_eq!(report.partitions, [Default::default(); 2]);
     let plain = [b"first".to_vec(), b"protected and encrypted".to_vec(), vec![], vec![], vec![0x33; 700]];
     assert_eq!(deck.read_all(0), plain);
     assert_eq!(deck.read_all(1), [vec![0x44; 5000]]);

@@ -233,7 +233,8 @@ fn object_of(outcome: &Outcome) -> Option<Object> {
     }
 }
 
-/// Returns the seed that a record was made of: SplitMix64 can be computed backwards from its first eight bytes.
+/// Returns the seed that a record was made of: SplitMix64 can be computed backwards from its first eight
+/// bytes.
 fn seed_of_record(bytes: &[u8]) -> u64 {
     let seed = seed_of(u64::from_le_bytes(bytes[..8].try_into().unwrap()));
     assert!(content(seed, bytes.len()) == bytes, "a garbled record of {} bytes", bytes.len());

@@ -15,7 +15,6 @@ use cartridge::tap::TapForm;
 use clap::{Args, Subcommand};
 
 use crate::Failure;
-use crate::cli::size;
 
 mod files;
 mod image;
@@ -217,6 +216,10 @@ fn note_recovery(tape: &Tape) {
             );
         }
     }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    daemon::config::parse_size(text)
 }
 
 fn profile(text: &str) -> Result<Profile, String> {

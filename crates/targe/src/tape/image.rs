@@ -35,8 +35,8 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Opens an image and checks all of it. Without a form, tries SIMH and E11: a damaged image of these could look
-    /// like one of TPC, which repeats no length.
+    /// Opens an image and checks all of it. Without a form, tries SIMH and E11: a damaged image of these
+    /// could look like one of TPC, which repeats no length.
     pub(super) fn open(path: &Path, form: Option<TapForm>) -> Result<(Self, Summary), String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
         if !file.metadata().map_err(|error| error.to_string())?.is_file() {

@@ -43,7 +43,8 @@ pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Moves to where the import begins, after checking that it can be done. Returns the command that moves there.
+/// Moves to where the import begins, after checking that it can be done. Returns the command that moves
+/// there.
 fn start_of_import(tape: &mut Tape, args: &ImportArgs, summary: &Summary) -> Result<Command, Failure> {
     let name = tape.name.clone();
     let failed = |why: String| Failure::Failed(format!("{name}: {why}"));

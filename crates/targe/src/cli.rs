@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Luks(crate::luks::LuksArgs),
     /// Keep records of users' passwords for a target, which then needs no password in the clear
     Passwd(crate::passwd::PasswdArgs),
+    /// Make, list and verify virtual tape cartridges, and import and export tape images
+    Tape(crate::tape::TapeArgs),
     /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
     Proxy(crate::proxy::ProxyArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies

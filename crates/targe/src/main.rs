@@ -27,6 +27,7 @@ mod serve;
 mod shell;
 mod signals;
 mod tables;
+mod tape;
 mod terminal;
 mod verify;
 
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::run(&args),
         Command::Luks(args) => luks::run(&args),
         Command::Passwd(args) => passwd::run(&args),
+        Command::Tape(args) => tape::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),

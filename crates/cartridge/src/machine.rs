@@ -1,0 +1,351 @@
+//! The cartridge as a state machine: one command at a time, its steps, and the file operations under way.
+//!
+//! A step that needs a file operation submits it and halts. When the operation has completed, the step runs
+//! again and finds the result. What a step has done by then is in the task, so that it is not done twice.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use base::buffer::Buf;
+use base::int_cast::to_u64;
+use store::api::{Failure, OpId, OpOutput};
+
+use crate::attributes::AttributeFormat;
+use crate::command::{Command, Destination, Outcome, Position, Space};
+use crate::error::Error;
+use crate::io::{Io, Purpose, Request};
+use crate::label::{Checkpoint, Label};
+use crate::layout::{CHUNK_LEN, Seal, occupied};
+
+mod cache;
+mod end;
+mod label_write;
+mod load;
+mod mam;
+mod read;
+mod resync;
+mod search;
+mod space;
+mod write;
+
+use cache::Cache;
+use label_write::LabelWrite;
+use load::Load;
+use read::ReadTask;
+use resync::Skip;
+use search::Search;
+use space::SpaceTask;
+use write::{Append, FilemarksTask, WriteTask, Writer};
+
+/// How many bytes are written to files before further commands wait.
+const WRITING_MAX: usize = 4 << 20;
+/// How many write buffers are kept for reuse.
+const SPARES_MAX: usize = 4;
+/// How many bytes are written at most between two checkpoints, if the host synchronises: recovery reads them.
+const CHECKPOINT_DISTANCE: u64 = 1 << 30;
+/// How many damaged chunk headers are remembered.
+const DAMAGED_HEADERS_MAX: usize = 1024;
+
+/// A cartridge.
+#[derive(Debug, Default)]
+pub struct Cartridge {
+    io: Io,
+    cache: Cache,
+    label: Option<Label>,
+    label_write: LabelWrite,
+    parts: Vec<Partition>,
+    is_writable: bool,
+    position: Position,
+    writer: Option<Writer>,
+    append: Append,
+    spares: Vec<Buf>,
+    /// The segments written since they were flushed.
+    dirty: BTreeSet<(u8, u32)>,
+    is_flushing: bool,
+    /// The first write or flush of a log that failed.
+    lost: Option<Failure>,
+    damaged_headers: BTreeSet<(u8, u64)>,
+    task: Option<Task>,
+    outcome: Option<Result<Outcome, Error>>,
+}
+
+/// A partition of a loaded cartridge.
+#[derive(Clone, Debug)]
+struct Partition {
+    now: Checkpoint,
+    seal: Seal,
+    /// Up to where in the stream everything is durable.
+    durable: u64,
+    /// Where the data ended when the label was last written.
+    checkpoint: u64,
+}
+
+#[derive(Debug)]
+enum Task {
+    Load(Load),
+    Unload,
+    Read(ReadTask),
+    Write(WriteTask),
+    Filemarks(FilemarksTask),
+    Synchronize,
+    Locate(Option<Search>, u8, Destination),
+    Space(SpaceTask),
+    Erase(end::Erase),
+    Format(end::Format),
+    SaveLabel,
+    SkipDamage(Option<Skip>),
+}
+
+/// Why a step ends early.
+#[derive(Debug)]
+enum Halt {
+    /// A file operation is under way.
+    Wait,
+    /// The command fails.
+    Fail(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Fail(error)
+    }
+}
+
+impl Cartridge {
+    /// Makes a cartridge that is not loaded.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a command. Its outcome comes from [`Self::poll_outcome`], perhaps at once.
+    pub fn handle_command(&mut self, command: Command) {
+        if self.task.is_some() || self.outcome.is_some() {
+            // The outcome of the command under way stays: the owner has broken the rules.
+            return;
+        }
+        self.cache.forget_failures();
+        match self.task_of(command) {
+            Ok(task) => {
+                self.task = Some(task);
+                self.run();
+            }
+            Err(error) => self.outcome = Some(Err(error)),
+        }
+    }
+
+    /// Returns the next file operation to start, if there is one. Operations that are under way together can
+    /// be carried out in any order.
+    pub fn poll_request(&mut self) -> Option<Request> {
+        self.io.poll()
+    }
+
+    /// Handles the completion of a file operation.
+    pub fn handle_completion(&mut self, id: OpId, result: Result<OpOutput, Failure>) {
+        let Some(purpose) = self.io.complete(id) else { return };
+        match (purpose, result) {
+            (Purpose::LogWrite { .. }, Ok(OpOutput::Done(data))) => {
+                let parts = data.into_parts().filter_map(|part| part.try_into_buf().ok());
+                let room = SPARES_MAX.saturating_sub(self.spares.len());
+                self.spares.extend(parts.take(room));
+            }
+            (Purpose::LogWrite { .. } | Purpose::LogFlush, Err(failure)) => {
+                self.lost.get_or_insert(failure);
+            }
+            (Purpose::Label, Err(failure)) => self.label_write.fail(failure),
+            (Purpose::LabelRead { copy }, result) => self.label_write.handle_copy(copy, result),
+            (Purpose::Chunk { partition, chunk }, result) => {
+                self.cache.handle_chunk((partition, chunk), result);
+                self.check_chunk_header(partition, chunk);
+            }
+            (Purpose::ChunkHeader { partition, chunk }, result) => {
+                let seal = self.parts.get(usize::from(partition)).map(|part| part.seal);
+                self.cache.handle_header((partition, chunk), seal.as_ref(), result);
+            }
+            // Storage that is not freed is only not freed.
+            (Purpose::LogWrite { .. } | Purpose::LogFlush | Purpose::Label | Purpose::Deallocate, _) => {}
+        }
+        self.run();
+    }
+
+    /// Returns how the command ended, once it has.
+    pub fn poll_outcome(&mut self) -> Option<Result<Outcome, Error>> {
+        self.outcome.take()
+    }
+
+    /// Returns whether a command or a file operation is under way.
+    pub fn is_busy(&self) -> bool {
+        self.task.is_some() || !self.io.is_idle()
+    }
+
+    /// Returns the label, with the counters as they are now, if the cartridge is loaded. Its checkpoints are
+    /// those of the label file.
+    pub fn label(&self) -> Option<&Label> {
+        self.label.as_ref()
+    }
+
+    /// Returns where the next command begins.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Returns a partition as it is now: its end, objects and filemarks.
+    pub fn partition(&self, partition: u8) -> Option<Checkpoint> {
+        self.parts.get(usize::from(partition)).map(|part| part.now)
+    }
+
+    /// Returns how much is left behind the position, as if the partition ended there.
+    pub fn space(&self) -> Option<Space> {
+        let part = self.parts.get(usize::from(self.position.partition))?;
+        let remaining = part.now.capacity.saturating_sub(occupied(self.position.at));
+        Some(Space { remaining, is_early_warning: remaining <= early_warning(part.now.capacity) })
+    }
+
+    /// Returns the damaged chunk headers that were met: partition and number, at most the first 1024.
+    pub fn damaged_headers(&self) -> impl Iterator<Item = (u8, u64)> {
+        self.damaged_headers.iter().copied()
+    }
+
+    /// Writes an attribute of a host, or removes it if the value is empty. [`Command::SaveLabel`] makes it
+    /// durable.
+    ///
+    /// # Errors
+    /// No cartridge is loaded for writing, or the attribute cannot be written.
+    pub fn set_attribute(
+        &mut self,
+        partition: u8,
+        id: u16,
+        format: AttributeFormat,
+        value: &[u8],
+    ) -> Result<(), Error> {
+        if usize::from(partition) >= self.parts.len() {
+            return Err(Error::NoPartition);
+        }
+        let label = self.changeable_label()?;
+        label.attributes.set(partition, id, format, value).map_err(Error::Attribute)?;
+        self.label_write.mark_changed();
+        Ok(())
+    }
+
+    /// Moves the write protect switch. [`Command::SaveLabel`] makes it durable.
+    ///
+    /// # Errors
+    /// No cartridge is loaded for writing.
+    pub fn set_write_protected(&mut self, is_write_protected: bool) -> Result<(), Error> {
+        let label = self.label.as_mut().filter(|_| self.is_writable).ok_or(Error::NotLoaded)?;
+        label.is_write_protected = is_write_protected;
+        self.label_write.mark_changed();
+        Ok(())
+    }
+
+    fn changeable_label(&mut self) -> Result<&mut Label, Error> {
+        let label = self.label.as_mut().ok_or(Error::NotLoaded)?;
+        if !self.is_writable || label.is_write_protected {
+            return Err(Error::WriteProtected);
+        }
+        Ok(label)
+    }
+
+    fn task_of(&mut self, command: Command) -> Result<Task, Error> {
+        match (&command, self.label.is_some()) {
+            (Command::Load { .. }, true) => return Err(Error::AlreadyLoaded),
+            (Command::Load { .. }, false) | (_, true) => {}
+            (_, false) => return Err(Error::NotLoaded),
+        }
+        Ok(match command {
+            Command::Load { is_writable } => Task::Load(Load::new(is_writable)),
+            Command::Unload => Task::Unload,
+            Command::Read => Task::Read(ReadTask::default()),
+            Command::Write(record) => Task::Write(WriteTask::new(record)?),
+            Command::WriteFilemarks { count, is_immediate } => {
+                Task::Filemarks(FilemarksTask::new(count, is_immediate))
+            }
+            Command::Synchronize => Task::Synchronize,
+            Command::Locate { partition, destination } => {
+                if usize::from(partition) >= self.parts.len() {
+                    return Err(Error::NoPartition);
+                }
+                Task::Locate(None, partition, destination)
+            }
+            Command::Space { unit, count } => Task::Space(SpaceTask::new(unit, count)),
+            Command::Erase => Task::Erase(end::Erase::default()),
+            Command::Format { partitions } => Task::Format(end::Format::new(partitions)),
+            Command::SaveLabel => Task::SaveLabel,
+            Command::SkipDamage => Task::SkipDamage(None),
+        })
+    }
+
+    fn run(&mut self) {
+        let Some(mut task) = self.task.take() else { return };
+        match self.step(&mut task) {
+            Ok(outcome) => self.outcome = Some(Ok(outcome)),
+            Err(Halt::Wait) => self.task = Some(task),
+            Err(Halt::Fail(error)) => {
+                self.append = Append::Idle;
+                self.is_flushing = false;
+                self.label_write.give_up();
+                self.outcome = Some(Err(error));
+            }
+        }
+    }
+
+    fn step(&mut self, task: &mut Task) -> Result<Outcome, Halt> {
+        match task {
+            Task::Load(load) => self.step_load(load),
+            Task::Unload => self.step_unload(),
+            Task::Read(read) => self.step_read(read),
+            Task::Write(write) => self.step_write(write),
+            Task::Filemarks(filemarks) => self.step_filemarks(filemarks),
+            Task::Synchronize => self.synchronize().map(|()| Outcome::Done),
+            Task::Locate(search, partition, destination) => {
+                self.step_locate(search, *partition, *destination)
+            }
+            Task::Space(space) => self.step_space(space),
+            Task::Erase(erase) => self.step_erase(erase),
+            Task::Format(format) => self.step_format(format),
+            Task::SaveLabel => self.step_save_label(),
+            Task::SkipDamage(skip) => self.step_skip(skip),
+        }
+    }
+
+    fn part(&self, partition: u8) -> Result<&Partition, Error> {
+        self.parts.get(usize::from(partition)).ok_or(Error::NoPartition)
+    }
+
+    fn part_mut(&mut self, partition: u8) -> Result<&mut Partition, Error> {
+        self.parts.get_mut(usize::from(partition)).ok_or(Error::NoPartition)
+    }
+
+    /// Takes over the partitions, which are durable now, for the next write of the label.
+    fn checkpoint(&mut self) {
+        let Some(label) = &mut self.label else { return };
+        label.partitions = self.parts.iter().map(|part| part.now).collect();
+        for part in &mut self.parts {
+            part.checkpoint = part.now.end;
+        }
+        self.label_write.mark_changed();
+    }
+
+    fn check_chunk_header(&mut self, partition: u8, chunk: u64) {
+        let Ok(part) = self.part(partition) else { return };
+        let is_written = chunk * crate::layout::BODY_LEN < part.now.end;
+        let is_damaged = self.cache.is_header_damaged((partition, chunk), &part.seal);
+        if is_written && is_damaged && self.damaged_headers.len() < DAMAGED_HEADERS_MAX {
+            self.damaged_headers.insert((partition, chunk));
+        }
+    }
+}
+
+/// Returns how many bytes before the end of a partition the early warning is: 2 %, at least what can be under
+/// way, and at most 5 GB.
+pub(crate) fn early_warning(capacity: u64) -> u64 {
+    (capacity / 50).clamp(to_u64(WRITING_MAX).min(capacity / 4), 5_000_000_000)
+}
+
+/// Returns the segment and the offset in it of a byte of a log.
+const fn segment_of(physical: u64, segment_len: u64) -> (u64, u64) {
+    debug_assert!(segment_len.is_multiple_of(CHUNK_LEN));
+    (physical / segment_len, physical % segment_len)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Reading objects.
+
+use base::buffer::DataList;
+use base::int_cast::{to_u64, to_usize};
+
+use super::{Cartridge, Halt};
+use crate::command::{Guard, Outcome, Record};
+use crate::compression::decompress;
+use crate::error::Error;
+use crate::layout::{BODY_LEN, Crc, HEADER_LEN, ItemHeader, ItemKind};
+
+#[derive(Debug, Default)]
+pub(super) struct ReadTask {
+    stored: Option<StoredBytes>,
+}
+
+/// The stored bytes of an item, as far as they are read.
+#[derive(Debug)]
+pub(super) struct StoredBytes {
+    pub(super) header: ItemHeader,
+    done: usize,
+    crc: Crc,
+    bytes: DataList,
+    is_kept: bool,
+}
+
+impl StoredBytes {
+    pub(super) fn new(header: ItemHeader, is_kept: bool) -> Self {
+        Self { header, done: 0, crc: Crc::new(), bytes: DataList::new(), is_kept }
+    }
+
+    /// Returns the record, if its data are what the host wrote.
+    fn record(self) -> Option<Record> {
+        let header = self.header;
+        let (metadata_len, len) = (usize::from(header.metadata_len), to_usize(header.len));
+        let mut metadata = alloc::vec![0; metadata_len];
+        self.bytes.copy_to(0, &mut metadata);
+        let mut data =
+            if metadata_len == 0 { self.bytes } else { self.bytes.slice(metadata_len, self.bytes.len()) };
+        if header.is_compressed {
+            let plain = decompress(&data, len)?;
+            let mut crc = Crc::new();
+            crc.update(&plain);
+            if crc.value() != header.crc {
+                return None;
+            }
+            data = plain.into();
+        }
+        let guard =
+            (header.protection != 0).then_some(Guard { method: header.protection, value: header.guard });
+        let is_compressed = header.is_compressed;
+        Some(Record { data, is_compressed, guard, encryption: header.encryption, metadata })
+    }
+}
+
+impl Cartridge {
+    pub(super) fn step_read(&mut self, task: &mut ReadTask) -> Result<Outcome, Halt> {
+        self.settle()?;
+        let partition = self.position.partition;
+        let damaged = Error::Damaged { object: self.position.object };
+        while task.stored.is_none() {
+            let now = self.part(partition)?.now;
+            if self.position.object >= now.objects {
+                self.position.at = now.end;
+                return Ok(Outcome::EndOfData);
+            }
+            let header = self.expected_item()?.ok_or(damaged)?;
+            match header.kind {
+                ItemKind::Pad => self.position.at = header.end(),
+                ItemKind::Filemark => {
+                    self.move_behind(&header);
+                    return Ok(Outcome::Filemark);
+                }
+                ItemKind::Record => task.stored = Some(StoredBytes::new(header, true)),
+            }
+        }
+        if let Some(stored) = &mut task.stored
+            && !self.is_read_intact(partition, stored)?
+        {
+            return Err(damaged.into());
+        }
+        let Some(stored) = task.stored.take() else { return Err(Error::Misuse.into()) };
+        let header = stored.header;
+        let record = stored.record().ok_or(damaged)?;
+        self.move_behind(&header);
+        if let Some(label) = &mut self.label {
+            label.read.add(record.data.len());
+        }
+        self.read_ahead((partition, (header.end().saturating_sub(1)) / BODY_LEN));
+        Ok(Outcome::Record(record))
+    }
+
+    /// Returns the item at the position, if it is the one that belongs there.
+    fn expected_item(&mut self) -> Result<Option<ItemHeader>, Halt> {
+        let position = self.position;
+        let now = self.part(position.partition)?.now;
+        let header = self.item(position.partition, position.at)?;
+        Ok(header.filter(|header| {
+            header.object == position.object
+                && header.filemarks == position.filemarks
+                && header.epoch <= now.epoch
+                && header.end() <= now.end
+        }))
+    }
+
+    /// Reads what is stored behind the header of an item. Returns whether it has the right checksum.
+    pub(super) fn is_read_intact(&mut self, partition: u8, stored: &mut StoredBytes) -> Result<bool, Halt> {
+        let len = to_usize(stored.header.stored_len);
+        while stored.done < len {
+            let at = stored.header.at + HEADER_LEN + to_u64(stored.done);
+            let Some(rest) = self.stream(partition, at)? else { return Ok(false) };
+            let piece = rest.slice(0, len - stored.done);
+            stored.crc.update(&piece);
+            stored.done += piece.len();
+            if stored.is_kept {
+                stored.bytes.push(piece);
+            }
+        }
+        Ok(stored.header.kind != ItemKind::Record || stored.crc.value() == stored.header.stored_crc)
+    }
+
+    fn move_behind(&mut self, item: &ItemHeader) {
+        self.position.at = item.end();
+        self.position.object = item.object_behind();
+        self.position.filemarks = item.filemarks_behind();
+    }
+}

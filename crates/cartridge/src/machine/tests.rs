@@ -1,0 +1,418 @@
+//! Tests of the cartridge as a whole, on files in memory.
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use base::buffer::{Bytes, DataList};
+use base::rng::Rng;
+use store::api::{Fault, OpAction, OpOutput};
+
+use super::*;
+use crate::blocking::{Files, run};
+use crate::command::{Guard, LabelCopies, LoadReport, Record, SpaceUnit, Stop};
+use crate::io::FileId;
+use crate::label::Blank;
+use crate::profile::Profile;
+use crate::testing::MemoryFiles;
+
+mod crash;
+mod damage;
+mod golden;
+mod model;
+
+/// A cartridge with its files.
+struct Deck<F> {
+    cartridge: Cartridge,
+    files: F,
+}
+
+impl<F: Files> Deck<F> {
+    fn new(files: F) -> Self {
+        Self { cartridge: Cartridge::new(), files }
+    }
+
+    fn run(&mut self, command: Command) -> Result<Outcome, Error> {
+        run(&mut self.cartridge, &mut self.files, command)
+    }
+
+    fn load(&mut self) -> LoadReport {
+        match self.run(Command::Load { is_writable: true }) {
+            Ok(Outcome::Loaded(report)) => report,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn unload(&mut self) {
+        assert!(matches!(self.run(Command::Unload), Ok(Outcome::Done)));
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.run(Command::Write(record(bytes))).map(drop)
+    }
+
+    fn mark(&mut self, count: u32) {
+        self.run(Command::WriteFilemarks { count, is_immediate: false }).unwrap();
+    }
+
+    fn go(&mut self, partition: u8, object: u64) {
+        let destination = Destination::Object(object);
+        self.run(Command::Locate { partition, destination }).unwrap();
+    }
+
+    fn space(&mut self, unit: SpaceUnit, count: i64) -> (Option<Stop>, u64, u64) {
+        match self.run(Command::Space { unit, count }) {
+            Ok(Outcome::Moved { stop, left }) => (stop, left, self.cartridge.position().object),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reads an object: a record, an empty one for a filemark, or nothing at the end of data.
+    fn read(&mut self) -> Option<Vec<u8>> {
+        match self.run(Command::Read) {
+            Ok(Outcome::Record(record)) => Some(bytes_of(&record.data)),
+            Ok(Outcome::Filemark) => Some(Vec::new()),
+            Ok(Outcome::EndOfData) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn read_all(&mut self, partition: u8) -> Vec<Vec<u8>> {
+        self.go(partition, 0);
+        let mut all = Vec::new();
+        while let Some(object) = self.read() {
+            all.push(object);
+        }
+        all
+    }
+}
+
+fn bytes_of(data: &DataList) -> Vec<u8> {
+    data.parts().iter().flat_map(|part| part.iter().copied()).collect()
+}
+
+fn record(bytes: &[u8]) -> Record {
+    Record { data: Bytes::copied_from(bytes).into(), ..Record::default() }
+}
+
+fn blank() -> Blank {
+    Blank {
+        profile: Profile::Lto8,
+        is_worm: false,
+        barcode: String::from("A00001L8"),
+        capacity: 64 << 20,
+        partitions: Vec::new(),
+        segment_len: 2 << 20,
+        date: *b"20261125",
+        entropy: [5; 48],
+    }
+}
+
+fn deck_of(blank: &Blank) -> Deck<MemoryFiles> {
+    Deck::new(MemoryFiles::new(&Label::blank(blank).unwrap()))
+}
+
+fn loaded() -> Deck<MemoryFiles> {
+    let mut deck = deck_of(&blank());
+    assert_eq!(deck.load(), LoadReport { partitions: vec![Default::default()], ..LoadReport::default() });
+    deck
+}
+
+#[test]
+fn what_is_written_reads_back_in_this_load_and_the_next() {
+    let mut deck = loaded();
+    let objects =
+        [vec![1], vec![2; 1000], vec![], vec![3; 3 << 20], vec![4; 8 << 20], vec![], vec![], vec![5]];
+    for object in &objects {
+        if object.is_empty() { deck.mark(1) } else { deck.write(object).unwrap() }
+    }
+    assert_eq!(deck.read_all(0), objects);
+    deck.unload();
+    assert_eq!(deck.run(Command::Read).unwrap_err(), Error::NotLoaded);
+    assert_eq!(deck.load().partitions[0], Default::default(), "nothing to recover");
+    assert_eq!(deck.read_all(0), objects);
+    let now = deck.cartridge.partition(0).unwrap();
+    assert_eq!((now.objects, now.filemarks), (8, 3));
+}
+
+#[test]
+fn what_is_kept_with_a_record_comes_back_with_it() {
+    let mut deck = loaded();
+    for is_compressed in [false, true] {
+        let guard = Some(Guard { method: 2, value: 0xdead_beef });
+        let data = Bytes::copied_from(&[7; 100_000]).into();
+        let record = Record { data, is_compressed, guard, encryption: 3, metadata: vec![9; 200] };
+        deck.run(Command::Write(record)).unwrap();
+    }
+    let before = deck.cartridge.partition(0).unwrap();
+    assert!(before.end < 110_000, "the second record is compressed");
+    assert_eq!(before.first_encrypted, 1);
+    deck.go(0, 0);
+    for is_compressed in [false, true] {
+        let Ok(Outcome::Record(record)) = deck.run(Command::Read) else { panic!() };
+        assert_eq!((record.is_compressed, record.encryption), (is_compressed, 3));
+        assert_eq!(record.guard, Some(Guard { method: 2, value: 0xdead_beef }));
+        assert_eq!((record.metadata, bytes_of(&record.data)), (vec![9; 200], vec![7; 100_000]));
+    }
+}
+
+#[test]
+fn writing_ends_the_data_where_it_is() {
+    let mut deck = loaded();
+    for number in 0..10 {
+        deck.write(&[number; 5000]).unwrap();
+    }
+    deck.mark(1);
+    deck.go(0, 4);
+    deck.write(b"new").unwrap();
+    assert_eq!(deck.read(), None);
+    let expected: Vec<Vec<u8>> = (0..4).map(|number| vec![number; 5000]).chain([b"new".to_vec()]).collect();
+    assert_eq!(deck.read_all(0), expected);
+    deck.unload();
+    deck.load();
+    assert_eq!(deck.read_all(0), expected);
+}
+
+#[test]
+fn space_stops_where_the_standard_says() {
+    let mut deck = loaded();
+    // Objects: 0 1 2 mark 4 mark mark 7
+    for object in [1, 1, 1, 0, 1, 0, 0, 1] {
+        if object == 0 { deck.mark(1) } else { deck.write(b"record").unwrap() }
+    }
+    deck.go(0, 0);
+    let records = SpaceUnit::Records;
+    assert_eq!(deck.space(records, 2), (None, 0, 2));
+    assert_eq!(deck.space(records, 5), (Some(Stop::Filemark), 4, 4));
+    assert_eq!(deck.space(records, -1), (Some(Stop::Filemark), 1, 3));
+    assert_eq!(deck.space(records, -9), (Some(Stop::Start), 6, 0));
+    let marks = SpaceUnit::Filemarks;
+    assert_eq!(deck.space(marks, 2), (None, 0, 6));
+    assert_eq!(deck.space(marks, -1), (None, 0, 5));
+    assert_eq!(deck.space(marks, -2), (Some(Stop::Start), 1, 0));
+    assert_eq!(deck.space(marks, 4), (Some(Stop::EndOfData), 1, 8));
+    assert_eq!(deck.space(records, 3), (Some(Stop::EndOfData), 3, 8));
+    assert_eq!(deck.space(records, 0), (None, 0, 8));
+    deck.go(0, 0);
+    assert_eq!(deck.space(SpaceUnit::EndOfData, 0), (None, 0, 8));
+}
+
+#[test]
+fn locate_finds_objects_filemarks_and_the_end() {
+    let mut deck = loaded();
+    for number in 0..60_u8 {
+        for _ in 0..20 {
+            deck.write(&vec![number; 10_000 + usize::from(number)]).unwrap();
+        }
+        deck.run(Command::WriteFilemarks { count: 1, is_immediate: true }).unwrap();
+    }
+    deck.unload();
+    deck.load();
+    for number in [0, 7, 30, 59_u8] {
+        deck.go(0, u64::from(number) * 21 + 3);
+        assert_eq!(deck.cartridge.position().filemarks, u64::from(number));
+        assert_eq!(deck.read(), Some(vec![number; 10_000 + usize::from(number)]));
+        let destination = Destination::Filemark(u64::from(number));
+        deck.run(Command::Locate { partition: 0, destination }).unwrap();
+        assert_eq!(deck.cartridge.position().object, u64::from(number) * 21);
+    }
+    let mut moved = |destination| match deck.run(Command::Locate { partition: 0, destination }) {
+        Ok(Outcome::Moved { stop, left }) => (stop, left, deck.cartridge.position().object),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(moved(Destination::EndOfData), (None, 0, 1260));
+    assert_eq!(moved(Destination::Object(1260)), (None, 0, 1260));
+    assert_eq!(moved(Destination::Object(1262)), (Some(Stop::EndOfData), 2, 1260));
+    assert_eq!(moved(Destination::Filemark(61)), (Some(Stop::EndOfData), 1, 1260));
+    let elsewhere = Command::Locate { partition: 1, destination: Destination::EndOfData };
+    assert_eq!(deck.run(elsewhere).unwrap_err(), Error::NoPartition);
+}
+
+#[test]
+fn partitions_are_apart_and_a_format_blanks_them() {
+    let mut deck = loaded();
+    deck.write(b"old").unwrap();
+    deck.cartridge.set_attribute(0, 0x080c, AttributeFormat::Binary, &[1; 70]).unwrap();
+    deck.run(Command::Format { partitions: vec![8 << 20, 8 << 20, 8 << 20] }).unwrap();
+    assert_eq!(deck.cartridge.attribute(0, 0x080c), None);
+    for partition in [2, 0, 1, 2] {
+        deck.run(Command::Locate { partition, destination: Destination::EndOfData }).unwrap();
+        deck.write(&[partition; 100_000]).unwrap();
+    }
+    for _ in 0..2 {
+        for partition in [0, 1, 2_u8] {
+            let count = if partition == 2 { 2 } else { 1 };
+            assert_eq!(deck.read_all(partition), vec![vec![partition; 100_000]; count]);
+        }
+        deck.unload();
+        deck.load();
+    }
+    let too_large = Command::Format { partitions: vec![60 << 20, 8 << 20] };
+    assert_eq!(deck.run(too_large).unwrap_err(), Error::PartitionSizes);
+    assert_eq!(deck.read_all(1).len(), 1);
+}
+
+#[test]
+fn a_full_partition_warns_first_and_loses_nothing() {
+    let mut deck = deck_of(&Blank { capacity: (20 << 20) + 777, ..blank() });
+    deck.load();
+    let (mut written, mut warned) = (0_u64, None);
+    let error = loop {
+        match deck.run(Command::Write(record(&[1; 100_000]))) {
+            Ok(Outcome::Written(space)) => {
+                written += 1;
+                if space.is_early_warning && warned.is_none() {
+                    warned = Some(space.remaining);
+                }
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, Error::EndOfPartition);
+    assert!(warned.is_some_and(|left| left > 3 << 20) && written > 200, "{warned:?} {written}");
+    deck.mark(1);
+    deck.unload();
+    deck.load();
+    assert_eq!(deck.read_all(0).len(), usize::try_from(written).unwrap() + 1);
+    assert!(matches!(deck.write(&[1; 100_000]), Err(Error::EndOfPartition)));
+    deck.unload();
+    deck.load();
+}
+
+#[test]
+fn worm_is_append_only_after_a_restart_too() {
+    let mut deck = deck_of(&Blank { is_worm: true, ..blank() });
+    deck.load();
+    deck.run(Command::Format { partitions: Vec::new() }).unwrap();
+    deck.write(b"first").unwrap();
+    deck.write(b"second").unwrap();
+    for _ in 0..2 {
+        deck.go(0, 1);
+        for command in [
+            Command::Write(record(b"other")),
+            Command::WriteFilemarks { count: 1, is_immediate: true },
+            Command::Erase,
+            Command::Format { partitions: Vec::new() },
+        ] {
+            assert_eq!(deck.run(command).unwrap_err(), Error::Worm);
+        }
+        deck.unload();
+        deck.load();
+    }
+    deck.go(0, 2);
+    deck.write(b"third").unwrap();
+    assert_eq!(deck.read_all(0), [b"first".to_vec(), b"second".to_vec(), b"third".to_vec()]);
+}
+
+#[test]
+fn a_write_protected_cartridge_is_not_changed() {
+    let mut deck = loaded();
+    deck.write(b"data").unwrap();
+    deck.cartridge.set_write_protected(true).unwrap();
+    deck.run(Command::SaveLabel).unwrap();
+    deck.unload();
+    deck.load();
+    assert_eq!(deck.write(b"more").unwrap_err(), Error::WriteProtected);
+    assert_eq!(deck.run(Command::Erase).unwrap_err(), Error::WriteProtected);
+    let refused = deck.cartridge.set_attribute(0, 0x0801, AttributeFormat::Ascii, b"x");
+    assert_eq!(refused, Err(Error::WriteProtected));
+    deck.cartridge.set_write_protected(false).unwrap();
+    deck.write(b"more").unwrap();
+    deck.unload();
+    let before = deck.files.files.clone();
+    deck.run(Command::Load { is_writable: false }).unwrap();
+    assert_eq!(deck.read_all(0).len(), 1);
+    assert_eq!(deck.write(b"more").unwrap_err(), Error::WriteProtected);
+    deck.unload();
+    assert_eq!(deck.files.files, before, "a read-only load writes nothing");
+}
+
+#[test]
+fn erase_removes_what_is_behind_and_frees_its_storage() {
+    let mut deck = loaded();
+    for _ in 0..12 {
+        deck.write(&[1; 1 << 20]).unwrap();
+    }
+    deck.go(0, 2);
+    deck.run(Command::Erase).unwrap();
+    let stored: usize = deck.files.files.values().map(Vec::len).sum();
+    assert!(stored < 5 << 20, "{stored}");
+    assert_eq!(deck.read(), None);
+    deck.unload();
+    deck.load();
+    assert_eq!(deck.read_all(0).len(), 2);
+}
+
+#[test]
+fn attributes_tell_what_the_cartridge_is_and_was() {
+    let mut deck = loaded();
+    deck.write(&[1; 3 << 20]).unwrap();
+    deck.read_all(0);
+    deck.cartridge.set_attribute(0, 0x0803, AttributeFormat::Text, b"label").unwrap();
+    deck.unload();
+    deck.load();
+    let value = |deck: &Deck<MemoryFiles>, id| deck.cartridge.attribute(0, id).unwrap().value;
+    assert_eq!(value(&deck, 0x0803), b"label");
+    assert_eq!(value(&deck, 0x0806), b"A00001L8                        ");
+    assert_eq!(value(&deck, 0x0001), 67_u64.to_be_bytes(), "capacity");
+    assert_eq!(value(&deck, 0x0000), 63_u64.to_be_bytes(), "remaining");
+    assert_eq!(value(&deck, 0x0003), 2_u64.to_be_bytes(), "loads");
+    assert_eq!((value(&deck, 0x0220), value(&deck, 0x0222)), (3_u64.to_be_bytes().into(), vec![0; 8]));
+    assert_eq!(value(&deck, 0x0221), 3_u64.to_be_bytes());
+    assert_eq!(value(&deck, 0x0405), [0x5e]);
+    let ids = deck.cartridge.attribute_ids(0);
+    assert!(ids.is_sorted() && ids.iter().all(|id| deck.cartridge.attribute(0, *id).is_some()));
+    assert!(ids.contains(&0x0806) && !ids.contains(&0x0224));
+}
+
+#[test]
+fn records_of_impossible_length_are_refused() {
+    let mut deck = loaded();
+    assert_eq!(deck.write(b""), Err(Error::RecordLen));
+    assert_eq!(deck.write(&vec![0; (8 << 20) + 1]), Err(Error::RecordLen));
+    let metadata = vec![0; 1025];
+    assert_eq!(deck.run(Command::Write(Record { metadata, ..record(b"x") })).unwrap_err(), Error::RecordLen);
+    assert_eq!(deck.run(Command::Load { is_writable: true }).unwrap_err(), Error::AlreadyLoaded);
+}
+
+/// Files whose writes fail from some time on.
+struct Failing {
+    files: MemoryFiles,
+    writes_left: u32,
+}
+
+impl Files for Failing {
+    fn perform(&mut self, file: FileId, action: OpAction) -> Result<OpOutput, Failure> {
+        if let (OpAction::Write { .. }, FileId::Log { .. }) = (&action, file) {
+            self.writes_left = self.writes_left.checked_sub(1).ok_or(Fault::NoSpace)?;
+        }
+        self.files.perform(file, action)
+    }
+}
+
+#[test]
+fn a_failed_write_is_told_and_the_next_load_ends_before_it() {
+    let mut deck = Deck::new(Failing { files: loaded().files, writes_left: 3 });
+    deck.load();
+    let mut error = None;
+    for number in 0..100 {
+        error = deck.write(&[number; 100_000]).err();
+        if error.is_some() {
+            break;
+        }
+    }
+    let lost = Error::WriteLost(Fault::NoSpace.into());
+    assert_eq!(error, Some(lost));
+    assert_eq!(deck.run(Command::Synchronize).unwrap_err(), lost);
+    assert_eq!(deck.run(Command::Read).unwrap_err(), lost);
+    assert_eq!(deck.run(Command::Unload).unwrap_err(), lost);
+    deck.files.writes_left = 1000;
+    let found = deck.load().partitions[0].recovered;
+    assert!((28..=31).contains(&found), "{found}");
+    deck.run(Command::Locate { partition: 0, destination: Destination::EndOfData }).unwrap();
+    deck.write(b"goes on").unwrap();
+    let all = deck.read_all(0);
+    assert_eq!(all.last().unwrap(), b"goes on");
+    assert!((0..).zip(&all[..all.len() - 1]).all(|(number, object)| *object == [number; 100_000]));
+}

@@ -1,0 +1,481 @@
+//! Writing: items are collected in a buffer that is written out when a chunk is full, or when the log must be
+//! in its files.
+
+use base::buffer::{Buf, Bytes, DataList};
+use base::int_cast::{to_u32, to_u64, to_usize};
+use store::api::{Durability, OpAction};
+
+use super::{CHECKPOINT_DISTANCE, Cartridge, Halt, WRITING_MAX, segment_of};
+use crate::command::{Outcome, Record};
+use crate::compression::compress;
+use crate::error::Error;
+use crate::io::{FileId, Purpose};
+use crate::layout::{
+    BLOCK_LEN, BODY_LEN, CHUNK_LEN, ChunkHeader, Crc, HEADER_LEN, ItemHeader, ItemKind, METADATA_LEN_MAX,
+    RECORD_LEN_MAX, occupied, physical,
+};
+
+/// The end of the log that is being written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    partition: u8,
+    /// Where in the log the buffer begins: at a multiple of [`BLOCK_LEN`].
+    base: u64,
+    /// What is not written yet, at most up to the end of the chunk.
+    buf: Buf,
+    /// Where in the stream the next byte goes.
+    at: u64,
+}
+
+/// How far the start of writing is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Append {
+    #[default]
+    Idle,
+    /// The label says that the data end here.
+    Label,
+    /// The block that the new data begin in is read.
+    Prefix,
+}
+
+/// An item on its way into the buffer.
+#[derive(Debug)]
+struct Emission {
+    header: ItemHeader,
+    stored: DataList,
+    /// How many bytes of header, stored bytes and alignment are in the buffer.
+    done: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct WriteTask {
+    record: Record,
+    /// The data as they are stored, and their checksums: once they are known.
+    prepared: Option<Prepared>,
+    emission: Option<Emission>,
+}
+
+#[derive(Clone, Debug)]
+struct Prepared {
+    stored: DataList,
+    is_compressed: bool,
+    crc: u32,
+    stored_crc: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct FilemarksTask {
+    left: u32,
+    is_immediate: bool,
+    emission: Option<Emission>,
+}
+
+impl WriteTask {
+    pub(super) fn new(record: Record) -> Result<Self, Error> {
+        let is_possible = (1..=RECORD_LEN_MAX).contains(&record.data.len())
+            && record.metadata.len() <= METADATA_LEN_MAX
+            && record.guard.is_none_or(|guard| guard.method != 0);
+        if is_possible { Ok(Self { record, prepared: None, emission: None }) } else { Err(Error::RecordLen) }
+    }
+
+    /// Compresses the record and computes its checksums, once.
+    fn prepare(&mut self) -> Prepared {
+        if let Some(prepared) = &self.prepared {
+            return prepared.clone();
+        }
+        let record = &self.record;
+        let crc = crc_of(&record.data);
+        let compressed = if record.is_compressed { compress(&record.data) } else { None };
+        let is_compressed = compressed.is_some();
+        let data = compressed.map_or_else(|| record.data.clone(), DataList::from);
+        let mut stored = DataList::new();
+        if !record.metadata.is_empty() {
+            stored.push(Bytes::copied_from(&record.metadata));
+        }
+        data.into_parts().for_each(|part| stored.push(part));
+        let is_plain = !is_compressed && record.metadata.is_empty();
+        let stored_crc = if is_plain { crc } else { crc_of(&stored) };
+        let prepared = Prepared { stored, is_compressed, crc, stored_crc };
+        self.prepared = Some(prepared.clone());
+        prepared
+    }
+}
+
+impl FilemarksTask {
+    pub(super) fn new(count: u32, is_immediate: bool) -> Self {
+        Self { left: count, is_immediate, emission: None }
+    }
+}
+
+impl Writer {
+    /// Appends bytes of an item, up to the end of the chunk. Returns how many.
+    fn push(&mut self, bytes: &DataList, start: usize) -> usize {
+        let room = to_usize(BODY_LEN - self.at % BODY_LEN);
+        let taken = {
+            let spare = self.buf.spare_mut();
+            let len = room.min(spare.len());
+            spare.get_mut(..len).map_or(0, |spare| bytes.copy_to(start, spare))
+        };
+        self.buf.advance(taken);
+        self.at += to_u64(taken);
+        taken
+    }
+
+    fn push_zeros(&mut self, len: u64) -> u64 {
+        let room = BODY_LEN - self.at % BODY_LEN;
+        let taken = to_u64(self.buf.append_zeros(to_usize(len.min(room))));
+        self.at += taken;
+        taken
+    }
+
+    /// Returns whether the next byte begins a chunk, whose header is not in the buffer yet.
+    fn needs_chunk_header(&self) -> bool {
+        self.at.is_multiple_of(BODY_LEN) && self.buf.is_empty()
+    }
+}
+
+impl Cartridge {
+    pub(super) fn step_write(&mut self, task: &mut WriteTask) -> Result<Outcome, Halt> {
+        if task.emission.is_none() {
+            self.ready_to_append()?;
+            let prepared = task.prepare();
+            let mut header = self.header_at_end(ItemKind::Record)?;
+            let record = &task.record;
+            header.is_compressed = prepared.is_compressed;
+            header.protection = record.guard.map_or(0, |guard| guard.method);
+            header.guard = record.guard.map_or(0, |guard| guard.value);
+            header.encryption = record.encryption;
+            header.metadata_len = u16::try_from(record.metadata.len()).map_err(|_| Error::RecordLen)?;
+            header.len = to_u32(record.data.len());
+            header.stored_len = to_u32(prepared.stored.len());
+            header.crc = prepared.crc;
+            header.stored_crc = prepared.stored_crc;
+            self.expect_space(&header)?;
+            task.emission = Some(Emission { header, stored: prepared.stored, done: 0 });
+        }
+        if let Some(emission) = &mut task.emission {
+            self.emit(emission)?;
+        }
+        if let Some(label) = &mut self.label {
+            label.written.add(task.record.data.len());
+        }
+        self.space().map(Outcome::Written).ok_or_else(|| Error::NotLoaded.into())
+    }
+
+    pub(super) fn step_filemarks(&mut self, task: &mut FilemarksTask) -> Result<Outcome, Halt> {
+        while task.left > 0 {
+            if task.emission.is_none() {
+                self.ready_to_append()?;
+                let header = self.header_at_end(ItemKind::Filemark)?;
+                self.expect_space(&header)?;
+                task.emission = Some(Emission { header, stored: DataList::new(), done: 0 });
+            }
+            if let Some(emission) = &mut task.emission {
+                self.emit(emission)?;
+            }
+            task.emission = None;
+            task.left -= 1;
+        }
+        if !task.is_immediate {
+            self.synchronize()?;
+        }
+        self.space().map(Outcome::Written).ok_or_else(|| Error::NotLoaded.into())
+    }
+
+    /// Makes everything durable, and moves the checkpoint if it is far behind.
+    pub(super) fn synchronize(&mut self) -> Result<(), Halt> {
+        self.flush()?;
+        let is_far =
+            |part: &super::Partition| part.now.end.saturating_sub(part.checkpoint) > CHECKPOINT_DISTANCE;
+        if self.is_writable && self.parts.iter().any(is_far) {
+            self.checkpoint();
+        }
+        self.save_label()
+    }
+
+    /// Writes everything to the files.
+    pub(super) fn settle(&mut self) -> Result<(), Halt> {
+        self.settle_as(false)
+    }
+
+    /// Writes everything to the files, and flushes them.
+    pub(super) fn flush(&mut self) -> Result<(), Halt> {
+        self.settle_as(true)?;
+        if !self.is_flushing && !self.dirty.is_empty() {
+            for (partition, segment) in core::mem::take(&mut self.dirty) {
+                self.io.submit(Purpose::LogFlush, FileId::Log { partition, segment }, OpAction::Flush);
+            }
+            self.is_flushing = true;
+        }
+        if self.io.is_pending(Purpose::LogFlush) {
+            return Err(Halt::Wait);
+        }
+        self.is_flushing = false;
+        self.expect_intact()?;
+        for part in &mut self.parts {
+            part.durable = part.now.end;
+        }
+        Ok(())
+    }
+
+    fn settle_as(&mut self, is_sync: bool) -> Result<(), Halt> {
+        if self.lost.is_none() && self.writer.as_ref().is_some_and(|writer| !writer.buf.is_empty()) {
+            self.pad(is_sync)?;
+        }
+        if self.io.writing() > 0 {
+            return Err(Halt::Wait);
+        }
+        Ok(self.expect_intact()?)
+    }
+
+    /// Prepares the log for an item at the position: everything behind is gone then.
+    pub(super) fn ready_to_append(&mut self) -> Result<(), Halt> {
+        self.expect_intact()?;
+        // What is read now must not come into the cache behind what is written next.
+        if self.io.is_reading() {
+            return Err(Halt::Wait);
+        }
+        loop {
+            match self.append {
+                Append::Idle => {
+                    self.expect_change_allowed()?;
+                    if self.is_at_writer() {
+                        return Ok(());
+                    }
+                    self.flush()?;
+                    self.truncate()?;
+                    self.append = Append::Label;
+                }
+                Append::Label => {
+                    self.save_label()?;
+                    self.append = Append::Prefix;
+                }
+                Append::Prefix => {
+                    let writer = self.writer_at_end()?;
+                    self.writer = Some(writer);
+                    self.append = Append::Idle;
+                }
+            }
+        }
+    }
+
+    /// Checks that what is behind the position may be overwritten, if there is anything.
+    fn expect_change_allowed(&mut self) -> Result<(), Error> {
+        let position = self.position;
+        let part = self.part(position.partition)?;
+        let (end, objects) = (part.now.end, part.now.objects);
+        let is_worm = self.changeable_label()?.is_worm;
+        if position.object >= objects {
+            self.position.at = end;
+        } else if is_worm {
+            return Err(Error::Worm);
+        }
+        Ok(())
+    }
+
+    fn is_at_writer(&self) -> bool {
+        let position = self.position;
+        let at_writer = self
+            .writer
+            .as_ref()
+            .is_some_and(|writer| writer.partition == position.partition && writer.at == position.at);
+        at_writer && self.part(position.partition).is_ok_and(|part| part.now.end == position.at)
+    }
+
+    /// Ends the partition at the position, in a new epoch.
+    fn truncate(&mut self) -> Result<(), Error> {
+        self.writer = None;
+        let position = self.position;
+        let label = self.label.as_mut().ok_or(Error::NotLoaded)?;
+        let epoch = label.next_epoch;
+        label.next_epoch = epoch.checked_add(1).ok_or(Error::EpochsExhausted)?;
+        label.volume_change = label.volume_change.saturating_add(1);
+        let now = &mut self.part_mut(position.partition)?.now;
+        now.end = position.at;
+        now.objects = position.object;
+        now.filemarks = position.filemarks;
+        now.epoch = epoch;
+        if now.first_encrypted > position.object {
+            now.first_encrypted = 0;
+        }
+        let part = self.part_mut(position.partition)?;
+        part.durable = part.now.end;
+        self.checkpoint();
+        Ok(())
+    }
+
+    /// Makes the writer at the end of the partition. What is before that in the block is written again.
+    fn writer_at_end(&mut self) -> Result<Writer, Halt> {
+        let (partition, at) = (self.position.partition, self.position.at);
+        let mut buf = self.spare();
+        if at.is_multiple_of(BODY_LEN) {
+            return Ok(Writer { partition, base: physical(at) - HEADER_LEN, buf, at });
+        }
+        let end = physical(at);
+        let base = end - end % BLOCK_LEN;
+        if base < end {
+            let chunk = self.chunk((partition, at / BODY_LEN))?.ok_or(Error::DamagedLog)?;
+            buf.append(&chunk.slice(to_usize(base % CHUNK_LEN), to_usize(end % CHUNK_LEN)));
+        }
+        Ok(Writer { partition, base, buf, at })
+    }
+
+    fn expect_intact(&self) -> Result<(), Error> {
+        self.lost.map_or(Ok(()), |failure| Err(Error::WriteLost(failure)))
+    }
+
+    fn expect_space(&self, header: &ItemHeader) -> Result<(), Error> {
+        let capacity = self.part(self.position.partition)?.now.capacity;
+        if occupied(header.end()) > capacity { Err(Error::EndOfPartition) } else { Ok(()) }
+    }
+
+    fn header_at_end(&self, kind: ItemKind) -> Result<ItemHeader, Error> {
+        let part = self.part(self.position.partition)?;
+        Ok(ItemHeader {
+            kind,
+            is_compressed: false,
+            is_sync: false,
+            protection: 0,
+            encryption: 0,
+            epoch: part.now.epoch,
+            metadata_len: 0,
+            at: part.now.end,
+            object: part.now.objects,
+            filemarks: part.now.filemarks,
+            len: 0,
+            stored_len: 0,
+            crc: 0,
+            stored_crc: 0,
+            guard: 0,
+        })
+    }
+
+    /// Moves an item into the buffer, and writes out the chunks that become full.
+    fn emit(&mut self, emission: &mut Emission) -> Result<(), Halt> {
+        let header = emission.header;
+        let seal = self.part(self.position.partition)?.seal;
+        let behind_data = HEADER_LEN + u64::from(header.stored_len);
+        let len = header.end() - header.at;
+        while emission.done < len {
+            self.begin_chunk(&header, emission.done == 0)?;
+            let writer = self.writer.as_mut().ok_or(Error::Misuse)?;
+            emission.done += if emission.done == 0 {
+                let bytes = DataList::from(Bytes::copied_from(&header.encode(&seal)));
+                to_u64(writer.push(&bytes, 0))
+            } else if emission.done < behind_data {
+                to_u64(writer.push(&emission.stored, to_usize(emission.done - HEADER_LEN)))
+            } else {
+                writer.push_zeros(len - emission.done)
+            };
+            if writer.at.is_multiple_of(BODY_LEN) {
+                self.write_out()?;
+            }
+        }
+        let is_encrypted = header.encryption != 0;
+        let part = self.part_mut(self.position.partition)?;
+        part.now.end = header.end();
+        part.now.objects = header.object_behind();
+        part.now.filemarks = header.filemarks_behind();
+        if is_encrypted && part.now.first_encrypted == 0 {
+            part.now.first_encrypted = header.object + 1;
+        }
+        self.position.at = header.end();
+        self.position.object = header.object_behind();
+        self.position.filemarks = header.filemarks_behind();
+        Ok(())
+    }
+
+    /// Begins a chunk, if the next byte of the item is the first one of its body.
+    fn begin_chunk(&mut self, item: &ItemHeader, is_start: bool) -> Result<(), Halt> {
+        let writer = self.writer.as_ref().ok_or(Error::Misuse)?;
+        if !writer.needs_chunk_header() {
+            return Ok(());
+        }
+        self.expect_intact()?;
+        if self.io.writing() >= WRITING_MAX {
+            return Err(Halt::Wait);
+        }
+        let part = self.part(writer.partition)?;
+        let (first, object, filemarks) = if is_start {
+            (item.at, item.object, item.filemarks)
+        } else {
+            (item.end(), item.object_behind(), item.filemarks_behind())
+        };
+        let chunk = writer.at / BODY_LEN;
+        let header =
+            ChunkHeader { epoch: item.epoch, chunk, first, object, filemarks, durable: part.durable };
+        let bytes = header.encode(&part.seal);
+        if let Some(writer) = &mut self.writer {
+            writer.buf.append(&bytes);
+        }
+        Ok(())
+    }
+
+    /// Fills the block that the log ends in, and writes the buffer out. The padding belongs to no object.
+    fn pad(&mut self, is_sync: bool) -> Result<(), Error> {
+        let writer = self.writer.as_ref().ok_or(Error::Misuse)?;
+        let partition = writer.partition;
+        let left = to_u64(writer.buf.len()).next_multiple_of(BLOCK_LEN) - to_u64(writer.buf.len());
+        if left > 0 {
+            let part = self.part(partition)?;
+            let header = ItemHeader {
+                kind: ItemKind::Pad,
+                is_compressed: false,
+                is_sync,
+                protection: 0,
+                encryption: 0,
+                epoch: part.now.epoch,
+                metadata_len: 0,
+                at: part.now.end,
+                object: part.now.objects,
+                filemarks: part.now.filemarks,
+                len: 0,
+                stored_len: to_u32(left - HEADER_LEN),
+                crc: 0,
+                stored_crc: 0,
+                guard: 0,
+            };
+            let bytes = header.encode(&part.seal);
+            let is_at_end = self.position.at == part.now.end && self.position.partition == partition;
+            if let Some(writer) = &mut self.writer {
+                writer.buf.append(&bytes);
+                writer.at += HEADER_LEN;
+                writer.push_zeros(left - HEADER_LEN);
+            }
+            self.part_mut(partition)?.now.end = header.end();
+            if is_at_end {
+                self.position.at = header.end();
+            }
+        }
+        self.write_out()
+    }
+
+    /// Writes the buffer to its file, and starts another one.
+    fn write_out(&mut self) -> Result<(), Error> {
+        let segment_len = self.label.as_ref().ok_or(Error::NotLoaded)?.segment_len;
+        let next = self.spare();
+        let writer = self.writer.as_mut().ok_or(Error::Misuse)?;
+        let bytes = core::mem::replace(&mut writer.buf, next).freeze();
+        let (partition, base, len) = (writer.partition, writer.base, bytes.len());
+        writer.base += to_u64(len);
+        let (segment, at) = segment_of(base, segment_len);
+        let segment = u32::try_from(segment).map_err(|_| Error::Misuse)?;
+        let action = OpAction::Write { at, data: bytes.into(), durability: Durability::Cached };
+        self.io.submit(Purpose::LogWrite { len }, FileId::Log { partition, segment }, action);
+        self.dirty.insert((partition, segment));
+        self.cache.forget((partition, base / CHUNK_LEN));
+        Ok(())
+    }
+
+    fn spare(&mut self) -> Buf {
+        let mut buf = self.spares.pop().unwrap_or_else(|| Buf::with_capacity(to_usize(CHUNK_LEN)));
+        buf.truncate(0);
+        buf
+    }
+}
+
+fn crc_of(data: &DataList) -> u32 {
+    let mut crc = Crc::new();
+    data.parts().iter().for_each(|part| crc.update(part));
+    crc.value()
+}

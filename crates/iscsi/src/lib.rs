@@ -21,7 +21,6 @@ pub mod name;
 pub mod negotiate;
 pub mod opaque;
 pub mod pdu;
-mod pdu_codec;
 mod pdu_writer;
 pub mod proxy;
 pub mod recovery;

@@ -7,6 +7,7 @@
 pub mod full_feature;
 pub mod key_rules;
 pub mod negotiator;
+pub(crate) mod pdu_codec;
 
 use alloc::vec::Vec;
 

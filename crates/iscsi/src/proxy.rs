@@ -45,13 +45,13 @@ use crate::aead::AeadDigest;
 use crate::framing::{DataSink, Framing, FramingEvent, ReceivedPdu, Receiver};
 use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Role};
 use crate::login::directory::TargetAddress;
+use crate::login::initiator::pdus as login_pdus;
 use crate::login::initiator::{
     AuthPlan, InitiatorLogin, InitiatorLoginError, InitiatorLoginStep, LoggedIn, LoginPlan, OwnedLoginRequest,
 };
+use crate::negotiate::pdu_codec::PduCodec;
 use crate::negotiate::{ConnectionParameters, KeyPolicy};
 use crate::pdu::{Bhs, Opcode, PduHeader, TargetSn, login_request, login_response, text_response};
-use crate::pdu_codec::PduCodec;
-use crate::pdu_codec::login_pdus;
 use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
 use crate::serial::StatSn;

@@ -14,13 +14,13 @@ use super::protocol_error::ProtocolError;
 use super::session::{FIRST_CMD_SN, Phase, Session};
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::login::Status;
+use crate::login::initiator::pdus as login_pdus;
 use crate::login::initiator::{
     self as login, InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginPlan, OwnedLoginRequest,
 };
 use crate::name::Cid;
 use crate::pdu::login_response;
 use crate::pdu::{PduHeader, TargetSn};
-use crate::pdu_codec::login_pdus;
 use crate::serial::StatSn;
 
 /// The most redirections of a login before it counts as failed.

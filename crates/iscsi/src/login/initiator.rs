@@ -5,6 +5,7 @@
 //! any size, so that it serves to test targets as well as to use them.
 
 mod error;
+pub(crate) mod pdus;
 mod plan;
 mod relay;
 mod request;

@@ -1,16 +1,14 @@
 //! How a connection reads and writes its PDUs in full feature phase. Both roles derive it from what the login
 //! negotiated.
 
-pub(crate) mod login_pdus;
-
 use alloc::boxed::Box;
 
 use base::buffer::Pool;
 
+use super::{ConnectionParameters, Digest};
 use crate::aead::{Decryptor, RecordKeys};
 use crate::framing::Framing;
 use crate::keys::Role;
-use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
 

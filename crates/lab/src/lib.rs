@@ -37,6 +37,7 @@ pub mod risk;
 pub mod security;
 pub mod signature;
 pub mod statistics;
+mod system_calls;
 pub mod target_process;
 pub mod targets;
 mod text;

@@ -68,6 +68,14 @@ impl LinkPlan {
     /// The link of a new bed.
     pub const DEFAULT: Self = Self { mtu: 1500, rate_bits: None };
 
+    /// Returns the name of the link in tables and caveats: `100 Mbit/s, MTU 1500`.
+    pub(crate) fn name(&self) -> String {
+        let rate = self
+            .rate_bits
+            .map_or_else(|| "unshaped".to_owned(), |bits| format!("{} Mbit/s", to_f64(bits) / 1e6));
+        format!("{rate}, MTU {}", self.mtu)
+    }
+
     /// Returns the rate of TCP payload that the framing leaves of the link's rate, in bytes per second:
     /// 1448 of 1538 bytes at an MTU of 1500. A link that is not shaped has none.
     pub fn payload_rate(&self) -> Option<f64> {

@@ -34,6 +34,7 @@ pub mod plan;
 pub mod proxy;
 pub mod report;
 pub mod risk;
+mod rounds;
 pub mod security;
 pub mod signature;
 pub mod statistics;

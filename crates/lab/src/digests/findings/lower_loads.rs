@@ -1,11 +1,12 @@
 //! Loads below 100 %: the throughput is given, and digests cost latency and processor time.
 
-use super::tables::{by_path, change_cell, finite, processor_time, values};
+use super::tables::{by_path, change_cell, processor_time, values};
 use super::{STRONGEST, link_name};
 use crate::digests::costs::{change_of, mean_change};
 use crate::digests::samples::{CellSamples, Measured, Sample};
 use crate::plan::{Digests, Link};
 use crate::report::Table;
+use crate::report::cells::finite;
 use crate::statistics::estimate;
 use crate::text::{capitalized, change, counted, percent};
 

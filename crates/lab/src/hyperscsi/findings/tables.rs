@@ -1,13 +1,11 @@
 //! The tables of the report.
 
 use super::{Comparison, median, throughput as throughput_of};
-use crate::bed::{LinkPlan, to_f64};
 use crate::hyperscsi::samples::{Cell as Workload, CellSamples, Measured, Protocol, Sample};
 use crate::plan::Link;
-use crate::report::{Cell, Column, Estimate, Table};
-use crate::statistics::{Change, Pairing, estimate, percent_change};
-
-const NOT_MEASURED: &str = "not measured";
+use crate::report::cells::{absent as no_value, change_cell, columns, estimated, finite};
+use crate::report::{Cell, Table};
+use crate::statistics::{Pairing, percent_change};
 
 /// Returns a table for each undisturbed path: throughput, the bound, and the changes.
 pub(super) fn throughput(measured: &Measured, comparisons: &[Comparison]) -> Vec<Table> {
@@ -157,7 +155,7 @@ pub(super) fn disturbed(
             let kept =
                 median(samples, protocol, throughput_of).zip(base).map(|(value, base)| 100.0 * value / base);
             row.push(values(samples, protocol, throughput_of));
-            row.push(kept.map_or_else(|| Cell::Absent(NOT_MEASURED.to_owned()), finite));
+            row.push(kept.map_or_else(no_value, finite));
         }
         if has_traffic {
             row.extend(both.map(|protocol| values(samples, protocol, |sample| sample.traffic)));
@@ -189,7 +187,7 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
     let no_limit = |value: Option<f64>| value.map_or_else(|| Cell::Absent("no limit".to_owned()), finite);
     let rows = measured.bounds.iter().map(|found| {
         vec![
-            Cell::Text(link_text(found.link)),
+            Cell::Text(found.link.name()),
             finite(found.frames.payload / 1e6),
             finite(found.frames.idle_percent.unwrap_or(f64::NAN)),
             no_limit(found.frames.deviation_percent),
@@ -212,7 +210,7 @@ const PUBLISHED: [PublishedRow; 4] = [
     ("Fast Ethernet, bound 12.16 MB/s", 12.11, None, "MB/s"),
     ("Gigabit Ethernet, RAID 0 of 8 disks, jumbo frames: over 100", 100.0, None, "MB/s"),
     ("share of the local disk's speed, dd", 98.97, Some(79.01), "%"),
-    ("interrupts for each GB, jumbo frames", 170_307.0, Some(199_627.0), ""),
+    ("interrupts for each GB, jumbo frames", 170_307.0, Some(199_627.0), "1"),
 ];
 
 /// Returns the published figures and ours of the nearest workloads.
@@ -246,7 +244,7 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
             throughput_of as fn(&Sample) -> Option<f64>,
         ),
         (nearest(gigabit, 9000, true).next(), "throughput", "MB/s", throughput_of),
-        (nearest(gigabit, 9000, false).next_back(), "packets for each GB", "", |sample| Some(sample.packets)),
+        (nearest(gigabit, 9000, false).next_back(), "packets for each GB", "1", |sample| Some(sample.packets)),
     ] {
         let Some(samples) = samples else { continue };
         let what = format!("{quantity}: {}, {}", samples.cell.path(), samples.cell.workload);
@@ -309,34 +307,6 @@ fn by_path(
     tables.into_iter().map(|(_, table)| table).collect()
 }
 
-fn columns(titles: &[(&str, &str)]) -> Vec<Column> {
-    let column =
-        |(title, unit): &(&str, &str)| Column { title: (*title).to_owned(), unit: (*unit).to_owned() };
-    titles.iter().map(column).collect()
-}
-
 fn values(samples: &CellSamples, protocol: Protocol, of: impl Fn(&Sample) -> Option<f64>) -> Cell {
-    let values = samples.values(protocol, of);
-    if values.is_empty() { Cell::Absent(NOT_MEASURED.to_owned()) } else { Cell::Estimate(estimate(&values)) }
-}
-
-fn change_cell(change: Option<&Change>) -> Cell {
-    let Some(change) = change.filter(|change| change.percent.is_finite()) else {
-        return Cell::Absent(NOT_MEASURED.to_owned());
-    };
-    if change.low.is_finite() && change.high.is_finite() {
-        Cell::Estimate(Estimate { value: change.percent, low: change.low, high: change.high })
-    } else {
-        Cell::Number(change.percent)
-    }
-}
-
-fn finite(value: f64) -> Cell {
-    if value.is_finite() { Cell::Number(value) } else { Cell::Absent(NOT_MEASURED.to_owned()) }
-}
-
-pub(super) fn link_text(link: LinkPlan) -> String {
-    let name =
-        link.rate_bits.map_or_else(|| "unshaped".to_owned(), |bits| format!("{} Mbit/s", to_f64(bits) / 1e6));
-    format!("{name}, MTU {}", link.mtu)
+    estimated(&samples.values(protocol, of))
 }

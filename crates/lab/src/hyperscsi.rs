@@ -5,6 +5,8 @@
 //! round, the protocols run directly one after the other for each workload, in an order that rotates.
 
 mod aoe;
+mod carrier;
+mod copies;
 mod findings;
 mod measure;
 mod plan;
@@ -23,6 +25,8 @@ use crate::targets::find_program;
 
 pub use plan::{Access, HyperScsiPlan, Workload};
 
+use carrier::Carrier;
+use copies::{Copies, CopyFolder};
 use measure::TestPaths;
 use samples::{Cell, CellSamples, Measured, Protocol};
 
@@ -39,15 +43,21 @@ pub fn run(
 ) -> Result<Report, LabError> {
     let (started, clock, mut machine) = (machine::timestamp(), Instant::now(), machine::describe());
     let load = machine::load_average().unwrap_or(0.0);
-    let mut paths = TestPaths::open(program, plan, control.stop)?;
+    let mut copies = Copies::new(plan);
+    let folder = copy_folder(plan, &mut copies);
+    let mut paths = TestPaths::open(program, plan, folder.as_ref(), control.stop)?;
     let cells = Cell::all(plan).into_iter().map(|cell| CellSamples::new(cell, plan)).collect();
-    let mut measured = Measured { cells, aoe_absent: aoe_absence(plan), ..Measured::default() };
+    let mut measured = Measured { cells, aoe_absent: aoe_absence(plan), copies, ..Measured::default() };
     let ended = match measure_all(plan, &mut paths, &mut measured, control) {
+        Ok(Ended::Complete) => match &folder {
+            Some(folder) => copy_all(plan, (&mut paths, folder), &mut measured.copies, control),
+            None => Ended::Complete,
+        },
         Ok(ended) => ended,
         Err(why) if measured.cells.iter().all(|cell| cell.rounds() == 0) => return Err(why),
         Err(why) => Ended::Early(why.to_string()),
     };
-    drop(paths);
+    drop((paths, folder));
     machine.push(("I/O engine of the initiator".to_owned(), measured.engine.clone()));
     Ok(Report {
         started,
@@ -57,6 +67,31 @@ pub fn run(
         command: command.to_owned(),
         ..findings::report(plan, &measured, &ended)
     })
+}
+
+/// Creates the files to copy. Without them, the others are measured nevertheless.
+fn copy_folder(plan: &HyperScsiPlan, copies: &mut Copies) -> Option<CopyFolder> {
+    let why = if plan.copy.is_empty() {
+        "the plan has no files to copy (copy = [\"4 16M\"])".to_owned()
+    } else {
+        match CopyFolder::create(plan) {
+            Ok(folder) => return Some(folder),
+            Err(why) => why.to_string(),
+        }
+    };
+    copies.absent = Carrier::ALL.map(|carrier| (carrier, why.clone())).into();
+    None
+}
+
+/// Copies files with every carrier.
+fn copy_all(
+    plan: &HyperScsiPlan,
+    (paths, folder): (&mut TestPaths, &CopyFolder),
+    copies: &mut Copies,
+    control: &mut Control<'_>,
+) -> Ended {
+    let copied = copies::measure_all(plan, &mut paths.copy_stage(folder), copies, control);
+    copied.unwrap_or_else(|why| Ended::Early(why.to_string()))
 }
 
 /// Returns why ATA over Ethernet cannot be measured.

@@ -71,8 +71,8 @@ pub(crate) fn measure_all(
     Ok(Ended::Complete)
 }
 
-/// Measures the contestants of a cell in the order of the round: calls `measure` with the measurements before,
-/// and adds what it returns to the samples. A round that is not complete leaves none.
+/// Measures the contestants of a cell in the order of the round: calls `measure` with the number of
+/// measurements before, and adds what it returns to the samples. A round that is not complete leaves none.
 ///
 /// # Errors
 /// Those of `measure`.

@@ -21,6 +21,7 @@ workload = ["read 64K 4", "random-write 4K 1", "stripe-read 256K 1"]
 loss = [0.0, 3.0]
 traffic = [0, 50]
 disturbed_workload = ["read 64K 4"]
+copy = []
 """
 PROTOCOLS = ("HyperSCSI", "iSCSI", "iSCSI, both digests")
 # Longer than any run may take, seconds.

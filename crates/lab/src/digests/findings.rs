@@ -8,7 +8,7 @@ use super::Subject;
 use super::advice::{BENEFIT, advise};
 use super::costs::{Cost, link_limit, mean_change, throughput, throughput_costs};
 use super::plan::DigestsPlan;
-use super::samples::{Measured, Sample, link_name};
+use super::samples::{Measured, Sample};
 use crate::plan::{Digests, Link};
 use crate::report::caveats;
 use crate::report::{Ended, Report, SCHEMA, Section};
@@ -141,7 +141,7 @@ fn answer(measured: &Measured, link: Link) -> Option<String> {
     let place = match link {
         Link::AsItIs => "On this path".to_owned(),
         Link::Unshaped => "On a link without a rate limit, where the processors are the limit".to_owned(),
-        Link::Shaped(_) => format!("On a link of {}", link_name(link)),
+        Link::Shaped(_) => format!("On a link of {}", link.name()),
     };
     let (cost, advice) = (cost(&change), advise(&change).sentence(name));
     let mean =

@@ -1,9 +1,10 @@
 //! The report: what the samples mean.
 
+mod copies;
 mod tables;
 
 use super::plan::HyperScsiPlan;
-use super::samples::{Cell, CellSamples, Disturbance, Measured, Protocol, Sample, link_name};
+use super::samples::{Cell, CellSamples, Disturbance, Measured, Protocol, Sample};
 use crate::plan::Link;
 use crate::report::caveats;
 use crate::report::cells::bars as report_bars;
@@ -114,6 +115,7 @@ fn summary(measured: &Measured, comparisons: &[Comparison]) -> Vec<String> {
     sentences.extend(processor_time(measured));
     sentences.extend(beside_others(measured));
     sentences.extend(disturbed(measured));
+    sentences.extend(copies::summary(&measured.copies));
     sentences
 }
 
@@ -139,7 +141,7 @@ fn answer(measured: &Measured, link: Link) -> Option<String> {
     };
     let (plain, count) = mean_change(on_link(), Protocol::Iscsi, throughput)?;
     let place = match link {
-        Link::Shaped(_) => format!("On a link of {}", link_name(link)),
+        Link::Shaped(_) => format!("On a link of {}", link.name()),
         Link::Unshaped | Link::AsItIs => {
             "On a link without a rate limit, where the processors are the limit,".to_owned()
         }
@@ -335,6 +337,7 @@ fn sections(measured: &Measured, comparisons: &[Comparison]) -> Vec<Section> {
         let plots = lines(measured, "Throughput over other traffic", "other traffic", traffic);
         sections.push(Section { tables: beside, plots, ..section("Other traffic", TRAFFIC) });
     }
+    sections.extend(copies::section(&measured.copies));
     sections.push(Section { tables: tables::bounds(measured), ..section("Calibration", CALIBRATION) });
     sections.push(Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) });
     sections.push(Section { tables: tables::absent(measured), ..section("Not measured", ABSENT) });

@@ -11,7 +11,8 @@ use crate::report::testing::{Noise, check_form};
 /// x %.
 fn samples(plan: &HyperScsiPlan, gain: f64, seed: u64) -> Measured {
     let mut noise = Noise::from_seed(seed);
-    let mut measured = Measured { engine: "io_uring".to_owned(), ..Measured::default() };
+    let copies = copies::tests::copies(plan);
+    let mut measured = Measured { engine: "io_uring".to_owned(), copies, ..Measured::default() };
     for cell in Cell::all(plan) {
         let mut cell_samples = CellSamples::new(cell, plan);
         for _ in 0..plan.rounds {
@@ -90,7 +91,18 @@ fn the_report_tells_loss_other_traffic_and_what_is_absent() {
     let absent = report.sections.iter().find(|section| section.title == "Not measured").unwrap();
     assert!(absent.tables[0].rows.iter().all(|row| matches!(row[1], TableCell::Absent(_))));
     let published = report.sections.iter().find(|section| section.title == "Published figures").unwrap();
-    assert_eq!(published.tables[0].rows.len(), 4 + 1, "the quick plan has no jumbo frames");
+    let ours = 1 + 2 * 2;
+    assert_eq!(
+        published.tables[0].rows.len(),
+        5 + ours,
+        "the quick plan has no jumbo frames, and one set of files"
+    );
+    let copied = report.summary.iter().find(|text| text.starts_with("Copies of 2 files of 16M")).unwrap();
+    assert!(copied.contains("reach 90 % over HyperSCSI and 82 % over iSCSI"), "{copied}");
+    let section = report.sections.iter().find(|section| section.title == "Copies of files").unwrap();
+    assert_eq!((section.tables.len(), section.plots.len()), (2, 1));
+    let nfs = &section.tables[0].rows[3];
+    assert!(nfs[1..].iter().all(|cell| matches!(cell, TableCell::Absent(_))), "NFS has no samples, not zero");
     assert_eq!(HyperScsiPlan::parse(&report.plan).unwrap(), plan);
 }
 
@@ -101,6 +113,7 @@ fn a_run_without_samples_has_a_report() {
     for (_, list) in measured.cells.iter_mut().flat_map(|cell| &mut cell.contestants) {
         list.clear();
     }
+    measured.copies = Copies::new(&plan);
     let report = report(&plan, &measured, &Ended::Early("it was stopped".to_owned()));
     check_form(&report);
     assert_eq!(report.summary, ["The run ended before anything could be compared."]);

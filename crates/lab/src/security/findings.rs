@@ -4,7 +4,7 @@ mod tables;
 
 use super::plan::{Access, SecurityPlan};
 use super::protection::Protection;
-use super::samples::{Cell, CellSamples, Measured, Sample, link_name};
+use super::samples::{Cell, CellSamples, Measured, Sample};
 use crate::plan::Link;
 use crate::report::caveats;
 use crate::report::cells::bars as report_bars;
@@ -207,7 +207,7 @@ fn costs(measured: &Measured, kind: Kind, link: Link) -> Option<String> {
         parts.push(format!("{} {}{spent}", protection.title(), signed(&moved)));
     }
     let place = match link {
-        Link::Shaped(_) => format!("On a link of {}", link_name(link)),
+        Link::Shaped(_) => format!("On a link of {}", link.name()),
         Link::Unshaped | Link::AsItIs => "On an unshaped link, where the processors are the limit".to_owned(),
     };
     (!parts.is_empty()).then(|| {

@@ -2,7 +2,7 @@
 
 use crate::bed::LinkPlan;
 use crate::digests::costs::{Cost, change_of, link_limit};
-use crate::digests::samples::{Cell as Workload, CellSamples, Measured, Sample, link_name};
+use crate::digests::samples::{Cell as Workload, CellSamples, Measured, Sample};
 use crate::plan::{Digests, Link, Mix};
 use crate::report::cells::{NOT_MEASURED, change_cell as cell_of_change, columns, finite};
 use crate::report::{Cell, Table};
@@ -180,7 +180,7 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
         rows.push(row);
     }
     rows.extend(nearest(measured).map(|samples| {
-        let name = format!("this run: {}, {}", link_name(samples.cell.link), samples.cell.workload());
+        let name = format!("this run: {}, {}", samples.cell.link.name(), samples.cell.workload());
         let mtu = samples.cell.mtu.map_or_else(|| Link::AsItIs.to_string(), |mtu| mtu.to_string());
         let base = values(samples, Digests::None, measured, |sample| Some(sample.throughput));
         let mut row = vec![Cell::Text(name), Cell::Text(mtu), base];

@@ -1,6 +1,6 @@
 //! The tables of the report.
 
-use super::{Comparison, median, throughput as throughput_of};
+use super::{Comparison, copies, median, throughput as throughput_of};
 use crate::hyperscsi::samples::{Cell as Workload, CellSamples, Measured, Protocol, Sample};
 use crate::plan::Link;
 use crate::report::cells::{absent as no_value, change_cell, columns, estimated, finite};
@@ -203,25 +203,33 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
     vec![Table { caption, columns: columns(&titles), rows: rows.collect() }]
 }
 
-/// A published figure: what, who, HyperSCSI, iSCSI.
-type PublishedRow = (&'static str, f64, Option<f64>, &'static str);
+/// A published figure: what, the unit, and HyperSCSI, iSCSI and NFS.
+type PublishedRow = (&'static str, &'static str, [Option<f64>; 3]);
 
-const PUBLISHED: [PublishedRow; 4] = [
-    ("Fast Ethernet, bound 12.16 MB/s", 12.11, None, "MB/s"),
-    ("Gigabit Ethernet, RAID 0 of 8 disks, jumbo frames: over 100", 100.0, None, "MB/s"),
-    ("share of the local disk's speed, dd", 98.97, Some(79.01), "%"),
-    ("interrupts for each GB, jumbo frames", 170_307.0, Some(199_627.0), "1"),
+const PUBLISHED: [PublishedRow; 5] = [
+    ("Fast Ethernet, bound 12.16 MB/s", "MB/s", [Some(12.11), None, None]),
+    ("Gigabit Ethernet, RAID 0 of 8 disks, jumbo frames: over 100", "MB/s", [Some(100.0), None, None]),
+    ("share of the local disk's speed, dd", "%", [Some(98.97), Some(79.01), None]),
+    ("share of the local disk's speed, cp", "%", {
+        let [(_, hyperscsi), (_, iscsi), (_, nfs)] = copies::PUBLISHED;
+        [Some(hyperscsi), Some(iscsi), Some(nfs)]
+    }),
+    ("interrupts for each GB, jumbo frames", "1", [Some(170_307.0), Some(199_627.0), None]),
 ];
 
 /// Returns the published figures and ours of the nearest workloads.
 pub(super) fn published(measured: &Measured) -> Vec<Table> {
-    let titles = [("figure", ""), ("measured by", ""), ("unit", ""), ("HyperSCSI", ""), ("iSCSI", "")];
+    let titles =
+        [("figure", ""), ("measured by", ""), ("unit", ""), ("HyperSCSI", ""), ("iSCSI", ""), ("NFS", "")];
     let text = |text: &str| Cell::Text(text.to_owned());
     let mut rows: Vec<Vec<Cell>> = PUBLISHED
         .iter()
-        .map(|(what, ours, theirs, unit)| {
-            let theirs = theirs.map_or_else(|| Cell::Absent("not published".to_owned()), Cell::Number);
-            vec![text(what), text("Khoo, Wang, Yeo"), text(unit), Cell::Number(*ours), theirs]
+        .map(|(what, unit, figures)| {
+            let cell = |figure: Option<f64>| {
+                figure.map_or_else(|| Cell::Absent("not published".to_owned()), Cell::Number)
+            };
+            let row = [text(what), text("Khoo, Wang, Yeo"), text(unit)];
+            row.into_iter().chain(figures.map(cell)).collect()
         })
         .collect();
     let nearest = |bits: u64, mtu: u32, striped: bool| {
@@ -244,12 +252,18 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
             throughput_of as fn(&Sample) -> Option<f64>,
         ),
         (nearest(gigabit, 9000, true).next(), "throughput", "MB/s", throughput_of),
-        (nearest(gigabit, 9000, false).next_back(), "packets for each GB", "1", |sample| Some(sample.packets)),
+        (nearest(gigabit, 9000, false).next_back(), "packets for each GB", "1", |sample| {
+            Some(sample.packets)
+        }),
     ] {
         let Some(samples) = samples else { continue };
         let what = format!("{quantity}: {}, {}", samples.cell.path(), samples.cell.workload);
         let both = [Protocol::HyperScsi, Protocol::Iscsi].map(|protocol| values(samples, protocol, of));
-        rows.push([Cell::Text(what), text("this run"), text(unit)].into_iter().chain(both).collect());
+        let row = [Cell::Text(what), text("this run"), text(unit)].into_iter().chain(both);
+        rows.push(row.chain([no_value()]).collect());
+    }
+    for (what, shares) in copies::published_rows(&measured.copies) {
+        rows.push([Cell::Text(what), text("this run"), text("%")].into_iter().chain(shares).collect());
     }
     let caption = "Published figures, and the nearest of this run".to_owned();
     vec![Table { caption, columns: columns(&titles), rows }]
@@ -257,30 +271,19 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
 
 /// Returns what was not measured, and why.
 pub(super) fn absent(measured: &Measured) -> Vec<Table> {
-    let installed = |names: &[&str]| {
-        let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
-        names.iter().any(|name| folders.iter().any(|folder| std::path::Path::new(folder).join(name).exists()))
-    };
-    let nfs = if installed(&["ganesha.nfsd", "unfsd"]) {
-        "a server in user space is installed, but this experiment has no client for it"
-    } else {
-        "no server in user space (nfs-ganesha, unfs3) is installed"
-    };
-    let copies = "this experiment loads LUNs and attaches none as a block device; targe attach can";
-    let aoe = measured.aoe_absent.as_deref().map(|why| ("ATA over Ethernet", why));
+    let copies = measured.copies.absent.iter();
+    let copies = copies.map(|(carrier, why)| (format!("copies of files, {}", carrier.name()), why.as_str()));
+    let aoe = measured.aoe_absent.as_deref().map(|why| ("ATA over Ethernet".to_owned(), why));
     let encrypted = measured.cells.iter().any(|samples| samples.has(Protocol::Encrypted));
-    let encrypted = (!encrypted).then_some(("encryption", "the plan does not ask for it (encrypt = true)"));
-    let rows = [
-        ("NFS", nfs),
-        ("copies of files through a file system", copies),
-        ("interrupts", "virtual Ethernet interfaces raise none"),
-    ];
-    let row = |(what, why): (&str, &str)| vec![Cell::Text(what.to_owned()), Cell::Absent(why.to_owned())];
+    let encrypted =
+        (!encrypted).then(|| ("encryption".to_owned(), "the plan does not ask for it (encrypt = true)"));
+    let interrupts = ("interrupts".to_owned(), "virtual Ethernet interfaces raise none");
+    let row = |(what, why): (String, &str)| vec![Cell::Text(what), Cell::Absent(why.to_owned())];
     let columns = columns(&[("what", ""), ("why not", "")]);
     vec![Table {
         caption: "Not measured".to_owned(),
         columns,
-        rows: rows.into_iter().chain(aoe).chain(encrypted).map(row).collect(),
+        rows: copies.chain([interrupts]).chain(aoe).chain(encrypted).map(row).collect(),
     }]
 }
 

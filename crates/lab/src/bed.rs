@@ -12,6 +12,7 @@ mod calibration;
 mod checksum_offload;
 mod echo;
 mod link;
+mod mounts;
 mod namespace;
 mod netlink;
 mod relay;
@@ -24,6 +25,7 @@ use std::net::{Ipv4Addr, TcpStream};
 pub use calibration::Calibration;
 pub use echo::{Echo, echo_rate, write_echo_rate};
 pub(crate) use echo::{EchoPlan, Exchange, echo};
+pub(crate) use mounts::MountNamespace;
 pub use namespace::Namespace;
 pub use relay::Relay;
 pub use traffic::{BareFrames, OtherTraffic, frame_rate, packets_sent};
@@ -65,6 +67,14 @@ pub struct LinkPlan {
 impl LinkPlan {
     /// The link of a new bed.
     pub const DEFAULT: Self = Self { mtu: 1500, rate_bits: None };
+
+    /// Returns the name of the link in tables and caveats: `100 Mbit/s, MTU 1500`.
+    pub(crate) fn name(&self) -> String {
+        let rate = self
+            .rate_bits
+            .map_or_else(|| "unshaped".to_owned(), |bits| format!("{} Mbit/s", to_f64(bits) / 1e6));
+        format!("{rate}, MTU {}", self.mtu)
+    }
 
     /// Returns the rate of TCP payload that the framing leaves of the link's rate, in bytes per second:
     /// 1448 of 1538 bytes at an MTU of 1500. A link that is not shaped has none.

@@ -21,7 +21,8 @@ use initiator::Url;
 
 use crate::experiment::{Control, LabError};
 use crate::machine;
-use crate::report::{Ended, Report};
+use crate::report::{Ended, Report, caveats};
+use crate::rounds::{self, Place, Turn};
 
 use crate::plan::{Digests, Link, Mix};
 pub use plan::DigestsPlan;
@@ -61,7 +62,7 @@ pub fn run(
 ) -> Result<Report, LabError> {
     let (started, clock, mut machine) = (machine::timestamp(), Instant::now(), machine::describe());
     let (plan, mut caveats) = adapted(plan, subject);
-    caveats.extend(machine::load_average().and_then(findings::load_caveat));
+    caveats.extend(machine::load_average().and_then(caveats::busy_machine));
     let mut path = TestPath::open(subject, &plan, control.stop)?;
     let mut measured = Measured::default();
     let offered = offered_settings(&plan, &path, &mut measured)?;
@@ -126,30 +127,10 @@ fn measure_all(
     measured: &mut Measured,
     control: &mut Control<'_>,
 ) -> Result<Ended, LabError> {
-    let rounds = usize::try_from(plan.rounds).unwrap_or(usize::MAX);
-    let per_round = measured.cells.len() * offered.len();
-    for round in 0..rounds {
-        for at in 0..measured.cells.len() {
-            let done = round * per_round + at * offered.len();
-            let place = Place { round, at, done, total: rounds * per_round };
-            let is_measured = measure_cell(plan, place, path, measured, control);
-            // A signal may also have made a system call fail.
-            if control.is_stopped() {
-                return Ok(Ended::Early(format!("it was stopped in round {} of {rounds}", round + 1)));
-            }
-            is_measured?;
-        }
-    }
-    Ok(Ended::Complete)
-}
-
-/// A workload of a round, and the progress of the run.
-#[derive(Clone, Copy)]
-struct Place {
-    round: usize,
-    at: usize,
-    done: usize,
-    total: usize,
+    let settings = vec![offered.len(); measured.cells.len()];
+    rounds::measure_all(plan.rounds, &settings, control, |place, control| {
+        measure_cell(plan, place, path, measured, control)
+    })
 }
 
 /// Measures one workload with every setting. A round that is not complete leaves no samples.
@@ -173,25 +154,14 @@ fn measure_cell(
     if place.round == 0 && cell.is_full_load() {
         samples.echo = path.echo(&cell)?;
     }
-    let mut order: Vec<usize> = (0..samples.settings.len()).collect();
-    order.rotate_left((place.round + place.at) % samples.settings.len().max(1));
-    let mut fresh = Vec::new();
-    for (step, setting) in order.into_iter().enumerate() {
-        let Some((digests, _)) = samples.settings.get(setting) else { continue };
+    rounds::measure_cell(place, &mut samples.settings, |done, digests| {
         let what = format!("{}, digests: {}, {}", cell.path(), digests.name(), cell.workload());
-        control.step(place.done + step, place.total, &what);
-        // Every setting of a round meets the same addresses and data.
-        let seed = plan.seed.wrapping_add(u64::try_from(place.round).unwrap_or(0));
-        let variant = Setting { digests: *digests, rate, seed };
-        let Some((sample, report)) = path.measure(plan, &cell, variant, control.stop)? else {
-            return Ok(());
-        };
+        control.step(done, place.total, &what);
+        let variant = Setting { digests, rate, seed: place.seed(plan.seed) };
+        let measured_once = path.measure(plan, &cell, variant, control.stop)?;
+        let Some((sample, report)) = measured_once else { return Ok(Turn::Stopped) };
         measured.connections_lost += report.connections_lost;
         measured.engine = report.engine;
-        fresh.push((setting, sample));
-    }
-    for (setting, sample) in fresh {
-        samples.settings.get_mut(setting).into_iter().for_each(|(_, list)| list.push(sample));
-    }
-    Ok(())
+        Ok(Turn::Measured(sample))
+    })
 }

@@ -5,6 +5,8 @@
 //! round, the protocols run directly one after the other for each workload, in an order that rotates.
 
 mod aoe;
+mod carrier;
+mod copies;
 mod findings;
 mod measure;
 mod plan;
@@ -18,10 +20,13 @@ use std::time::Instant;
 use crate::experiment::{Control, LabError};
 use crate::machine;
 use crate::report::{Ended, Report};
+use crate::rounds::{self, Place, Turn};
 use crate::targets::find_program;
 
 pub use plan::{Access, HyperScsiPlan, Workload};
 
+use carrier::Carrier;
+use copies::{Copies, CopyFolder};
 use measure::TestPaths;
 use samples::{Cell, CellSamples, Measured, Protocol};
 
@@ -38,15 +43,21 @@ pub fn run(
 ) -> Result<Report, LabError> {
     let (started, clock, mut machine) = (machine::timestamp(), Instant::now(), machine::describe());
     let load = machine::load_average().unwrap_or(0.0);
-    let mut paths = TestPaths::open(program, plan, control.stop)?;
+    let mut copies = Copies::new(plan);
+    let folder = copy_folder(plan, &mut copies);
+    let mut paths = TestPaths::open(program, plan, folder.as_ref(), control.stop)?;
     let cells = Cell::all(plan).into_iter().map(|cell| CellSamples::new(cell, plan)).collect();
-    let mut measured = Measured { cells, aoe_absent: aoe_absence(plan), ..Measured::default() };
+    let mut measured = Measured { cells, aoe_absent: aoe_absence(plan), copies, ..Measured::default() };
     let ended = match measure_all(plan, &mut paths, &mut measured, control) {
+        Ok(Ended::Complete) => match &folder {
+            Some(folder) => copy_all(plan, (&mut paths, folder), &mut measured.copies, control),
+            None => Ended::Complete,
+        },
         Ok(ended) => ended,
         Err(why) if measured.cells.iter().all(|cell| cell.rounds() == 0) => return Err(why),
         Err(why) => Ended::Early(why.to_string()),
     };
-    drop(paths);
+    drop((paths, folder));
     machine.push(("I/O engine of the initiator".to_owned(), measured.engine.clone()));
     Ok(Report {
         started,
@@ -56,6 +67,31 @@ pub fn run(
         command: command.to_owned(),
         ..findings::report(plan, &measured, &ended)
     })
+}
+
+/// Creates the files to copy. Without them, the others are measured nevertheless.
+fn copy_folder(plan: &HyperScsiPlan, copies: &mut Copies) -> Option<CopyFolder> {
+    let why = if plan.copy.is_empty() {
+        "the plan has no files to copy (copy = [\"4 16M\"])".to_owned()
+    } else {
+        match CopyFolder::create(plan) {
+            Ok(folder) => return Some(folder),
+            Err(why) => why.to_string(),
+        }
+    };
+    copies.absent = Carrier::ALL.map(|carrier| (carrier, why.clone())).into();
+    None
+}
+
+/// Copies files with every carrier.
+fn copy_all(
+    plan: &HyperScsiPlan,
+    (paths, folder): (&mut TestPaths, &CopyFolder),
+    copies: &mut Copies,
+    control: &mut Control<'_>,
+) -> Ended {
+    let copied = copies::measure_all(plan, &mut paths.copy_stage(folder), copies, control);
+    copied.unwrap_or_else(|why| Ended::Early(why.to_string()))
 }
 
 /// Returns why ATA over Ethernet cannot be measured.
@@ -73,71 +109,47 @@ fn measure_all(
     measured: &mut Measured,
     control: &mut Control<'_>,
 ) -> Result<Ended, LabError> {
-    let rounds = usize::try_from(plan.rounds).unwrap_or(usize::MAX);
-    let per_round: usize = measured.cells.iter().map(|cell| cell.contestants.len()).sum();
-    let mut done = 0;
-    for round in 0..rounds {
-        for at in 0..measured.cells.len() {
-            let is_measured = measure_cell(plan, (round, at), paths, measured, control, |step| {
-                (done + step, per_round * rounds)
-            });
-            // A signal may also have made a system call fail.
-            if control.is_stopped() {
-                return Ok(Ended::Early(format!("it was stopped in round {} of {rounds}", round + 1)));
-            }
-            is_measured?;
-            done += measured.cells.get(at).map_or(0, |cell| cell.contestants.len());
-        }
-    }
-    Ok(Ended::Complete)
+    let contestants: Vec<usize> = measured.cells.iter().map(|cell| cell.contestants.len()).collect();
+    rounds::measure_all(plan.rounds, &contestants, control, |place, control| {
+        measure_cell(plan, place, paths, measured, control)
+    })
 }
 
 /// Measures one workload with every protocol. A round that is not complete leaves no samples.
 fn measure_cell(
     plan: &HyperScsiPlan,
-    (round, at): (usize, usize),
+    place: Place,
     paths: &mut TestPaths,
     measured: &mut Measured,
     control: &mut Control<'_>,
-    progress: impl Fn(usize) -> (usize, usize),
 ) -> Result<(), LabError> {
-    let Some(samples) = measured.cells.get_mut(at) else { return Ok(()) };
-    let cell = samples.cell;
-    let seed = plan.seed.wrapping_add(u64::try_from(round).unwrap_or(0));
+    let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(()) };
+    let (cell, seed) = (samples.cell, place.seed(plan.seed));
     paths.prepare(&cell, seed)?;
     let is_fresh = |bounds: &samples::Bounds| bounds.link != cell.link_plan();
     if cell.disturbance.is_none() && measured.bounds.iter().all(is_fresh) {
         measured.bounds.push(paths.bounds()?);
     }
-    let mut order: Vec<usize> = (0..samples.contestants.len()).collect();
-    order.rotate_left((round + at) % samples.contestants.len().max(1));
-    let mut fresh = Vec::new();
-    for (step, contestant) in order.into_iter().enumerate() {
-        let Some((protocol, _)) = samples.contestants.get(contestant) else { continue };
-        let is_aoe = *protocol == Protocol::Aoe;
+    rounds::measure_cell(place, &mut samples.contestants, |done, protocol| {
+        let is_aoe = protocol == Protocol::Aoe;
         if is_aoe && measured.aoe_absent.is_some() {
-            continue;
+            return Ok(Turn::Skipped);
         }
-        let (done, total) = progress(step);
-        control.step(done, total, &format!("{}, {}, {}", cell.path(), protocol.name(), cell.workload));
-        let found = match paths.measure(plan, &cell, *protocol, seed, control.stop) {
+        control.step(done, place.total, &format!("{}, {}, {}", cell.path(), protocol.name(), cell.workload));
+        let found = match paths.measure(plan, &cell, protocol, seed, control.stop) {
             // The others go on without it.
             Err(why) if is_aoe && !control.is_stopped() => {
                 measured.aoe_absent =
                     Some(format!("it failed with {}, {}: {why}", cell.path(), cell.workload));
-                continue;
+                return Ok(Turn::Skipped);
             }
             found => found?,
         };
-        let Some(found) = found else { return Ok(()) };
+        let Some(found) = found else { return Ok(Turn::Stopped) };
         measured.connections_lost += found.connections_lost;
         if !is_aoe {
             measured.engine = found.engine;
         }
-        fresh.push((contestant, found.sample));
-    }
-    for (contestant, sample) in fresh {
-        samples.contestants.get_mut(contestant).into_iter().for_each(|(_, list)| list.push(sample));
-    }
-    Ok(())
+        Ok(Turn::Measured(found.sample))
+    })
 }

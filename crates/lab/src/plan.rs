@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bed::{RATE_MAX, RATE_MIN};
+use crate::bed::{RATE_MAX, RATE_MIN, to_f64};
 use crate::experiment::LabError;
 
 /// Which digests a session uses.
@@ -109,6 +109,16 @@ impl Link {
         }
         let bits = scaled(word, 1000).filter(|bits| (RATE_MIN..=RATE_MAX).contains(bits));
         bits.map(Self::Shaped).ok_or_else(|| "expected unshaped, or 1M to 34G bits per second".to_owned())
+    }
+
+    /// Returns the name in sentences.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Unshaped => "link without a rate limit".to_owned(),
+            Self::AsItIs => "the path to the target".to_owned(),
+            Self::Shaped(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", to_f64(bits) / 1e9),
+            Self::Shaped(bits) => format!("{} Mbit/s", to_f64(bits) / 1e6),
+        }
     }
 }
 

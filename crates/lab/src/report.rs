@@ -4,6 +4,8 @@
 //! early; [`Ended`] tells. [`Report::write`] writes it for readers and for programs, [`Report::read`] reads
 //! it back, and [`compare::compare`] tells what changed between two reports.
 
+pub(crate) mod caveats;
+pub(crate) mod cells;
 pub mod compare;
 mod csv;
 mod files;
@@ -14,7 +16,7 @@ pub mod number;
 mod plot;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -21,6 +21,7 @@ use std::time::Instant;
 use crate::experiment::{Control, LabError};
 use crate::machine;
 use crate::report::{Ended, Report};
+use crate::rounds::{self, Place, Turn};
 
 pub use plan::{Access, SecurityPlan};
 pub use protection::Protection;
@@ -86,54 +87,32 @@ fn measure_all(
     measured: &mut Measured,
     control: &mut Control<'_>,
 ) -> Result<Ended, LabError> {
-    let rounds = usize::try_from(plan.rounds).unwrap_or(usize::MAX);
-    let per_round: usize = measured.cells.iter().map(|cell| cell.settings.len()).sum();
-    let mut done = 0;
-    for round in 0..rounds {
-        for at in 0..measured.cells.len() {
-            let is_measured = measure_cell(plan, (round, at), path, measured, control, |step| {
-                (done + step, per_round * rounds)
-            });
-            // A signal may also have made a system call fail.
-            if control.is_stopped() {
-                return Ok(Ended::Early(format!("it was stopped in round {} of {rounds}", round + 1)));
-            }
-            is_measured?;
-            done += measured.cells.get(at).map_or(0, |cell| cell.settings.len());
-        }
-    }
-    Ok(Ended::Complete)
+    let settings: Vec<usize> = measured.cells.iter().map(|cell| cell.settings.len()).collect();
+    rounds::measure_all(plan.rounds, &settings, control, |place, control| {
+        measure_cell(plan, place, path, measured, control)
+    })
 }
 
 /// Measures one workload with every protection. A round that is not complete leaves no samples.
 fn measure_cell(
     plan: &SecurityPlan,
-    (round, at): (usize, usize),
+    place: Place,
     path: &mut TestPath,
     measured: &mut Measured,
     control: &mut Control<'_>,
-    progress: impl Fn(usize) -> (usize, usize),
 ) -> Result<(), LabError> {
-    let Some(samples) = measured.cells.get_mut(at) else { return Ok(()) };
+    let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(()) };
     let cell = samples.cell;
     let link = cell.link_plan();
     let fresh = measured.calibrations.iter().all(|(known, _)| *known != link);
     measured.calibrations.extend(path.set_link(link, fresh)?.map(|found| (link, found)));
-    let mut order: Vec<usize> = (0..samples.settings.len()).collect();
-    order.rotate_left((round + at) % samples.settings.len().max(1));
-    let seed = plan.seed.wrapping_add(u64::try_from(round).unwrap_or(0));
-    let mut complete = Vec::new();
-    for (step, setting) in order.into_iter().enumerate() {
-        let Some((protection, _)) = samples.settings.get(setting) else { continue };
-        let (done, total) = progress(step);
-        control.step(done, total, &format!("{}, {}, {}", cell.path(), protection.title(), cell.workload()));
-        let Some(found) = path.measure(plan, &cell, *protection, seed, control.stop)? else { return Ok(()) };
+    rounds::measure_cell(place, &mut samples.settings, |done, protection| {
+        let what = format!("{}, {}, {}", cell.path(), protection.title(), cell.workload());
+        control.step(done, place.total, &what);
+        let found = path.measure(plan, &cell, protection, place.seed(plan.seed), control.stop)?;
+        let Some(found) = found else { return Ok(Turn::Stopped) };
         measured.connections_lost += found.connections_lost;
         measured.engine = found.engine.unwrap_or_else(|| std::mem::take(&mut measured.engine));
-        complete.push((setting, found.sample));
-    }
-    for (setting, sample) in complete {
-        samples.settings.get_mut(setting).into_iter().for_each(|(_, list)| list.push(sample));
-    }
-    Ok(())
+        Ok(Turn::Measured(found.sample))
+    })
 }

@@ -32,6 +32,7 @@ use crate::experiment::{Control, LabError};
 use crate::machine;
 use crate::plan::Digests;
 use crate::report::{Ended, Report};
+use crate::rounds;
 
 pub use plan::{TargetsPlan, Workload};
 pub use rival::{Rival, choose, rivals};
@@ -171,15 +172,13 @@ fn measure_all(
         for (at, workload) in plan.workload.iter().enumerate() {
             let done = round * plan.workload.len() + at;
             // Every target of a round meets the same addresses and data.
-            let seed = plan.seed.wrapping_add(u64::try_from(round).unwrap_or(0));
+            let seed = rounds::round_seed(plan.seed, round);
             let mut step = Step { plan, stage, workload, at, seed, counts: round == rounds };
             if round < rounds {
                 let echo = echo_of(stage, workload)?;
                 measured.echoes.get_mut(at).into_iter().for_each(|list| list.push(echo));
             }
-            let mut order: Vec<usize> = (0..contestants.len()).collect();
-            order.rotate_left((round + at) % contestants.len().max(1));
-            for place in order {
+            for place in rounds::order(contestants.len(), round, at) {
                 let Some((target, contestant)) = contestants.get_mut(place) else { continue };
                 let Some(samples) = measured.targets.get_mut(*target) else { continue };
                 if samples.fate != Fate::Complete || samples.refusal(workload.digests).is_some() {

@@ -47,6 +47,11 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
+/// As [`counted`], of a count that may be longer than an index.
+pub(crate) fn counted_u64(count: u64, noun: &str) -> String {
+    counted(usize::try_from(count).unwrap_or(usize::MAX), noun)
+}
+
 /// Returns words with a capital first letter, as a sentence begins.
 pub(crate) fn capitalized(words: &str) -> String {
     let mut letters = words.chars();

@@ -80,8 +80,8 @@ def traces():
     return sorted(link["ifname"] for link in links), names
 
 
-def wait_for(what, condition):
-    deadline = time.monotonic() + PATIENCE_S
+def wait_for(what, condition, patience=PATIENCE_S):
+    deadline = time.monotonic() + patience
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what} does not happen"
         time.sleep(0.01)

@@ -16,7 +16,7 @@ PLANS = {
     "digests": 'rounds = 1\nseconds = 0.5\nwarmup = 0.0\ndigests = ["none"]\nmtu = [1500, 9000]\ndepth = [1]\nblock = ["4K"]\nload = [100]\n'
                'link = ["100M", "1G"]\n',
     "hyperscsi": 'rounds = 1\nseconds = 0.05\nwarmup = 0.0\nlink = ["100M", "1G"]\nmtu = [1500, 9000]\nworkload = ["read 4K 1"]\nloss = []\n'
-                 'traffic = []\n',
+                 'traffic = []\ncopy = []\n',
 }
 # Links: two rates and two MTUs.
 LINKS = 4

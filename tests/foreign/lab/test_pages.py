@@ -17,7 +17,8 @@ PLANS = {
     "risk": 'erl = [0, 1, 2]\ntrials = 26\ncontrols = 4\nlengths = [4096]\nrange = 2097152\nsessions = 4\n',
     "targets": f'rounds = 2\nseconds = 0.1\nwarmup = 0.02\nconformance = ["login-version"]\n{WORKLOADS}',
     "hyperscsi": 'rounds = 2\nseconds = 0.1\nwarmup = 0.05\nlink = ["100M", "unshaped"]\nmtu = [1500]\n'
-                 'workload = ["read 64K 4", "random-write 4K 1"]\nloss = [0.0, 3.0]\ntraffic = [0, 50]\ndisturbed_workload = ["read 64K 4"]\n',
+                 'workload = ["read 64K 4", "random-write 4K 1"]\nloss = [0.0, 3.0]\ntraffic = [0, 50]\ndisturbed_workload = ["read 64K 4"]\n'
+                 'copy = ["2 1M"]\n',
 }
 # The experiments that make network namespaces need root.
 NEED_ROOT = {"digests", "targets", "hyperscsi"}

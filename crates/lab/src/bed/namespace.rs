@@ -54,7 +54,7 @@ impl Namespace {
     }
 }
 
-fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub(super) fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("bed".to_owned()).spawn_scoped(scope, work)?;
         thread.join().map_err(|_| io::Error::other("the thread panicked"))

@@ -8,8 +8,9 @@ use super::Subject;
 use super::advice::{BENEFIT, advise};
 use super::costs::{Cost, link_limit, mean_change, throughput, throughput_costs};
 use super::plan::DigestsPlan;
-use super::samples::{Measured, Sample, link_name};
+use super::samples::{Measured, Sample};
 use crate::plan::{Digests, Link};
+use crate::report::caveats;
 use crate::report::{Ended, Report, SCHEMA, Section};
 use crate::statistics::estimate;
 use crate::text::{capitalized, cost, counted, joined, percent};
@@ -140,7 +141,7 @@ fn answer(measured: &Measured, link: Link) -> Option<String> {
     let place = match link {
         Link::AsItIs => "On this path".to_owned(),
         Link::Unshaped => "On a link without a rate limit, where the processors are the limit".to_owned(),
-        Link::Shaped(_) => format!("On a link of {}", link_name(link)),
+        Link::Shaped(_) => format!("On a link of {}", link.name()),
     };
     let (cost, advice) = (cost(&change), advise(&change).sentence(name));
     let mean =
@@ -224,40 +225,15 @@ pub(super) fn caveats(subject: &Subject, measured: &Measured) -> Vec<String> {
         Subject::Bed { .. } => caveats.extend(BED_CAVEATS.map(str::to_owned)),
         Subject::Url { .. } => caveats.push(PATH_CAVEAT.to_owned()),
     }
-    let deviations = measured.calibrations.iter().filter_map(|(_, found)| found.deviation_percent());
-    if let Some(worst) =
-        deviations.max_by(|a, b| a.abs().total_cmp(&b.abs())).filter(|worst| worst.abs() >= 1.0)
-    {
-        caveats.push(format!(
-            "A link with a rate limit deviates by {worst:+.1} % from the rate of a wire: the machine was too busy for \
-             the shaper."
-        ));
+    for (link, found) in &measured.calibrations {
+        caveats.extend(caveats::link_deviation(&link.name(), [found.deviation_percent()]));
     }
     caveats.extend(lower_loads::caveat(measured));
-    if measured.connections_lost > 0 {
-        let lost = counted(usize::try_from(measured.connections_lost).unwrap_or(usize::MAX), "connection");
-        caveats.push(format!("{lost} broke and came back during measurements."));
-    }
+    caveats.extend(caveats::connections_lost(measured.connections_lost));
     let rounds = measured.cells.iter().map(super::samples::CellSamples::rounds).max().unwrap_or(0);
-    if (1..6).contains(&rounds) {
-        caveats.push(format!(
-            "With {}, intervals of single values are the whole range of the samples.",
-            counted(rounds, "round")
-        ));
-    }
-    if cfg!(debug_assertions) {
-        caveats.push("This is a debug build: the figures say nothing about a release build.".to_owned());
-    }
+    caveats.extend(caveats::few_rounds(rounds));
+    caveats.extend(caveats::debug_build());
     caveats
-}
-
-/// Warns if other programs used the machine before the run: from half of a thread on.
-pub(super) fn load_caveat(load_average: f64) -> Option<String> {
-    (load_average >= 0.5).then(|| {
-        format!(
-            "Other programs used this machine (load average {load_average} at the start), which makes intervals wide."
-        )
-    })
 }
 
 const BED_CAVEATS: [&str; 4] = [

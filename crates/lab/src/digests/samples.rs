@@ -127,7 +127,7 @@ impl Cell {
 
     /// Returns the path: `1 Gbit/s, MTU 1500`.
     pub(super) fn path(&self) -> String {
-        let link = link_name(self.link);
+        let link = self.link.name();
         self.mtu.map_or_else(|| link.clone(), |mtu| format!("{link}, MTU {mtu}"))
     }
 
@@ -143,16 +143,6 @@ impl Cell {
             ("digests", digests.to_owned()),
         ];
         pairs.map(|(name, value)| (name.to_owned(), value)).into()
-    }
-}
-
-/// Returns the name of a link in sentences.
-pub(super) fn link_name(link: Link) -> String {
-    match link {
-        Link::Unshaped => "link without a rate limit".to_owned(),
-        Link::AsItIs => "the path to the target".to_owned(),
-        Link::Shaped(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", to_f64(bits) / 1e9),
-        Link::Shaped(bits) => format!("{} Mbit/s", to_f64(bits) / 1e6),
     }
 }
 

@@ -1,10 +1,9 @@
 //! Reports from synthetic samples.
 
-use base::rng::Rng;
-
 use super::costs::throughput_costs;
 use super::*;
 use crate::bed::{Calibration, Echo, LinkPlan};
+use crate::report::testing::{Noise, check_form};
 use crate::report::{Cell as TableCell, Table};
 use samples::{Offered, Sample};
 
@@ -25,18 +24,15 @@ fn plan(link: Link) -> DigestsPlan {
 /// Returns samples in which digests cost these percents of throughput, with noise of 1 % that is common to a
 /// round and 0.2 % that is not.
 fn samples(plan: &DigestsPlan, costs: &[(Digests, f64)], seed: u64) -> Measured {
-    let mut rng = Rng::from_seed(seed);
-    let mut noise = move |percent: f64| {
-        1.0 + (f64::from(u16::try_from(rng.below(2001)).unwrap()) / 1000.0 - 1.0) * percent / 100.0
-    };
+    let mut noise = Noise::from_seed(seed);
     let offered: Vec<Digests> = costs.iter().map(|(digests, _)| *digests).collect();
     let mut measured = Measured { engine: "io_uring".to_owned(), ..Measured::default() };
     for cell in Cell::all(plan) {
         let mut cell_samples = CellSamples::new(cell, &offered);
         for _ in 0..plan.rounds {
-            let round = noise(1.0);
+            let round = noise.factor(1.0);
             for ((_, list), (_, cost)) in cell_samples.settings.iter_mut().zip(costs) {
-                let throughput = 100.0 * round * noise(0.2) * (1.0 - cost / 100.0);
+                let throughput = 100.0 * round * noise.factor(0.2) * (1.0 - cost / 100.0);
                 list.push(Sample {
                     throughput,
                     iops: throughput * 1e6 / f64::from(cell.block),
@@ -65,27 +61,6 @@ fn report_of(plan: &DigestsPlan, measured: &Measured) -> Report {
 
 fn tables(report: &Report) -> impl Iterator<Item = &Table> {
     report.sections.iter().flat_map(|section| &section.tables)
-}
-
-/// Checks what every report must hold.
-fn check_form(report: &Report) {
-    assert!(!report.summary.is_empty() && report.summary.iter().all(|text| text.ends_with('.')));
-    for table in tables(report) {
-        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
-    }
-    let values = tables(report).flat_map(|table| table.rows.iter().flatten());
-    for cell in values {
-        match cell {
-            TableCell::Number(value) => assert!(value.is_finite()),
-            TableCell::Estimate(value) => assert!(value.low <= value.value && value.value <= value.high),
-            TableCell::Text(_) | TableCell::Absent(_) => {}
-        }
-    }
-    let names: Vec<_> =
-        report.metrics.iter().map(|metric| (&metric.circumstances, &metric.quantity)).collect();
-    for (at, name) in names.iter().enumerate() {
-        assert!(!names[..at].contains(name), "{name:?} is there twice");
-    }
 }
 
 #[test]

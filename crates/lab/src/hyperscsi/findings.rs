@@ -1,10 +1,13 @@
 //! The report: what the samples mean.
 
+mod copies;
 mod tables;
 
 use super::plan::HyperScsiPlan;
-use super::samples::{Cell, CellSamples, Disturbance, Measured, Protocol, Sample, link_name};
+use super::samples::{Cell, CellSamples, Disturbance, Measured, Protocol, Sample};
 use crate::plan::Link;
+use crate::report::caveats;
+use crate::report::cells::bars as report_bars;
 use crate::report::{Axis, Ended, Plot, PlotKind, Point, Report, SCHEMA, Section, Series};
 use crate::statistics::{Change, Pairing, estimate, holm, percent_change};
 use crate::text::counted;
@@ -112,6 +115,7 @@ fn summary(measured: &Measured, comparisons: &[Comparison]) -> Vec<String> {
     sentences.extend(processor_time(measured));
     sentences.extend(beside_others(measured));
     sentences.extend(disturbed(measured));
+    sentences.extend(copies::summary(&measured.copies));
     sentences
 }
 
@@ -137,7 +141,7 @@ fn answer(measured: &Measured, link: Link) -> Option<String> {
     };
     let (plain, count) = mean_change(on_link(), Protocol::Iscsi, throughput)?;
     let place = match link {
-        Link::Shaped(_) => format!("On a link of {}", link_name(link)),
+        Link::Shaped(_) => format!("On a link of {}", link.name()),
         Link::Unshaped | Link::AsItIs => {
             "On a link without a rate limit, where the processors are the limit,".to_owned()
         }
@@ -333,6 +337,7 @@ fn sections(measured: &Measured, comparisons: &[Comparison]) -> Vec<Section> {
         let plots = lines(measured, "Throughput over other traffic", "other traffic", traffic);
         sections.push(Section { tables: beside, plots, ..section("Other traffic", TRAFFIC) });
     }
+    sections.extend(copies::section(&measured.copies));
     sections.push(Section { tables: tables::bounds(measured), ..section("Calibration", CALIBRATION) });
     sections.push(Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) });
     sections.push(Section { tables: tables::absent(measured), ..section("Not measured", ABSENT) });
@@ -355,27 +360,15 @@ fn bars(measured: &Measured) -> Vec<Plot> {
 }
 
 fn bars_of(cells: &[&CellSamples]) -> Option<Plot> {
-    let points = |protocol| {
-        let point = |(at, samples): (u32, &&CellSamples)| {
-            let values = samples.values(protocol, throughput);
-            (!values.is_empty()).then(|| Point { x: f64::from(at), y: estimate(&values) })
-        };
-        (0..).zip(cells).filter_map(point).collect::<Vec<Point>>()
+    let of = |protocol: Protocol| {
+        let groups = cells.iter().map(|samples| samples.values(protocol, throughput)).collect();
+        (protocol.name().to_owned(), groups)
     };
-    let series: Vec<Series> = Protocol::ALL
-        .into_iter()
-        .map(|protocol| Series { name: protocol.name().to_owned(), points: points(protocol) })
-        .filter(|series| !series.points.is_empty())
-        .collect();
     let names = cells.iter().map(|samples| samples.cell.workload.to_string()).collect();
-    let path = cells.first()?.cell.path();
-    (!series.is_empty()).then(|| Plot {
-        caption: format!("Throughput by protocol: {path}"),
-        kind: PlotKind::Bars,
-        x: Axis { label: "workload: access, bytes, depth".to_owned(), names, ..Axis::default() },
-        y: Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() },
-        series,
-    })
+    let x = Axis { label: "workload: access, bytes, depth".to_owned(), names, ..Axis::default() };
+    let y = Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() };
+    let caption = format!("Throughput by protocol: {}", cells.first()?.cell.path());
+    report_bars(caption, (x, y), Protocol::ALL.map(of))
 }
 
 /// Returns a plot of the throughput over the strength of a disturbance.
@@ -443,37 +436,16 @@ const ABSENT: &str =
 
 /// Returns what the reader must know to trust the figures.
 pub(super) fn caveats(measured: &Measured, load_average: f64) -> Vec<String> {
-    let mut caveats = Vec::new();
-    if load_average >= 0.5 {
-        caveats.push(format!(
-            "Other programs used this machine (load average {load_average} at the start), which makes intervals wide."
-        ));
-    }
+    let mut caveats = Vec::from_iter(caveats::busy_machine(load_average));
     caveats.extend(FIXED_CAVEATS.map(str::to_owned));
     for bounds in &measured.bounds {
-        let worst = [bounds.tcp.deviation_percent(), bounds.frames.deviation_percent]
-            .into_iter()
-            .flatten()
-            .max_by(|a, b| a.abs().total_cmp(&b.abs()));
-        if let Some(worst) = worst.filter(|worst| worst.abs() >= 1.0) {
-            caveats.push(format!(
-                "The link {} deviates by {worst:+.1} % from a wire: the machine was too busy for the shaper.",
-                tables::link_text(bounds.link)
-            ));
-        }
+        let deviations = [bounds.tcp.deviation_percent(), bounds.frames.deviation_percent];
+        caveats.extend(caveats::link_deviation(&bounds.link.name(), deviations));
     }
-    if measured.connections_lost > 0 {
-        caveats.push(format!("{} connections broke and came back.", measured.connections_lost));
-    }
+    caveats.extend(caveats::connections_lost(measured.connections_lost));
     let rounds = measured.cells.iter().map(CellSamples::rounds).max().unwrap_or(0);
-    if (1..6).contains(&rounds) {
-        caveats.push(format!(
-            "With {rounds} rounds, intervals of single values are the whole range of the samples."
-        ));
-    }
-    if cfg!(debug_assertions) {
-        caveats.push("This is a debug build: the figures say nothing about a release build.".to_owned());
-    }
+    caveats.extend(caveats::few_rounds(rounds));
+    caveats.extend(caveats::debug_build());
     caveats
 }
 

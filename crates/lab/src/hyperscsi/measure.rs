@@ -10,6 +10,7 @@ use netem::probability::Probability;
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::aoe::{self, AoeLoad};
+use super::copies::{CopyFolder, CopyStage};
 use super::plan::{HyperScsiPlan, STRIPE_LUNS, Workload};
 use super::samples::{Bounds, Cell, Disturbance, Protocol, Sample};
 use crate::bed::{Bed, LinkPlan, OtherTraffic, Relay, frame_rate, is_not_permitted, packets_sent, to_f64};
@@ -25,6 +26,9 @@ const STRIPE_LUN_LEN: u64 = 16 << 20;
 
 /// The group of the target's HyperSCSI port.
 const GROUP: &str = "lab";
+
+/// Without an answer of the target, the disk of a LUN fails, so that no copy waits for ever.
+const WITHOUT_ANSWER: &str = "timeout=10";
 
 /// The commands that fill the disks.
 const FILL_BLOCK: u32 = 1 << 20;
@@ -70,9 +74,15 @@ pub(super) struct Found {
 
 impl TestPaths {
     /// Opens the path without a relay.
-    pub(super) fn open(program: &Path, plan: &HyperScsiPlan, stop: &AtomicBool) -> Result<Self, LabError> {
+    pub(super) fn open(
+        program: &Path,
+        plan: &HyperScsiPlan,
+        folder: Option<&CopyFolder>,
+        stop: &AtomicBool,
+    ) -> Result<Self, LabError> {
         let bed = Bed::create().map_err(explain_rights)?;
-        let direct = TestPath::open(bed, program, plan, stop)?;
+        let luns = folder.map(CopyFolder::luns);
+        let direct = TestPath::open(bed, program, (plan, luns.as_ref().map_or(&[], |luns| luns)), stop)?;
         Ok(Self { program: program.to_owned(), direct, relayed: None, loss: None })
     }
 
@@ -83,7 +93,8 @@ impl TestPaths {
             let (mut bed, mut relay) = Bed::create_relayed().map_err(explain_rights)?;
             bed.shape(cell.link_plan())?;
             relay.lose(Probability::NEVER, seed)?;
-            let path = TestPath::open(bed, &self.program, &HyperScsiPlan::quick(), &AtomicBool::new(false))?;
+            let plan = HyperScsiPlan::quick();
+            let path = TestPath::open(bed, &self.program, (&plan, &[]), &AtomicBool::new(false))?;
             self.relayed = Some((path, relay));
         }
         if let Some((path, relay)) = &mut self.relayed {
@@ -105,6 +116,18 @@ impl TestPaths {
         let memory = usize::try_from(DISK_LEN).unwrap_or(0);
         let disk_frames = frame_rate(bed, memory, span)?;
         Ok(Bounds { link: bed.link(), tcp, frames, disk_frames })
+    }
+
+    /// Returns what the copies of files use.
+    pub(super) fn copy_stage<'a>(&'a mut self, folder: &'a CopyFolder) -> CopyStage<'a> {
+        let TestPath { target, bed, name, .. } = &mut self.direct;
+        let [first, second] = [STRIPE_LUNS + 1, STRIPE_LUNS + 2];
+        let iscsi = target.url(u16::try_from(second).unwrap_or(0));
+        let urls = [
+            format!("hyperscsi://{GROUP}@eth0/{name}/{first}?{WITHOUT_ANSWER}"),
+            format!("{iscsi}?header_digest=none&data_digest=none&{WITHOUT_ANSWER}"),
+        ];
+        CopyStage { folder, program: &self.program, bed, target, urls }
     }
 
     /// Measures a workload once. Returns none if it was stopped, and why it failed if it did.
@@ -131,10 +154,16 @@ impl TestPaths {
 }
 
 impl TestPath {
-    fn open(bed: Bed, program: &Path, plan: &HyperScsiPlan, stop: &AtomicBool) -> Result<Self, LabError> {
+    /// Starts the target. The LUNs behind the stripe are these files.
+    fn open(
+        bed: Bed,
+        program: &Path,
+        (plan, files): (&HyperScsiPlan, &[PathBuf]),
+        stop: &AtomicBool,
+    ) -> Result<Self, LabError> {
         let stripe = std::iter::repeat_n(STRIPE_LUN_LEN, stripe_luns());
         let disks: Vec<u64> = std::iter::once(DISK_LEN).chain(stripe).collect();
-        let target = ServedTarget::start_group(bed.target(), program, &disks, GROUP)?;
+        let target = ServedTarget::start_group(bed.target(), program, (&disks, files), GROUP)?;
         let name = target.url(0).split('/').nth(3).unwrap_or_default().to_owned();
         let geometry = |lun| bed.initiator().run(|| client_load::geometry_of(&url_of(&target.url(lun))?))?;
         let (disk, stripe) = (geometry(0)?, geometry(1)?);

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::bed::{MTU_MAX, MTU_MIN};
 use crate::experiment::LabError;
+use crate::hyperscsi::carrier::Carrier;
 use crate::plan::{
     Link, Word, block, check_measurements, check_rounds, list, number, read_keys, size_text, within,
 };
@@ -43,6 +44,10 @@ pub struct HyperScsiPlan {
     pub disturbed_link: Link,
     /// The workloads with loss or with other traffic.
     pub disturbed_workload: Vec<Workload>,
+    /// The sets of files that are copied to and from file systems, with every MTU.
+    pub copy: Vec<FileSet>,
+    /// The links that they are copied over.
+    pub copy_link: Vec<Link>,
     /// Whether HyperSCSI is measured with encryption too, without a disturbance.
     pub encrypt: bool,
     /// Whether ATA over Ethernet is measured too, without a disturbance and without a stripe.
@@ -121,8 +126,45 @@ impl fmt::Display for Workload {
     }
 }
 
+/// Files of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSet {
+    /// How many there are.
+    pub count: u32,
+    /// The bytes of each.
+    pub len: u32,
+}
+
+/// The most files of a set, and the most bytes of it.
+const FILES_MAX: u32 = 4096;
+const FILES_LEN_MAX: u64 = 1 << 30;
+
+impl FileSet {
+    fn parse(text: &str) -> Result<Self, String> {
+        const FORM: &str = "expected FILES SIZE, such as 4 16M";
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let [count, len] = words.as_slice() else { return Err(FORM.to_owned()) };
+        let set = Self { count: number(count, 1, FILES_MAX)?, len: block(len)? };
+        if set.bytes() > FILES_LEN_MAX {
+            return Err("the files of a set have 1G altogether at most".to_owned());
+        }
+        Ok(set)
+    }
+
+    /// Returns the bytes of all files.
+    pub(super) fn bytes(self) -> u64 {
+        u64::from(self.count) * u64::from(self.len)
+    }
+}
+
+impl fmt::Display for FileSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.count, size_text(self.len))
+    }
+}
+
 impl HyperScsiPlan {
-    /// Returns the plan of a full run, about fifteen minutes.
+    /// Returns the plan of a full run, about seventeen minutes.
     pub fn full() -> Self {
         Self {
             rounds: 5,
@@ -146,13 +188,15 @@ impl HyperScsiPlan {
             traffic: vec![0, 10, 30, 50, 70, 90],
             disturbed_link: Link::Shaped(100_000_000),
             disturbed_workload: workloads(&["read 64K 8", "write 64K 8"]),
+            copy: vec![FileSet { count: 4, len: 16 << 20 }, FileSet { count: 1024, len: 16 << 10 }],
+            copy_link: vec![Link::Shaped(1_000_000_000)],
             encrypt: false,
             aoe: false,
             seed: 1,
         }
     }
 
-    /// Returns the plan of a quick run, about ninety seconds.
+    /// Returns the plan of a quick run, about a hundred seconds.
     pub fn quick() -> Self {
         Self {
             rounds: 3,
@@ -162,6 +206,7 @@ impl HyperScsiPlan {
             loss: vec![0.0, 1.0, 10.0],
             traffic: vec![0, 50, 90],
             disturbed_workload: workloads(&["read 64K 8"]),
+            copy: vec![FileSet { count: 2, len: 16 << 20 }],
             ..Self::full()
         }
     }
@@ -193,6 +238,11 @@ impl HyperScsiPlan {
                 full.disturbed_workload,
                 Workload::parse,
             )?,
+            copy: match file.copy {
+                Some(words) if words.is_empty() => Vec::new(),
+                words => list("copy", words, full.copy, FileSet::parse)?,
+            },
+            copy_link: list("copy_link", file.copy_link, full.copy_link, Link::parse)?,
             encrypt: file.encrypt.unwrap_or(full.encrypt),
             aoe: file.aoe.unwrap_or(full.aoe),
             seed: file.seed.unwrap_or(full.seed),
@@ -229,17 +279,26 @@ impl HyperScsiPlan {
         let per_path = self.workload.len().saturating_mul(contestants) + simple;
         let undisturbed = paths.saturating_mul(per_path);
         let disturbed = disturbances.saturating_mul(self.disturbed_workload.len()).saturating_mul(2);
-        let per_round = undisturbed.saturating_add(disturbed);
+        let copies = self.copies().saturating_mul(Carrier::ALL.len());
+        let per_round = undisturbed.saturating_add(disturbed).saturating_add(copies);
         u64::try_from(per_round).unwrap_or(u64::MAX).saturating_mul(u64::from(self.rounds))
+    }
+
+    /// Returns how many sets of files each carrier copies in a round.
+    pub(super) fn copies(&self) -> usize {
+        self.copy_link.len().saturating_mul(self.mtu.len()).saturating_mul(self.copy.len())
     }
 
     /// Returns the plan as TOML, which [`Self::parse`] reads.
     pub fn to_toml(&self) -> String {
-        let quoted = |words: Vec<String>| format!("[\"{}\"]", words.join("\", \""));
+        let quoted = |words: Vec<String>| match words.as_slice() {
+            [] => "[]".to_owned(),
+            words => format!("[\"{}\"]", words.join("\", \"")),
+        };
         let workloads = |list: &[Workload]| quoted(list.iter().map(Workload::to_string).collect());
         format!(
             "rounds = {}\nseconds = {:?}\nwarmup = {:?}\nlink = {}\nmtu = {:?}\nworkload = {}\nloss = {:?}\ntraffic = \
-             {:?}\ndisturbed_link = \"{}\"\ndisturbed_workload = {}\nencrypt = \
+             {:?}\ndisturbed_link = \"{}\"\ndisturbed_workload = {}\ncopy = {}\ncopy_link = {}\nencrypt = \
              {}\naoe = {}\nseed = {}\n",
             self.rounds,
             self.seconds,
@@ -251,6 +310,8 @@ impl HyperScsiPlan {
             self.traffic,
             self.disturbed_link,
             workloads(&self.disturbed_workload),
+            quoted(self.copy.iter().map(FileSet::to_string).collect()),
+            quoted(self.copy_link.iter().map(Link::to_string).collect()),
             self.encrypt,
             self.aoe,
             self.seed
@@ -277,6 +338,8 @@ struct PlanFile {
     traffic: Option<Vec<u32>>,
     disturbed_link: Option<Word>,
     disturbed_workload: Option<Vec<Word>>,
+    copy: Option<Vec<Word>>,
+    copy_link: Option<Vec<Word>>,
     encrypt: Option<bool>,
     aoe: Option<bool>,
     seed: Option<u64>,
@@ -296,14 +359,16 @@ mod tests {
         }
         assert_eq!(HyperScsiPlan::parse("").unwrap(), HyperScsiPlan::full());
         assert_eq!(HyperScsiPlan::full().workload.len(), 10);
-        let none = HyperScsiPlan::parse("loss = []\ntraffic = []\n").unwrap();
+        let none = HyperScsiPlan::parse("loss = []\ntraffic = []\ncopy = []\n").unwrap();
+        assert_eq!(HyperScsiPlan::parse(&none.to_toml()).unwrap(), none);
         assert_eq!(none.measurements(), 5 * 3 * 2 * 10 * 3);
         let more = HyperScsiPlan { encrypt: true, aoe: true, ..HyperScsiPlan::full() };
         assert_eq!(HyperScsiPlan::parse(&more.to_toml()).unwrap(), more);
         assert_eq!(more.measurements() - HyperScsiPlan::full().measurements(), 5 * 3 * 2 * (10 + 8));
         for plan in [HyperScsiPlan::full(), HyperScsiPlan::quick(), more] {
             let cells: usize = Cell::all(&plan).iter().map(|cell| cell.protocols(&plan).len()).sum();
-            assert_eq!(plan.measurements(), u64::try_from(cells).unwrap() * u64::from(plan.rounds));
+            let all = cells + plan.copies() * Carrier::ALL.len();
+            assert_eq!(plan.measurements(), u64::try_from(all).unwrap() * u64::from(plan.rounds));
         }
     }
 
@@ -333,6 +398,10 @@ mod tests {
             ("traffic = [101]", "traffic: expected 0 to 100"),
             ("disturbed_link = \"unshaped\"", "disturbed_link: expected bits per second"),
             ("link = [\"fast\"]", "link: \"fast\""),
+            ("copy = [\"16M\"]", "copy: \"16M\": expected FILES SIZE"),
+            ("copy = [\"0 4K\"]", "expected 1 to 4096"),
+            ("copy = [\"1000 16M\"]", "1G altogether"),
+            ("copy_link = []", "copy_link: the list is empty"),
         ] {
             let why = HyperScsiPlan::parse(text).unwrap_err().to_string();
             assert!(why.contains(wanted), "{text}: {why}");

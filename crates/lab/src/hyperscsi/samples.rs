@@ -4,6 +4,7 @@ use crate::bed::{BareFrames, Calibration, LinkPlan, to_f64};
 use crate::plan::Link;
 use crate::report::{Better, Metric};
 
+use super::copies::Copies;
 use super::plan::{HyperScsiPlan, Workload};
 
 /// What carries the commands.
@@ -89,6 +90,8 @@ pub(super) struct Measured {
     pub(super) connections_lost: u64,
     /// Why ATA over Ethernet is not measured, or no longer.
     pub(super) aoe_absent: Option<String>,
+    /// The copies of files.
+    pub(super) copies: Copies,
 }
 
 impl Protocol {
@@ -166,7 +169,7 @@ impl Cell {
 
     /// Returns the name of the path in tables and captions.
     pub(super) fn path(&self) -> String {
-        let path = format!("{}, MTU {}", link_name(self.link), self.mtu);
+        let path = format!("{}, MTU {}", self.link.name(), self.mtu);
         if self.disturbance.is_none() { path } else { format!("{path}, {}", self.disturbance.name()) }
     }
 
@@ -177,15 +180,6 @@ impl Cell {
         let (mtu, bits) = (f64::from(self.mtu), self.link_plan().rate_bits?);
         let own = 28.0 + if protocol == Protocol::Encrypted { 16.0 } else { 4.0 };
         Some(to_f64(bits) / 8e6 * (mtu - own) / (mtu + 38.0))
-    }
-}
-
-/// Returns the name of a link in sentences.
-pub(super) fn link_name(link: Link) -> String {
-    match link {
-        Link::Unshaped | Link::AsItIs => "link without a rate limit".to_owned(),
-        Link::Shaped(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", to_f64(bits) / 1e9),
-        Link::Shaped(bits) => format!("{} Mbit/s", to_f64(bits) / 1e6),
     }
 }
 
@@ -240,7 +234,7 @@ impl Measured {
 
     /// Returns everything as metrics. A quantity that some rounds lack is left out.
     pub(super) fn metrics(&self) -> Vec<Metric> {
-        let mut metrics = Vec::new();
+        let mut metrics = self.copies.metrics();
         for CellSamples { cell, contestants } in &self.cells {
             for (protocol, samples) in contestants.iter().filter(|(_, samples)| !samples.is_empty()) {
                 let circumstances = [

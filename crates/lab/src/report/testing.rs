@@ -237,3 +237,38 @@ fn check_text(text: &str) {
         assert!(known.iter().any(|name| reference.starts_with(name)), "bare & in {text}");
     }
 }
+
+/// Checks what the report of every experiment must hold.
+pub(crate) fn check_form(report: &Report) {
+    assert!(!report.summary.is_empty() && report.summary.iter().all(|text| text.ends_with('.')));
+    for table in report.sections.iter().flat_map(|section| &section.tables) {
+        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
+        for cell in table.rows.iter().flatten() {
+            match cell {
+                Cell::Number(value) => assert!(value.is_finite(), "{}", table.caption),
+                Cell::Estimate(value) => assert!(value.low <= value.value && value.value <= value.high),
+                Cell::Text(text) | Cell::Absent(text) => assert!(!text.is_empty(), "{}", table.caption),
+            }
+        }
+    }
+    let names: Vec<_> =
+        report.metrics.iter().map(|metric| (&metric.circumstances, &metric.quantity)).collect();
+    for (at, name) in names.iter().enumerate() {
+        assert!(!names[..at].contains(name), "{name:?} is there twice");
+    }
+}
+
+/// The noise of synthetic samples.
+pub(crate) struct Noise(Rng);
+
+impl Noise {
+    pub(crate) const fn from_seed(seed: u64) -> Self {
+        Self(Rng::from_seed(seed))
+    }
+
+    /// Returns a factor that is at most so many percent from 1.
+    pub(crate) fn factor(&mut self, percent: f64) -> f64 {
+        let thousandths = f64::from(u16::try_from(self.0.below(2001)).unwrap());
+        1.0 + (thousandths / 1000.0 - 1.0) * percent / 100.0
+    }
+}

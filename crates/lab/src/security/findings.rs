@@ -4,9 +4,11 @@ mod tables;
 
 use super::plan::{Access, SecurityPlan};
 use super::protection::Protection;
-use super::samples::{Cell, CellSamples, Measured, Sample, link_name};
+use super::samples::{Cell, CellSamples, Measured, Sample};
 use crate::plan::Link;
-use crate::report::{Axis, Ended, Plot, PlotKind, Point, Report, SCHEMA, Section, Series};
+use crate::report::caveats;
+use crate::report::cells::bars as report_bars;
+use crate::report::{Axis, Ended, Plot, Report, SCHEMA, Section};
 use crate::statistics::{Change, Pairing, estimate, holm, percent_change};
 use crate::text::{counted, joined, percent};
 
@@ -205,7 +207,7 @@ fn costs(measured: &Measured, kind: Kind, link: Link) -> Option<String> {
         parts.push(format!("{} {}{spent}", protection.title(), signed(&moved)));
     }
     let place = match link {
-        Link::Shaped(_) => format!("On a link of {}", link_name(link)),
+        Link::Shaped(_) => format!("On a link of {}", link.name()),
         Link::Unshaped | Link::AsItIs => "On an unshaped link, where the processors are the limit".to_owned(),
     };
     (!parts.is_empty()).then(|| {
@@ -314,30 +316,16 @@ fn bars(measured: &Measured) -> Vec<Plot> {
 }
 
 fn bars_of(cells: &[&CellSamples]) -> Option<Plot> {
-    let points = |protection| {
-        let point = |(at, samples): (u32, &&CellSamples)| {
-            let values = samples.values(protection, throughput);
-            (!values.is_empty()).then(|| Point { x: f64::from(at), y: estimate(&values) })
-        };
-        (0..).zip(cells).filter_map(point).collect::<Vec<Point>>()
+    let of = |protection: Protection| {
+        let groups = cells.iter().map(|samples| samples.values(protection, throughput)).collect();
+        (protection.title().to_owned(), groups)
     };
-    let series: Vec<Series> = Protection::ALL
-        .into_iter()
-        .map(|protection| Series { name: protection.title().to_owned(), points: points(protection) })
-        .filter(|series| !series.points.is_empty())
-        .collect();
     let first = cells.first()?.cell;
-    (!series.is_empty()).then(|| Plot {
-        caption: format!("Throughput by protection: {}, {}", first.path(), first.access),
-        kind: PlotKind::Bars,
-        x: Axis {
-            label: "workload".to_owned(),
-            names: cells.iter().map(|samples| samples.cell.workload()).collect(),
-            ..Axis::default()
-        },
-        y: Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() },
-        series,
-    })
+    let names = cells.iter().map(|samples| samples.cell.workload()).collect();
+    let x = Axis { label: "workload".to_owned(), names, ..Axis::default() };
+    let y = Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() };
+    let caption = format!("Throughput by protection: {}, {}", first.path(), first.access);
+    report_bars(caption, (x, y), Protection::ALL.map(of))
 }
 
 const THROUGHPUT: &str = "A workload is named by what is carried, the bytes of a command or of an answer, and how many \
@@ -362,43 +350,19 @@ const ABSENT: &str = "The plan names these too. They were not measured, which do
 
 /// Returns what the reader must know to trust the figures.
 pub(super) fn caveats(measured: &Measured, load_average: f64) -> Vec<String> {
-    let mut caveats = Vec::new();
-    if load_average >= 0.5 {
-        caveats.push(format!(
-            "Other programs used this machine (load average {load_average} at the start), which makes intervals wide."
-        ));
-    }
+    let mut caveats = Vec::from_iter(caveats::busy_machine(load_average));
     caveats.extend(FIXED_CAVEATS.map(str::to_owned));
     if measured.esp.starts_with("strongSwan") {
         caveats.push(USER_SPACE_ESP.to_owned());
     }
     for (link, found) in &measured.calibrations {
-        if let Some(worst) = found.deviation_percent().filter(|worst| worst.abs() >= 1.0) {
-            caveats.push(format!(
-                "The link {} deviates by {worst:+.1} % from a wire: the machine was too busy for the shaper.",
-                tables::link_text(*link)
-            ));
-        }
+        caveats.extend(caveats::link_deviation(&link.name(), [found.deviation_percent()]));
     }
-    if measured.connections_lost > 0 {
-        caveats
-            .push(format!("{} broke and came back.", counted_u64(measured.connections_lost, "connection")));
-    }
+    caveats.extend(caveats::connections_lost(measured.connections_lost));
     let rounds = measured.cells.iter().map(CellSamples::rounds).max().unwrap_or(0);
-    if (1..6).contains(&rounds) {
-        caveats.push(format!(
-            "With {}, intervals of single values are the whole range of the samples.",
-            counted(rounds, "round")
-        ));
-    }
-    if cfg!(debug_assertions) {
-        caveats.push("This is a debug build: the figures say nothing about a release build.".to_owned());
-    }
+    caveats.extend(caveats::few_rounds(rounds));
+    caveats.extend(caveats::debug_build());
     caveats
-}
-
-fn counted_u64(count: u64, noun: &str) -> String {
-    counted(usize::try_from(count).unwrap_or(usize::MAX), noun)
 }
 
 const FIXED_CAVEATS: [&str; 3] = [

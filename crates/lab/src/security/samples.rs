@@ -1,6 +1,6 @@
 //! What was measured: the samples of each workload with each protection.
 
-use crate::bed::{Calibration, LinkPlan, to_f64};
+use crate::bed::{Calibration, LinkPlan};
 use crate::bench::Histogram;
 use crate::plan::{Link, size_text};
 use crate::report::{Better, Metric};
@@ -103,21 +103,12 @@ impl Cell {
 
     /// Returns the name of the path in tables and captions.
     pub(super) fn path(&self) -> String {
-        format!("{}, MTU {}", link_name(self.link), self.mtu)
+        format!("{}, MTU {}", self.link.name(), self.mtu)
     }
 
     /// Returns the workload without its path: `read 4K, depth 1`.
     pub(super) fn workload(&self) -> String {
         format!("{} {}, depth {}", self.access, size_text(self.block), self.depth)
-    }
-}
-
-/// Returns the name of a link in sentences.
-pub(super) fn link_name(link: Link) -> String {
-    match link {
-        Link::Unshaped | Link::AsItIs => "unshaped link".to_owned(),
-        Link::Shaped(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", to_f64(bits) / 1e9),
-        Link::Shaped(bits) => format!("{} Mbit/s", to_f64(bits) / 1e6),
     }
 }
 

@@ -1,12 +1,11 @@
 //! Reports from synthetic samples.
 
-use base::rng::Rng;
-
 use super::findings::{comparisons, report};
 use super::samples::{AbsentRow, Sample};
 use super::*;
 use crate::plan::Link;
 use crate::report::Cell as TableCell;
+use crate::report::testing::{Noise, check_form};
 
 /// Returns samples in which each protection has so many percent of the throughput of plain. A round has noise
 /// of 1 % that is common to all, and 0.2 % that is not.
@@ -16,23 +15,20 @@ fn samples(
     share: impl Fn(Protection) -> f64,
     seed: u64,
 ) -> Measured {
-    let mut rng = Rng::from_seed(seed);
-    let mut noise = move |percent: f64| {
-        1.0 + (f64::from(u16::try_from(rng.below(2001)).unwrap()) / 1000.0 - 1.0) * percent / 100.0
-    };
+    let mut noise = Noise::from_seed(seed);
     let mut measured = Measured { absent: absent.to_vec(), ..Measured::default() };
     for cell in Cell::all(plan) {
         let mut cell_samples = CellSamples::new(cell, plan, absent);
         for _ in 0..plan.rounds {
-            let round = noise(1.0);
+            let round = noise.factor(1.0);
             for (protection, list) in &mut cell_samples.settings {
                 let share = share(*protection) / 100.0;
                 list.push(Sample {
-                    throughput: 1000.0 * share * round * noise(0.2),
+                    throughput: 1000.0 * share * round * noise.factor(0.2),
                     p50: Some(20.0 / share),
                     p99: Some(40.0 / share),
-                    user: 0.5 / share * noise(0.2),
-                    system: 0.5 / share * noise(0.2),
+                    user: 0.5 / share * noise.factor(0.2),
+                    system: 0.5 / share * noise.factor(0.2),
                 });
             }
         }
@@ -55,25 +51,6 @@ fn share(protection: Protection) -> f64 {
 fn no_ipsec() -> Vec<AbsentRow> {
     let row = |protection| AbsentRow { protection, why: "strongSwan is not installed".to_owned() };
     vec![row(Protection::Ipsec), row(Protection::Ipsec3Des)]
-}
-
-fn check_form(report: &Report) {
-    assert!(!report.summary.is_empty() && report.summary.iter().all(|text| text.ends_with('.')));
-    for table in report.sections.iter().flat_map(|section| &section.tables) {
-        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
-        for cell in table.rows.iter().flatten() {
-            match cell {
-                TableCell::Number(value) => assert!(value.is_finite()),
-                TableCell::Estimate(value) => assert!(value.low <= value.value && value.value <= value.high),
-                TableCell::Text(_) | TableCell::Absent(_) => {}
-            }
-        }
-    }
-    let names: Vec<_> =
-        report.metrics.iter().map(|metric| (&metric.circumstances, &metric.quantity)).collect();
-    for (at, name) in names.iter().enumerate() {
-        assert!(!names[..at].contains(name), "{name:?} is there twice");
-    }
 }
 
 #[test]

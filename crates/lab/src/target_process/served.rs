@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -45,15 +45,16 @@ impl ServedTarget {
         Self::start_in(directory, host, program, &options)
     }
 
-    /// Starts the target on a host of a bed with RAM disks of these lengths, and serves them to two groups on
-    /// the Ethernet of the link too: `group` without a password, and [`encrypted_group`] with one.
+    /// Starts the target on a host of a bed with RAM disks of these lengths, and with these files as the LUNs
+    /// behind them. It serves them to two groups on the Ethernet of the link too: `group` without a password,
+    /// and [`encrypted_group`] with one.
     ///
     /// # Errors
     /// As [`Self::start`].
     pub fn start_group(
         host: &Namespace,
         program: &Path,
-        disks: &[u64],
+        disks: (&[u64], &[PathBuf]),
         group: &str,
     ) -> Result<Self, LabError> {
         let system = |why| LabError::System { what: "write a configuration".to_owned(), why };
@@ -157,7 +158,7 @@ pub fn encrypted_group(group: &str) -> String {
     format!("{group}-encrypt")
 }
 
-fn configuration(disks: &[u64], group: &str, password: &Path) -> String {
+fn configuration((disks, files): (&[u64], &[PathBuf]), group: &str, password: &Path) -> String {
     let encrypted = encrypted_group(group);
     let mut text = format!(
         "[hyperscsi]\ninterfaces = [\"eth0\"]\n[[hyperscsi.group]]\nname = \"{group}\"\n[[hyperscsi.group]]\nname = \
@@ -166,6 +167,9 @@ fn configuration(disks: &[u64], group: &str, password: &Path) -> String {
     );
     for (lun, len) in disks.iter().enumerate() {
         text += &format!("[[target.lun]]\nlun = {lun}\ntype = \"ram\"\nsize = {len}\n");
+    }
+    for (lun, path) in (disks.len()..).zip(files) {
+        text += &format!("[[target.lun]]\nlun = {lun}\ntype = \"file\"\npath = {path:?}\n");
     }
     text
 }

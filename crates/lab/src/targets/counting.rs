@@ -1,12 +1,10 @@
 //! Counts system calls, context switches and memory of a target under load.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use drivers::perf_counter::{TracepointCounter, tracepoint};
-
 use crate::bed::to_f64;
+use crate::system_calls::SystemCalls;
 use crate::target_process::{TargetProcess, ThreadSwitches};
 
 use super::samples::Counts;
@@ -25,7 +23,7 @@ pub(super) fn count<E>(
     if processes.is_empty() {
         return Ok(work()?.map(|_| Counts::default()));
     }
-    let counters = open_counters(&processes);
+    let counters = SystemCalls::open(&processes);
     let done = AtomicBool::new(false);
     let (commands, (switches, resident)) = std::thread::scope(|scope| {
         let sampler = scope.spawn(|| sample(process, &done));
@@ -34,10 +32,7 @@ pub(super) fn count<E>(
         (commands, sampler.join().unwrap_or((0, 0)))
     });
     let Some(commands) = commands?.filter(|commands| *commands > 0) else { return Ok(None) };
-    let system_calls = counters.map(|counters| {
-        let calls: u64 = counters.iter().filter_map(|counter| counter.count().ok()).sum();
-        to_f64(calls) / to_f64(commands)
-    });
+    let system_calls = counters.map(|counters| to_f64(counters.total()) / to_f64(commands));
     Ok(Some(Counts {
         system_calls: Some(system_calls),
         switches: Some(to_f64(switches) / to_f64(commands)),
@@ -58,20 +53,4 @@ fn sample(process: &TargetProcess, done: &AtomicBool) -> (u64, u64) {
         }
         std::thread::sleep(INTERVAL);
     }
-}
-
-/// Opens a counter of system calls for each thread. Threads and processes that these start are counted too.
-fn open_counters(processes: &[u32]) -> Result<Vec<TracepointCounter>, String> {
-    let number = tracepoint("raw_syscalls/sys_enter")
-        .map_err(|why| format!("the kernel's tracepoints cannot be read in /sys/kernel/tracing: {why}"))?;
-    let mut counters = Vec::new();
-    for process in processes {
-        let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
-        let threads = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        for thread in threads {
-            let counter = TracepointCounter::open(number, thread);
-            counters.push(counter.map_err(|why| format!("the kernel refuses to count: {why}"))?);
-        }
-    }
-    Ok(counters)
 }

@@ -9,8 +9,9 @@ mod tables;
 use super::comparison::{Comparison, DigestCost, comparisons, digest_costs};
 use super::plan::TargetsPlan;
 use super::samples::Measured;
+use crate::report::caveats;
 use crate::report::{Ended, Report, SCHEMA, Section};
-use crate::text::{counted, joined};
+use crate::text::joined;
 
 /// The share of a processor from which on the client is the limit.
 const CLIENT_LIMIT: f64 = 0.95;
@@ -129,21 +130,9 @@ pub(super) fn caveats(plan: &TargetsPlan, measured: &Measured, load: Option<f64>
     if !own.is_empty() {
         caveats.push(format!("Not all disks are files in tmpfs: {}.", joined(&own)));
     }
-    if let Some(load) = load.filter(|load| *load >= 0.5) {
-        caveats.push(format!(
-            "Other programs used this machine (load average {load} at the start), which makes intervals wide."
-        ));
-    }
-    let rounds = usize::try_from(plan.rounds).unwrap_or(usize::MAX);
-    if rounds < 6 {
-        caveats.push(format!(
-            "With {}, intervals of single values are the whole range of the samples.",
-            counted(rounds, "round")
-        ));
-    }
-    if cfg!(debug_assertions) {
-        caveats.push("This is a debug build: the figures say nothing about a release build.".to_owned());
-    }
+    caveats.extend(load.and_then(caveats::busy_machine));
+    caveats.extend(caveats::few_rounds(usize::try_from(plan.rounds).unwrap_or(usize::MAX)));
+    caveats.extend(caveats::debug_build());
     caveats
 }
 

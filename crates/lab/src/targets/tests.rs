@@ -1,10 +1,9 @@
 //! Reports from synthetic samples.
 
-use base::rng::Rng;
-
 use super::comparison::{comparisons, digest_costs, digest_pairs};
 use super::samples::{Counts, IdleCost, IdleSessions, Sample};
 use super::*;
+use crate::report::testing::{Noise, check_form};
 use crate::report::{Cell, Section, Table};
 
 fn plan() -> TargetsPlan {
@@ -14,10 +13,7 @@ fn plan() -> TargetsPlan {
 /// Returns samples of targets with these rates in commands per second, for each workload, with noise of 2 %
 /// that is common to a round and 0.3 % that is not.
 fn measured(plan: &TargetsPlan, rates: &[(&str, f64)], seed: u64) -> Measured {
-    let mut rng = Rng::from_seed(seed);
-    let mut noise = move |percent: f64| {
-        1.0 + (f64::from(u16::try_from(rng.below(2001)).unwrap()) / 1000.0 - 1.0) * percent / 100.0
-    };
+    let mut noise = Noise::from_seed(seed);
     let known = rivals(None).unwrap();
     let mut targets: Vec<TargetSamples> = rates
         .iter()
@@ -28,9 +24,9 @@ fn measured(plan: &TargetsPlan, rates: &[(&str, f64)], seed: u64) -> Measured {
         .collect();
     for (at, workload) in plan.workload.iter().enumerate() {
         for _ in 0..plan.rounds {
-            let round = noise(2.0);
+            let round = noise.factor(2.0);
             for (target, (_, rate)) in targets.iter_mut().zip(rates) {
-                let iops = rate * round * noise(0.3);
+                let iops = rate * round * noise.factor(0.3);
                 target.samples[at].push(Sample {
                     throughput: iops * f64::from(workload.block) / 1e6,
                     iops,
@@ -72,26 +68,6 @@ fn section<'a>(report: &'a Report, title: &str) -> &'a Section {
 fn column<'a>(table: &'a Table, title: &str) -> Vec<&'a Cell> {
     let at = table.columns.iter().position(|column| column.title == title).unwrap();
     table.rows.iter().map(|row| &row[at]).collect()
-}
-
-/// Checks what every report must hold.
-fn check_form(report: &Report) {
-    assert!(!report.summary.is_empty() && report.summary.iter().all(|text| text.ends_with('.')));
-    for table in report.sections.iter().flat_map(|section| &section.tables) {
-        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.caption);
-        for cell in table.rows.iter().flatten() {
-            match cell {
-                Cell::Number(value) => assert!(value.is_finite(), "{}", table.caption),
-                Cell::Estimate(value) => assert!(value.low <= value.value && value.value <= value.high),
-                Cell::Text(text) | Cell::Absent(text) => assert!(!text.is_empty(), "{}", table.caption),
-            }
-        }
-    }
-    let names: Vec<_> =
-        report.metrics.iter().map(|metric| (&metric.circumstances, &metric.quantity)).collect();
-    for (at, name) in names.iter().enumerate() {
-        assert!(!names[..at].contains(name), "{name:?} is there twice");
-    }
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Loads below 100 %: the throughput is given, and digests cost latency and processor time.
 
-use super::tables::{by_path, change_cell, finite, processor_time, values};
-use super::{STRONGEST, link_name};
+use super::STRONGEST;
+use super::tables::{by_path, change_cell, processor_time, values};
 use crate::digests::costs::{change_of, mean_change};
 use crate::digests::samples::{CellSamples, Measured, Sample};
 use crate::plan::{Digests, Link};
 use crate::report::Table;
+use crate::report::cells::finite;
 use crate::statistics::estimate;
 use crate::text::{capitalized, change, counted, percent};
 
@@ -73,7 +74,7 @@ pub(super) fn answer(measured: &Measured, link: Link) -> Option<String> {
     let place = match link {
         Link::AsItIs => "this path".to_owned(),
         Link::Unshaped => "the link without a rate limit".to_owned(),
-        Link::Shaped(_) => format!("the link of {}", link_name(link)),
+        Link::Shaped(_) => format!("the link of {}", link.name()),
     };
     let mean =
         if count == 1 { String::new() } else { format!(", the means of {}", counted(count, "workload")) };

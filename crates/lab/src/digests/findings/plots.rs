@@ -3,42 +3,26 @@
 use crate::digests::costs::{change_of, throughput as throughput_of};
 use crate::digests::samples::{Cell, CellSamples, Measured};
 use crate::plan::{Digests, size_text};
+use crate::report::cells::bars;
 use crate::report::{Axis, Estimate, Plot, PlotKind, Point, Series};
-use crate::statistics::estimate;
 
 /// Returns for each path, depth and mix the throughput over the block length, a bar for each setting.
 pub(super) fn throughput(measured: &Measured) -> Vec<Plot> {
     let groups = groups(measured, |a, b| a.path() == b.path() && a.depth == b.depth && a.mix == b.mix);
-    groups.into_iter().filter_map(|cells| bars(&cells)).collect()
+    groups.into_iter().filter_map(|cells| bars_of(&cells)).collect()
 }
 
-fn bars(cells: &[&CellSamples]) -> Option<Plot> {
-    let first = cells.first()?.cell;
-    let series: Vec<Series> = Digests::ALL
-        .into_iter()
-        .map(|digests| Series { name: digests.name().to_owned(), points: bar_points(cells, digests) })
-        .filter(|series| !series.points.is_empty())
-        .collect();
-    let names = cells.iter().map(|samples| size_text(samples.cell.block)).collect();
-    (!series.is_empty()).then(|| Plot {
-        caption: format!("Throughput by digests: {}, depth {}, {}", first.path(), first.depth, first.mix),
-        kind: PlotKind::Bars,
-        x: Axis { label: "block length".to_owned(), unit: "bytes".to_owned(), names, ..Axis::default() },
-        y: Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() },
-        series,
-    })
-}
-
-fn bar_points(cells: &[&CellSamples], digests: Digests) -> Vec<Point> {
-    let point = |(at, samples): (usize, &&CellSamples)| {
-        let values = samples.values(digests, throughput_of);
-        (!values.is_empty()).then(|| Point { x: position(at), y: estimate(&values) })
+fn bars_of(cells: &[&CellSamples]) -> Option<Plot> {
+    let of = |digests: Digests| {
+        let groups = cells.iter().map(|samples| samples.values(digests, throughput_of)).collect();
+        (digests.name().to_owned(), groups)
     };
-    cells.iter().enumerate().filter_map(point).collect()
-}
-
-fn position(at: usize) -> f64 {
-    f64::from(u32::try_from(at).unwrap_or(u32::MAX))
+    let first = cells.first()?.cell;
+    let names = cells.iter().map(|samples| size_text(samples.cell.block)).collect();
+    let x = Axis { label: "block length".to_owned(), unit: "bytes".to_owned(), names, ..Axis::default() };
+    let y = Axis { label: "throughput".to_owned(), unit: "MB/s".to_owned(), ..Axis::default() };
+    let caption = format!("Throughput by digests: {}, depth {}, {}", first.path(), first.depth, first.mix);
+    bars(caption, (x, y), Digests::ALL.map(of))
 }
 
 /// Returns for each path what both digests change, over the depth, a line for each block length and mix.

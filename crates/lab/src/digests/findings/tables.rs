@@ -1,15 +1,15 @@
 //! The tables of the report.
 
-use crate::bed::{LinkPlan, to_f64};
+use crate::bed::LinkPlan;
 use crate::digests::costs::{Cost, change_of, link_limit};
-use crate::digests::samples::{Cell as Workload, CellSamples, Measured, Sample, link_name};
+use crate::digests::samples::{Cell as Workload, CellSamples, Measured, Sample};
 use crate::plan::{Digests, Link, Mix};
-use crate::report::{Cell, Column, Estimate, Table};
+use crate::report::cells::{NOT_MEASURED, change_cell as cell_of_change, columns, finite};
+use crate::report::{Cell, Table};
 use crate::statistics::{Change, estimate};
 
 /// What stands where a target does not offer a setting, or where the run ended too early.
 const NOT_OFFERED: &str = "not offered";
-const NOT_MEASURED: &str = "not measured";
 
 /// Returns a table for each path: throughput without digests, its limits, and what digests change.
 pub(super) fn throughput(measured: &Measured, costs: &[Cost]) -> Vec<Table> {
@@ -129,12 +129,6 @@ pub(super) fn by_path<'a>(
     tables.into_iter().map(|(_, table)| table).collect()
 }
 
-fn columns(titles: &[(&str, &str)]) -> Vec<Column> {
-    let column =
-        |(title, unit): &(&str, &str)| Column { title: (*title).to_owned(), unit: (*unit).to_owned() };
-    titles.iter().map(column).collect()
-}
-
 pub(super) fn values(
     samples: &CellSamples,
     digests: Digests,
@@ -146,13 +140,9 @@ pub(super) fn values(
 }
 
 pub(super) fn change_cell(change: Option<&Change>, digests: Digests, measured: &Measured) -> Cell {
-    let Some(change) = change.filter(|change| change.percent.is_finite()) else {
-        return absent(digests, measured);
-    };
-    if change.low.is_finite() && change.high.is_finite() {
-        Cell::Estimate(Estimate { value: change.percent, low: change.low, high: change.high })
-    } else {
-        Cell::Number(change.percent)
+    match cell_of_change(change) {
+        Cell::Absent(_) => absent(digests, measured),
+        cell => cell,
     }
 }
 
@@ -160,10 +150,6 @@ fn absent(digests: Digests, measured: &Measured) -> Cell {
     let refused = |wanted| measured.not_offered.iter().any(|(setting, _)| *setting == wanted);
     let text = if refused(digests) || refused(Digests::None) { NOT_OFFERED } else { NOT_MEASURED };
     Cell::Absent(text.to_owned())
-}
-
-pub(super) fn finite(value: f64) -> Cell {
-    if value.is_finite() { Cell::Number(value) } else { Cell::Absent(NOT_MEASURED.to_owned()) }
 }
 
 /// A row of Daugherty's table: the MTU, MB/s without digests, and the changes in percent by the header
@@ -194,7 +180,7 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
         rows.push(row);
     }
     rows.extend(nearest(measured).map(|samples| {
-        let name = format!("this run: {}, {}", link_name(samples.cell.link), samples.cell.workload());
+        let name = format!("this run: {}, {}", samples.cell.link.name(), samples.cell.workload());
         let mtu = samples.cell.mtu.map_or_else(|| Link::AsItIs.to_string(), |mtu| mtu.to_string());
         let base = values(samples, Digests::None, measured, |sample| Some(sample.throughput));
         let mut row = vec![Cell::Text(name), Cell::Text(mtu), base];
@@ -230,7 +216,7 @@ pub(super) fn links(measured: &Measured) -> Vec<Table> {
     let row = |(link, found): &(LinkPlan, crate::bed::Calibration)| {
         let no_limit = || Cell::Absent("no limit".to_owned());
         vec![
-            Cell::Text(link_text(*link)),
+            Cell::Text(link.name()),
             found.expected.map_or_else(no_limit, |rate| finite(rate / 1e6)),
             finite(found.to_target / 1e6),
             finite(found.to_initiator / 1e6),
@@ -241,12 +227,6 @@ pub(super) fn links(measured: &Measured) -> Vec<Table> {
     let caption = "Bare TCP streams through each link";
     let rows = measured.calibrations.iter().map(row).collect();
     vec![Table { caption: caption.to_owned(), columns: columns(&titles), rows }]
-}
-
-fn link_text(link: LinkPlan) -> String {
-    let name =
-        link.rate_bits.map_or_else(|| "unshaped".to_owned(), |bits| format!("{} Mbit/s", to_f64(bits) / 1e6));
-    format!("{name}, MTU {}", link.mtu)
 }
 
 /// Returns what the target refuses.

@@ -1,13 +1,11 @@
 //! The tables of the report.
 
-use super::{Comparison, median, throughput as throughput_of};
-use crate::bed::{LinkPlan, to_f64};
+use super::{Comparison, copies, median, throughput as throughput_of};
 use crate::hyperscsi::samples::{Cell as Workload, CellSamples, Measured, Protocol, Sample};
 use crate::plan::Link;
-use crate::report::{Cell, Column, Estimate, Table};
-use crate::statistics::{Change, Pairing, estimate, percent_change};
-
-const NOT_MEASURED: &str = "not measured";
+use crate::report::cells::{absent as no_value, change_cell, columns, estimated, finite};
+use crate::report::{Cell, Table};
+use crate::statistics::{Pairing, percent_change};
 
 /// Returns a table for each undisturbed path: throughput, the bound, and the changes.
 pub(super) fn throughput(measured: &Measured, comparisons: &[Comparison]) -> Vec<Table> {
@@ -157,7 +155,7 @@ pub(super) fn disturbed(
             let kept =
                 median(samples, protocol, throughput_of).zip(base).map(|(value, base)| 100.0 * value / base);
             row.push(values(samples, protocol, throughput_of));
-            row.push(kept.map_or_else(|| Cell::Absent(NOT_MEASURED.to_owned()), finite));
+            row.push(kept.map_or_else(no_value, finite));
         }
         if has_traffic {
             row.extend(both.map(|protocol| values(samples, protocol, |sample| sample.traffic)));
@@ -189,7 +187,7 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
     let no_limit = |value: Option<f64>| value.map_or_else(|| Cell::Absent("no limit".to_owned()), finite);
     let rows = measured.bounds.iter().map(|found| {
         vec![
-            Cell::Text(link_text(found.link)),
+            Cell::Text(found.link.name()),
             finite(found.frames.payload / 1e6),
             finite(found.frames.idle_percent.unwrap_or(f64::NAN)),
             no_limit(found.frames.deviation_percent),
@@ -205,25 +203,33 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
     vec![Table { caption, columns: columns(&titles), rows: rows.collect() }]
 }
 
-/// A published figure: what, who, HyperSCSI, iSCSI.
-type PublishedRow = (&'static str, f64, Option<f64>, &'static str);
+/// A published figure: what, the unit, and HyperSCSI, iSCSI and NFS.
+type PublishedRow = (&'static str, &'static str, [Option<f64>; 3]);
 
-const PUBLISHED: [PublishedRow; 4] = [
-    ("Fast Ethernet, bound 12.16 MB/s", 12.11, None, "MB/s"),
-    ("Gigabit Ethernet, RAID 0 of 8 disks, jumbo frames: over 100", 100.0, None, "MB/s"),
-    ("share of the local disk's speed, dd", 98.97, Some(79.01), "%"),
-    ("interrupts for each GB, jumbo frames", 170_307.0, Some(199_627.0), ""),
+const PUBLISHED: [PublishedRow; 5] = [
+    ("Fast Ethernet, bound 12.16 MB/s", "MB/s", [Some(12.11), None, None]),
+    ("Gigabit Ethernet, RAID 0 of 8 disks, jumbo frames: over 100", "MB/s", [Some(100.0), None, None]),
+    ("share of the local disk's speed, dd", "%", [Some(98.97), Some(79.01), None]),
+    ("share of the local disk's speed, cp", "%", {
+        let [(_, hyperscsi), (_, iscsi), (_, nfs)] = copies::PUBLISHED;
+        [Some(hyperscsi), Some(iscsi), Some(nfs)]
+    }),
+    ("interrupts for each GB, jumbo frames", "1", [Some(170_307.0), Some(199_627.0), None]),
 ];
 
 /// Returns the published figures and ours of the nearest workloads.
 pub(super) fn published(measured: &Measured) -> Vec<Table> {
-    let titles = [("figure", ""), ("measured by", ""), ("unit", ""), ("HyperSCSI", ""), ("iSCSI", "")];
+    let titles =
+        [("figure", ""), ("measured by", ""), ("unit", ""), ("HyperSCSI", ""), ("iSCSI", ""), ("NFS", "")];
     let text = |text: &str| Cell::Text(text.to_owned());
     let mut rows: Vec<Vec<Cell>> = PUBLISHED
         .iter()
-        .map(|(what, ours, theirs, unit)| {
-            let theirs = theirs.map_or_else(|| Cell::Absent("not published".to_owned()), Cell::Number);
-            vec![text(what), text("Khoo, Wang, Yeo"), text(unit), Cell::Number(*ours), theirs]
+        .map(|(what, unit, figures)| {
+            let cell = |figure: Option<f64>| {
+                figure.map_or_else(|| Cell::Absent("not published".to_owned()), Cell::Number)
+            };
+            let row = [text(what), text("Khoo, Wang, Yeo"), text(unit)];
+            row.into_iter().chain(figures.map(cell)).collect()
         })
         .collect();
     let nearest = |bits: u64, mtu: u32, striped: bool| {
@@ -246,12 +252,18 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
             throughput_of as fn(&Sample) -> Option<f64>,
         ),
         (nearest(gigabit, 9000, true).next(), "throughput", "MB/s", throughput_of),
-        (nearest(gigabit, 9000, false).next_back(), "packets for each GB", "", |sample| Some(sample.packets)),
+        (nearest(gigabit, 9000, false).next_back(), "packets for each GB", "1", |sample| {
+            Some(sample.packets)
+        }),
     ] {
         let Some(samples) = samples else { continue };
         let what = format!("{quantity}: {}, {}", samples.cell.path(), samples.cell.workload);
         let both = [Protocol::HyperScsi, Protocol::Iscsi].map(|protocol| values(samples, protocol, of));
-        rows.push([Cell::Text(what), text("this run"), text(unit)].into_iter().chain(both).collect());
+        let row = [Cell::Text(what), text("this run"), text(unit)].into_iter().chain(both);
+        rows.push(row.chain([no_value()]).collect());
+    }
+    for (what, shares) in copies::published_rows(&measured.copies) {
+        rows.push([Cell::Text(what), text("this run"), text("%")].into_iter().chain(shares).collect());
     }
     let caption = "Published figures, and the nearest of this run".to_owned();
     vec![Table { caption, columns: columns(&titles), rows }]
@@ -259,30 +271,19 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
 
 /// Returns what was not measured, and why.
 pub(super) fn absent(measured: &Measured) -> Vec<Table> {
-    let installed = |names: &[&str]| {
-        let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
-        names.iter().any(|name| folders.iter().any(|folder| std::path::Path::new(folder).join(name).exists()))
-    };
-    let nfs = if installed(&["ganesha.nfsd", "unfsd"]) {
-        "a server in user space is installed, but this experiment has no client for it"
-    } else {
-        "no server in user space (nfs-ganesha, unfs3) is installed"
-    };
-    let copies = "this experiment loads LUNs and attaches none as a block device; targe attach can";
-    let aoe = measured.aoe_absent.as_deref().map(|why| ("ATA over Ethernet", why));
+    let copies = measured.copies.absent.iter();
+    let copies = copies.map(|(carrier, why)| (format!("copies of files, {}", carrier.name()), why.as_str()));
+    let aoe = measured.aoe_absent.as_deref().map(|why| ("ATA over Ethernet".to_owned(), why));
     let encrypted = measured.cells.iter().any(|samples| samples.has(Protocol::Encrypted));
-    let encrypted = (!encrypted).then_some(("encryption", "the plan does not ask for it (encrypt = true)"));
-    let rows = [
-        ("NFS", nfs),
-        ("copies of files through a file system", copies),
-        ("interrupts", "virtual Ethernet interfaces raise none"),
-    ];
-    let row = |(what, why): (&str, &str)| vec![Cell::Text(what.to_owned()), Cell::Absent(why.to_owned())];
+    let encrypted =
+        (!encrypted).then(|| ("encryption".to_owned(), "the plan does not ask for it (encrypt = true)"));
+    let interrupts = ("interrupts".to_owned(), "virtual Ethernet interfaces raise none");
+    let row = |(what, why): (String, &str)| vec![Cell::Text(what), Cell::Absent(why.to_owned())];
     let columns = columns(&[("what", ""), ("why not", "")]);
     vec![Table {
         caption: "Not measured".to_owned(),
         columns,
-        rows: rows.into_iter().chain(aoe).chain(encrypted).map(row).collect(),
+        rows: copies.chain([interrupts]).chain(aoe).chain(encrypted).map(row).collect(),
     }]
 }
 
@@ -309,34 +310,6 @@ fn by_path(
     tables.into_iter().map(|(_, table)| table).collect()
 }
 
-fn columns(titles: &[(&str, &str)]) -> Vec<Column> {
-    let column =
-        |(title, unit): &(&str, &str)| Column { title: (*title).to_owned(), unit: (*unit).to_owned() };
-    titles.iter().map(column).collect()
-}
-
 fn values(samples: &CellSamples, protocol: Protocol, of: impl Fn(&Sample) -> Option<f64>) -> Cell {
-    let values = samples.values(protocol, of);
-    if values.is_empty() { Cell::Absent(NOT_MEASURED.to_owned()) } else { Cell::Estimate(estimate(&values)) }
-}
-
-fn change_cell(change: Option<&Change>) -> Cell {
-    let Some(change) = change.filter(|change| change.percent.is_finite()) else {
-        return Cell::Absent(NOT_MEASURED.to_owned());
-    };
-    if change.low.is_finite() && change.high.is_finite() {
-        Cell::Estimate(Estimate { value: change.percent, low: change.low, high: change.high })
-    } else {
-        Cell::Number(change.percent)
-    }
-}
-
-fn finite(value: f64) -> Cell {
-    if value.is_finite() { Cell::Number(value) } else { Cell::Absent(NOT_MEASURED.to_owned()) }
-}
-
-pub(super) fn link_text(link: LinkPlan) -> String {
-    let name =
-        link.rate_bits.map_or_else(|| "unshaped".to_owned(), |bits| format!("{} Mbit/s", to_f64(bits) / 1e6));
-    format!("{name}, MTU {}", link.mtu)
+    estimated(&samples.values(protocol, of))
 }

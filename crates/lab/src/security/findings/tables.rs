@@ -1,14 +1,12 @@
 //! The tables of the report.
 
 use super::{BASES, Comparison, change_of, throughput as throughput_of};
-use crate::bed::{Calibration, LinkPlan, to_f64};
-use crate::report::{Cell, Column, Estimate, Table};
+use crate::bed::{Calibration, LinkPlan};
+use crate::report::cells::{change_cell, columns, estimated, finite};
+use crate::report::{Cell, Table};
 use crate::security::plan::Access;
 use crate::security::protection::Protection;
 use crate::security::samples::{AbsentRow, CellSamples, Measured, Sample};
-use crate::statistics::{Change, estimate};
-
-const NOT_MEASURED: &str = "not measured";
 
 /// The value of a quantity in a sample.
 type Quantity = fn(&Sample) -> Option<f64>;
@@ -142,30 +140,8 @@ fn by_path(
     tables.into_iter().map(|(_, table)| table).collect()
 }
 
-fn columns<T: AsRef<str>>(titles: &[(T, &str)]) -> Vec<Column> {
-    let column =
-        |(title, unit): &(T, &str)| Column { title: title.as_ref().to_owned(), unit: (*unit).to_owned() };
-    titles.iter().map(column).collect()
-}
-
 fn values(samples: &CellSamples, protection: Protection, of: impl Fn(&Sample) -> Option<f64>) -> Cell {
-    let values = samples.values(protection, of);
-    if values.is_empty() { Cell::Absent(NOT_MEASURED.to_owned()) } else { Cell::Estimate(estimate(&values)) }
-}
-
-fn change_cell(change: Option<&Change>) -> Cell {
-    let Some(change) = change.filter(|change| change.percent.is_finite()) else {
-        return Cell::Absent(NOT_MEASURED.to_owned());
-    };
-    if change.low.is_finite() && change.high.is_finite() {
-        Cell::Estimate(Estimate { value: change.percent, low: change.low, high: change.high })
-    } else {
-        Cell::Number(change.percent)
-    }
-}
-
-fn finite(value: f64) -> Cell {
-    if value.is_finite() { Cell::Number(value) } else { Cell::Absent(NOT_MEASURED.to_owned()) }
+    estimated(&samples.values(protection, of))
 }
 
 /// A published figure: what, the throughput of the higher layer in MB/s, and the changes of throughput and of
@@ -240,7 +216,7 @@ pub(super) fn links(measured: &Measured) -> Vec<Table> {
     let row = |(link, found): &(LinkPlan, Calibration)| {
         let no_limit = |value: Option<f64>| value.map_or_else(|| Cell::Absent("no limit".to_owned()), finite);
         vec![
-            Cell::Text(link_text(*link)),
+            Cell::Text(link.name()),
             no_limit(found.expected.map(|rate| rate / 1e6)),
             finite(found.to_target / 1e6),
             finite(found.to_initiator / 1e6),
@@ -249,12 +225,6 @@ pub(super) fn links(measured: &Measured) -> Vec<Table> {
     };
     let caption = "Bare TCP streams through each link".to_owned();
     vec![Table { caption, columns: columns(&titles), rows: measured.calibrations.iter().map(row).collect() }]
-}
-
-pub(super) fn link_text(link: LinkPlan) -> String {
-    let name =
-        link.rate_bits.map_or_else(|| "unshaped".to_owned(), |bits| format!("{} Mbit/s", to_f64(bits) / 1e6));
-    format!("{name}, MTU {}", link.mtu)
 }
 
 /// Returns what was not measured, and why.

@@ -1,7 +1,7 @@
 //! What digests cost each target.
 
-use super::tables::{NOT_MEASURED, change_cell};
 use crate::plan::Digests;
+use crate::report::cells::{NOT_MEASURED, change_cell};
 use crate::report::{Cell, Column, Table};
 use crate::targets::comparison::{DigestCost, digest_pairs};
 use crate::targets::samples::{Measured, TargetSamples};

@@ -1,6 +1,7 @@
 //! What idle sessions cost each target.
 
-use super::tables::{NOT_MEASURED, columns, number};
+use super::tables::number;
+use crate::report::cells::{NOT_MEASURED, columns_without_units};
 use crate::report::number::Short;
 use crate::report::{Cell, Table};
 use crate::targets::samples::{Fate, IdleSessions, Measured, TargetSamples};
@@ -14,12 +15,16 @@ pub(super) fn tables(measured: &Measured) -> Vec<Table> {
         return Vec::new();
     }
     let mut sessions =
-        columns(&["target", "sessions", "all logged in after", "resident", "for each session"]);
+        columns_without_units(&["target", "sessions", "all logged in after", "resident", "for each session"]);
     for (column, unit) in sessions.iter_mut().zip(["", "", "ms", "KiB", "KiB"]) {
         column.unit = unit.to_owned();
     }
-    let mut ends =
-        columns(&["target", "listens after", "resident without sessions", "after all have logged out"]);
+    let mut ends = columns_without_units(&[
+        "target",
+        "listens after",
+        "resident without sessions",
+        "after all have logged out",
+    ]);
     for (column, unit) in ends.iter_mut().zip(["", "ms", "KiB", "KiB"]) {
         column.unit = unit.to_owned();
     }

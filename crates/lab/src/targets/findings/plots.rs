@@ -1,7 +1,7 @@
 //! The plots of the report.
 
-use crate::report::{Axis, Plot, PlotKind, Point, Series};
-use crate::statistics::estimate;
+use crate::report::cells::bars as report_bars;
+use crate::report::{Axis, Plot};
 use crate::targets::plan::Workload;
 use crate::targets::samples::Measured;
 
@@ -46,24 +46,11 @@ fn bars(
         .map(|(at, _)| at)
         .collect();
     let names = shown.iter().filter_map(|at| measured.workloads.get(*at)).map(short_name).collect();
-    let point = |target: &crate::targets::samples::TargetSamples, place: usize, at: usize| {
-        let values = target.values(at, |sample| Some(of(sample)));
-        let x = f64::from(u32::try_from(place).unwrap_or(u32::MAX));
-        (!values.is_empty()).then(|| Point { x, y: estimate(&values) })
-    };
-    let series: Vec<Series> = measured
-        .measured()
-        .map(|target| Series {
-            name: target.title().to_owned(),
-            points: shown.iter().enumerate().filter_map(|(place, at)| point(target, place, *at)).collect(),
-        })
-        .filter(|series| !series.points.is_empty())
-        .collect();
-    (!series.is_empty()).then(|| Plot {
-        caption: caption.to_owned(),
-        kind: PlotKind::Bars,
-        x: Axis { label: "workload".to_owned(), names, ..Axis::default() },
-        y: Axis { label: label.to_owned(), unit: unit.to_owned(), ..Axis::default() },
-        series,
-    })
+    let series = measured.measured().map(|target| {
+        let samples_of = |at: &usize| target.values(*at, |sample| Some(of(sample)));
+        (target.title().to_owned(), shown.iter().map(samples_of).collect())
+    });
+    let x = Axis { label: "workload".to_owned(), names, ..Axis::default() };
+    let y = Axis { label: label.to_owned(), unit: unit.to_owned(), ..Axis::default() };
+    report_bars(caption.to_owned(), (x, y), series)
 }

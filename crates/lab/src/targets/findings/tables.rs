@@ -1,18 +1,18 @@
 //! The tables of the report.
 
 use crate::plan::Mix;
-use crate::report::{Cell, Column, Estimate, Table};
-use crate::statistics::{Change, estimate};
+use crate::report::cells::{NOT_MEASURED, absent, change_cell, columns_without_units, estimated, finite};
+use crate::report::{Cell, Column, Table};
+use crate::statistics::estimate;
 use crate::targets::comparison::{Comparison, processor_ratios};
 use crate::targets::plan::{TargetsPlan, Workload};
 use crate::targets::samples::{Fate, Measured, Sample, TargetSamples, mebibytes};
 
-pub(super) const NOT_MEASURED: &str = "not measured";
 const NOT_ATTRIBUTABLE: &str = "in the kernel, not attributable";
 
 /// Returns who was there.
 pub(super) fn targets(measured: &Measured) -> Vec<Table> {
-    let columns = columns(&["target", "what it is", "version", "what holds the data", "state"]);
+    let columns = columns_without_units(&["target", "what it is", "version", "what holds the data", "state"]);
     let row = |target: &TargetSamples| {
         let version = target.version.clone().map_or_else(|| Cell::Absent("unknown".to_owned()), Cell::Text);
         let state = match &target.fate {
@@ -138,7 +138,7 @@ pub(super) fn memory(measured: &Measured) -> Vec<Table> {
             .map(|bytes| attributed(target, number(bytes.map(mebibytes))));
         vec![Cell::Text(target.title().to_owned()), idle, loaded]
     };
-    let mut columns = columns(&["target", "without load", "under load, largest"]);
+    let mut columns = columns_without_units(&["target", "without load", "under load, largest"]);
     columns.iter_mut().skip(1).for_each(|column| column.unit = "MiB".to_owned());
     let rows = measured.measured().map(row).collect();
     vec![Table { caption: "Resident memory".to_owned(), columns, rows }]
@@ -162,7 +162,7 @@ pub(super) fn conformance(plan: &TargetsPlan, measured: &Measured) -> Vec<Table>
         some => some.join(", "),
     };
     let rows = measured.measured().map(row).collect();
-    let columns = columns(&["target", "passed", "failed", "skipped"]);
+    let columns = columns_without_units(&["target", "passed", "failed", "skipped"]);
     vec![Table { caption: format!("Verdicts of conformance cases ({cases})"), columns, rows }]
 }
 
@@ -211,7 +211,7 @@ const PUBLISHED: [PublishedRow; 6] = [
 
 /// Returns the published figures with ours of the nearest workloads.
 pub(super) fn published(measured: &Measured) -> Vec<Table> {
-    let mut columns = columns(&["network", "target", "0.5 KiB", "1 MiB"]);
+    let mut columns = columns_without_units(&["network", "target", "0.5 KiB", "1 MiB"]);
     columns.iter_mut().skip(2).for_each(|column| column.unit = "MB/s".to_owned());
     let row = |network: &str, target: &str, cells: [Cell; 2]| {
         let names = [network, target].map(|name| Cell::Text(name.to_owned()));
@@ -227,7 +227,6 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
                 .workloads
                 .iter()
                 .position(|workload| !workload.random && workload.mix == Mix(100) && workload.block == block);
-            let absent = || Cell::Absent(NOT_MEASURED.to_owned());
             nearest.map_or_else(absent, |at| values(target, at, |sample| Some(sample.throughput)))
         });
         rows.push(row("this run: veth", target.title(), cells));
@@ -257,18 +256,12 @@ fn by_target(
     Table { caption: caption.to_owned(), columns, rows }
 }
 
-pub(super) fn columns(titles: &[&str]) -> Vec<Column> {
-    titles.iter().map(|title| Column { title: (*title).to_owned(), unit: String::new() }).collect()
-}
-
 fn values(target: &TargetSamples, workload: usize, of: impl Fn(&Sample) -> Option<f64>) -> Cell {
-    let values = target.values(workload, of);
-    if values.is_empty() { Cell::Absent(NOT_MEASURED.to_owned()) } else { Cell::Estimate(estimate(&values)) }
+    estimated(&target.values(workload, of))
 }
 
 pub(super) fn number(value: Option<f64>) -> Cell {
-    let finite = value.filter(|value| value.is_finite());
-    finite.map_or_else(|| Cell::Absent(NOT_MEASURED.to_owned()), Cell::Number)
+    value.map_or_else(absent, finite)
 }
 
 /// Replaces a missing number of a kernel target by the reason.
@@ -276,16 +269,5 @@ fn attributed(target: &TargetSamples, cell: Cell) -> Cell {
     match cell {
         Cell::Absent(_) if target.rival.is_in_kernel() => Cell::Absent(NOT_ATTRIBUTABLE.to_owned()),
         cell => cell,
-    }
-}
-
-pub(super) fn change_cell(change: Option<&Change>) -> Cell {
-    let Some(change) = change.filter(|change| change.percent.is_finite()) else {
-        return Cell::Absent(NOT_MEASURED.to_owned());
-    };
-    if change.low.is_finite() && change.high.is_finite() {
-        Cell::Estimate(Estimate { value: change.percent, low: change.low, high: change.high })
-    } else {
-        Cell::Number(change.percent)
     }
 }

@@ -11,7 +11,7 @@ const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct
 
 /// Serve disks over the network.
 #[derive(Debug, Parser)]
-#[command(name = "targe", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "targe", version, long_version = crate::version::BUILD, max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -17,6 +17,7 @@ mod discover;
 mod info;
 mod lab;
 mod luks;
+mod manual;
 mod passwd;
 #[cfg(feature = "planted")]
 mod planted;
@@ -82,6 +83,8 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     };
     signals::wait_for_signal_exit();
     report(done.and_then(|()| printed()))

@@ -16,6 +16,7 @@ pub mod config;
 pub mod ether;
 pub mod fault_injection;
 pub mod files;
+pub mod inherited;
 pub mod listener;
 pub mod message_queue;
 pub mod perf_counter;

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use target::units::UnitId;
 
-use super::{Daemon, all_reactors};
+use super::Daemon;
 use crate::config::{Config, Medium, Unit, UnitIndex};
 use crate::serve::media;
+use crate::serve::reactors::all_reactors;
 use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {

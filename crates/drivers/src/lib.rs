@@ -24,6 +24,7 @@ pub mod reactor;
 pub mod stats;
 pub mod waker;
 
+mod c_types;
 mod candidate;
 mod clock;
 mod connecting;

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -20,6 +21,7 @@ def run(*command, **environment):
 
 @pytest.fixture(scope="module")
 def pages():
+    shutil.rmtree(FOLDER, ignore_errors=True)
     done = run(servers.Targe.binary, "man", FOLDER)
     same("targe man ends with", (done.returncode, done.stderr), (0, ""))
     return sorted(os.path.join(FOLDER, name) for name in os.listdir(FOLDER))
@@ -28,7 +30,6 @@ def pages():
 @pytest.fixture(scope="module")
 def script():
     def make(shell, name):
-        os.makedirs(FOLDER, exist_ok=True)
         done = run(servers.Targe.binary, "completions", shell)
         same("targe completions ends with", (done.returncode, done.stderr), (0, ""))
         folder = os.path.join(servers.OUT, "completions", shell)
@@ -75,5 +76,5 @@ def test_zsh_loads_the_completion_from_its_path(script):
 
 def test_fish_completes_a_flag_of_a_subcommand(script):
     line = "source $argv[1]; complete --do-complete 'targe serve --gro'"
-    done = run("fish", "--no-config", "-c", line, script("fish", "targe.fish"), HOME=FOLDER)
+    done = run("fish", "--no-config", "-c", line, script("fish", "targe.fish"), HOME=os.path.join(servers.OUT, "completions"))
     same("completions", [line.split("\t")[0] for line in done.stdout.splitlines()], ["--group", "--group-password-file"])

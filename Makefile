@@ -19,7 +19,7 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build tidy packages
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build deb tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ test-hostile: build packages  ## peers that mean harm, with the target's memory 
 test-reload: build packages  ## LUNs added, removed and remapped by 1000 random reloads while three hosts write
 	$(PYTEST) tests/foreign/reload --rounds 1000 $(ARGS)
 
+test-debian: build packages  ## manual pages, completions and the Debian package: built, installed in a clean root, used, purged
+	$(PYTEST) tests/foreign/debian $(ARGS)
+
 sanitize:  ## the crates with unsafe code under AddressSanitizer, by hand; needs a nightly toolchain
 	tests/sanitize $(ARGS)
 
@@ -128,6 +131,9 @@ tidy:  ## the project's rules that the compiler cannot see
 
 build:  ## the release binary
 	$(CARGO) build --release --locked --package targe
+
+deb: build packages  ## the Debian package of the release binary, in out/deb
+	packaging/make-deb $(ARGS)
 
 packages:  ## install, or name, the foreign programs the tests need
 	@tests/foreign/packages

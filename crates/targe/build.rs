@@ -1,7 +1,13 @@
-//! Records the commit that is built, for the reports of the laboratory.
+//! Records the commit that is built, for `targe --version` and the reports of the laboratory.
+//!
+//! The first that is known counts: `TARGE_COMMIT` in the environment, a hash with or without the date of the
+//! commit behind it; what `git archive` wrote to `commit.txt`; the commit that is checked out.
 
 use std::path::Path;
 use std::process::Command;
+
+/// How many digits of the hash are told.
+const DIGITS: usize = 12;
 
 fn main() {
     println!("cargo::rerun-if-env-changed=TARGE_COMMIT");
@@ -12,18 +18,33 @@ fn main() {
         }
     }
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rustc-env=TARGE_COMMIT={}", commit());
+    println!("cargo::rerun-if-changed=commit.txt");
+    let commit = from_environment().or_else(from_archive).or_else(from_git).unwrap_or_default();
+    let mut words = commit.split_whitespace();
+    let told = words.next().map_or_else(
+        || "built without git".to_owned(),
+        |hash| format!("commit {}", hash.get(..DIGITS).unwrap_or(hash)),
+    );
+    println!("cargo::rustc-env=TARGE_COMMIT={told}");
+    println!("cargo::rustc-env=TARGE_COMMIT_DATE={}", words.next().unwrap_or_default());
+    for (name, variable) in [("TARGE_BUILT_FOR", "TARGET"), ("TARGE_PROFILE", "PROFILE")] {
+        println!("cargo::rustc-env={name}={}", std::env::var(variable).unwrap_or_default());
+    }
 }
 
-/// Returns the commit: the environment's, or else that of the repository of this workspace.
-fn commit() -> String {
-    if let Ok(commit) = std::env::var("TARGE_COMMIT") {
-        return format!("commit {commit}");
-    }
+fn from_environment() -> Option<String> {
+    std::env::var("TARGE_COMMIT").ok().filter(|commit| !commit.trim().is_empty())
+}
+
+/// Returns what `git archive` put in the place of the format in `commit.txt`.
+fn from_archive() -> Option<String> {
+    std::fs::read_to_string("commit.txt").ok().filter(|text| !text.starts_with('$'))
+}
+
+fn from_git() -> Option<String> {
     // The sources may lie unpacked in a repository of something else.
     let is_ours = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix == "crates/targe/");
-    let commit = is_ours.then(|| git(&["rev-parse", "--short=12", "HEAD"])).flatten();
-    commit.map_or_else(|| "built without git".to_owned(), |commit| format!("commit {commit}"))
+    is_ours.then(|| git(&["log", "-1", "--format=%H %cs"])).flatten()
 }
 
 fn git(arguments: &[&str]) -> Option<String> {

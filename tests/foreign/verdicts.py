@@ -6,3 +6,9 @@ def expect(holds, what):
     __tracebackhide__ = True
     if not holds:
         raise AssertionError(what)
+
+
+def same(what, found, wanted):
+    """What was found has to be what was wanted."""
+    __tracebackhide__ = True
+    expect(found == wanted, f"{what}: {found!r}, and not {wanted!r}")

@@ -211,6 +211,20 @@ impl PortSocket {
     }
 }
 
+/// Checks whether this process can open Ethernet ports, and receive frames through a ring.
+///
+/// # Errors
+/// The error of the system; without CAP_NET_RAW, that it is not permitted.
+pub fn probe_ring() -> io::Result<()> {
+    let socket = socket::open(SocketType::DGRAM)?;
+    Ring::set_up(&socket, PROBED_MTU, PROBED_BYTES)?;
+    Ok(())
+}
+
+/// The MTU and the length in bytes of the ring that [`probe_ring`] makes.
+const PROBED_MTU: usize = 1500;
+const PROBED_BYTES: usize = 1 << 16;
+
 /// The memory that the kernel keeps about a waiting frame, in bytes, at most.
 const FRAME_OVERHEAD: usize = 1024;
 

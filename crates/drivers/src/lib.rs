@@ -16,6 +16,7 @@ pub mod config;
 pub mod ether;
 pub mod fault_injection;
 pub mod files;
+pub mod inherited;
 pub mod listener;
 pub mod message_queue;
 pub mod perf_counter;
@@ -23,6 +24,7 @@ pub mod reactor;
 pub mod stats;
 pub mod waker;
 
+mod c_types;
 mod candidate;
 mod clock;
 mod connecting;

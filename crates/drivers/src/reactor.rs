@@ -501,6 +501,17 @@ impl<M> Drop for Reactor<M> {
     }
 }
 
+/// Checks whether this process can use io_uring.
+///
+/// # Errors
+/// [`ReactorError::NoUring`] with the reason, or what else prevents a reactor.
+pub fn probe_uring() -> Result<(), ReactorError> {
+    let waker = Arc::new(Waker::new()?);
+    let pool = Pool::new(0);
+    let files = Files::new(Arc::clone(&waker), Clock::start(), pool.clone(), 1);
+    start_engine(EngineChoice::Uring, &waker, &pool, &files).map(drop)
+}
+
 /// Starts the engine of the configuration. Also returns why it is not io_uring, if that was tried.
 fn start_engine(
     choice: EngineChoice,

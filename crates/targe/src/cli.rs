@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// The help text of `--lun`; its brackets are no links.
 const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T, disc:FILE.iso; \
@@ -11,7 +11,7 @@ const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct
 
 /// Serve disks over the network.
 #[derive(Debug, Parser)]
-#[command(name = "targe", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "targe", version, long_version = crate::version::BUILD, max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -55,6 +55,10 @@ pub(crate) enum Command {
     Lab(crate::lab::LabArgs),
     /// Test the conformance of any target or initiator to RFC 7143
     Conform(crate::conform::ConformArgs),
+    /// Print the completion script of a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages of targe and of each subcommand to a directory
+    Man(ManArgs),
 }
 
 #[derive(Debug, Args)]
@@ -331,6 +335,26 @@ pub(crate) struct VerifyArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: CompletionShell,
+}
+
+/// A shell that targe has completions for.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum CompletionShell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// The directory, which is created if it is missing
+    pub(crate) dir: PathBuf,
 }
 
 pub(crate) fn size(text: &str) -> Result<u64, String> {

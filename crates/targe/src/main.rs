@@ -17,6 +17,7 @@ mod discover;
 mod info;
 mod lab;
 mod luks;
+mod manual;
 mod passwd;
 #[cfg(feature = "planted")]
 mod planted;
@@ -30,12 +31,14 @@ mod tables;
 mod tape;
 mod terminal;
 mod verify;
+mod version;
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use cli::{Cli, Command};
 
@@ -56,7 +59,14 @@ fn main() -> ExitCode {
         eprintln!("targe: {why}");
         return ExitCode::from(2);
     }
-    let done = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+            version::print(&error.to_string());
+            return report(printed());
+        }
+        parsed => parsed.unwrap_or_else(|error| error.exit()),
+    };
+    let done = match cli.command {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => admin::status(&args),
@@ -75,9 +85,15 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     };
     signals::wait_for_signal_exit();
-    let done = done.and_then(|()| printed());
+    report(done.and_then(|()| printed()))
+}
+
+/// Prints why a command failed, if it did. Returns the exit code.
+fn report(done: Result<(), Failure>) -> ExitCode {
     let (code, message) = match done {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Failed(message)) => (1, message),
@@ -97,11 +113,11 @@ fn main() -> ExitCode {
 }
 
 /// The first error of a write to stdout.
-static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
+static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints data. [`printed`] reports an error at the end.
 fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
+    let mut out = io::stdout().lock();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         let _ = UNPRINTED.set(error);
     }
@@ -111,7 +127,7 @@ fn print(text: &str) {
 /// -1`) is no error.
 fn printed() -> Result<(), Failure> {
     match UNPRINTED.get() {
-        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+        Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::Failed(format!("cannot write to stdout: {error}")))
         }
         _ => Ok(()),

@@ -12,3 +12,11 @@ mod mountpoint;
 mod wire;
 
 pub use mount::{Detached, FuseStartError, Mount};
+
+/// Checks whether the kernel has FUSE and this process may open it. Mounting takes CAP_SYS_ADMIN besides.
+///
+/// # Errors
+/// [`FuseStartError::NoFuse`]
+pub fn probe() -> Result<(), FuseStartError> {
+    mountpoint::open_device().map(drop)
+}

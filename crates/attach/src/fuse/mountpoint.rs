@@ -24,6 +24,12 @@ pub(super) struct Mountpoint {
     pub(super) dir: PathBuf,
 }
 
+/// Opens the kernel's FUSE device.
+pub(super) fn open_device() -> Result<OwnedFd, FuseStartError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    rustix::fs::open("/dev/fuse", flags, Mode::empty()).map_err(|errno| FuseStartError::NoFuse(errno.into()))
+}
+
 /// Mounts on `dir`. The kernel's requests are read from the returned descriptor.
 pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Mountpoint), FuseStartError> {
     let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
@@ -32,9 +38,7 @@ pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Mountpoint), Fu
     if !fs::metadata(dir).map_err(failed)?.is_dir() {
         return Err(FuseStartError::NotADirectory(dir.to_owned()));
     }
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
-        .map_err(|errno| FuseStartError::NoFuse(errno.into()))?;
+    let device = open_device()?;
     let options = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={TRANSFER_LEN_MAX}",
         device.as_fd().as_raw_fd(),

@@ -28,5 +28,14 @@ mod request;
 mod ring;
 mod wire;
 
+use control::Control;
 pub use device::{Device, DeviceUse, EndError, Started, UblkStartError};
 pub use device_lookup::{DeviceKey, WaitingDevice, find, initiator_id};
+
+/// Checks whether this process can make block devices.
+///
+/// # Errors
+/// [`UblkStartError`]
+pub fn probe() -> Result<(), UblkStartError> {
+    Control::open().map(drop)
+}

@@ -5,8 +5,7 @@ mod reload;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use target::units::UnitId;
@@ -17,6 +16,7 @@ use drivers::ether::{PortConfig, PortSocket, Steering};
 use hyperscsi::frame::SID_AT;
 
 use self::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, without_restart_changes};
+use super::activation::InheritedSockets;
 use super::admin_api::{Current, ReloadResult, Shared};
 use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
@@ -25,13 +25,14 @@ use super::media::FileRollback;
 use super::media_watch::MediaWatch;
 use super::placement::{self, Owners, Placement};
 use super::reactor_shard::{NewUnit, ReactorShard};
-use super::reactors::{self, REACTOR_REPLY_TIMEOUT, ReactorSetup, ReactorThread};
+use super::reactors::{self, ReactorSetup, ReactorThread, all_idle, closing_media};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
+use super::service_manager::{self, Watchdog};
 use super::state::StateDir;
 use super::state_writer::{self, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
-use super::{ServeError, Started, core_dumps, media, panics, portals, served_size};
+use super::{ServeError, Started, core_dumps, media, panics, served_size};
 use crate::admin::server::{BoundSocket, Server};
 use crate::config::{Config, Environment, Flags, Loaded, Portal, Unit, UnitIndex};
 
@@ -72,6 +73,7 @@ pub(super) struct Daemon {
     events: Receiver<DaemonEvent>,
     admin: Server,
     media_watch: MediaWatch,
+    inherited: InheritedSockets,
     /// Dropping this ends the thread of the media watch.
     _watch: Sender<()>,
 }
@@ -93,13 +95,15 @@ impl Daemon {
         let config = Arc::new(loaded.config);
         core_dumps::prevent(&config);
         let state = StateDir::open(&config.state_dir)?;
+        let inherited = InheritedSockets::from_process()?;
+        inherited.check(&config.portals)?;
         let reserved = BoundSocket::bind(&config.admin_socket)?;
         let mut numbers = IdAllocator::default();
         let ids = numbers.portals(&config);
         let (mut listeners, mut tls_listeners) = (Vec::new(), Vec::new());
         let mut listening = Vec::new();
         for (portal, id) in config.portals.iter().zip(ids) {
-            let (listener, address) = portals::open(portal.listen)?;
+            let (listener, address) = inherited.open(portal.listen)?;
             log_listening(address, portal);
             let list = if portal.tls.is_some() { &mut tls_listeners } else { &mut listeners };
             list.push((listener, id));
@@ -159,6 +163,7 @@ impl Daemon {
             events: occasions,
             admin,
             media_watch,
+            inherited,
             _watch: watch,
         })
     }
@@ -177,6 +182,8 @@ impl Daemon {
 
     /// Serves until an event stops the daemon, or the daemon cannot continue.
     pub(super) fn run(mut self) -> Result<(), ServeError> {
+        let _watchdog = Watchdog::start(&self.reactors).map_err(ServeError::Thread)?;
+        service_manager::ready(&self.status());
         loop {
             let due = self.store_bindings_at.map(|at| at.saturating_duration_since(Instant::now()));
             if due == Some(Duration::ZERO) {
@@ -207,6 +214,16 @@ impl Daemon {
         }
     }
 
+    /// Returns what the service manager shows of a daemon that serves.
+    fn status(&self) -> String {
+        let Config { targets, units, portals, hyperscsi, .. } = &*self.runtime.config;
+        let interfaces = hyperscsi.as_ref().map_or(0, |frames| frames.interfaces.len());
+        let [targets, units, portals] = [targets.len(), units.len(), portals.len()];
+        format!(
+            "Serving: targets {targets}, disks {units}, portals {portals}, Ethernet interfaces {interfaces}"
+        )
+    }
+
     /// Stores the nexus bindings of all reactors.
     fn store_bindings(&mut self) {
         let stored = self.bindings.store(&self.reactors, &self.ids, &self.disks, &self.state);
@@ -216,6 +233,7 @@ impl Daemon {
     /// Reads the configuration again, and applies it. A configuration that cannot be applied still withdraws
     /// access.
     fn reload(&mut self) {
+        service_manager::reloading();
         let result = match Config::read(&self.flags, &self.environment) {
             Err(unusable) => {
                 let taken = unusable.config.and_then(|config| self.tighten(&config));
@@ -256,7 +274,11 @@ impl Daemon {
         let reload = Some(ReloadResult { at: Instant::now(), applied, message });
         let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         let reloads = current.reloads + 1;
+        let refused =
+            if reload.as_ref().is_some_and(|reload| reload.applied) { "" } else { "; reload refused" };
         *current = Current { runtime: self.runtime.clone(), reloads, reload };
+        drop(current);
+        service_manager::ready(&format!("{}{refused}", self.status()));
     }
 
     fn try_reload(&mut self, config: Config) -> Result<String, String> {
@@ -359,7 +381,7 @@ impl Daemon {
             match known.get(&id) {
                 Some(address) => listening.push(*address),
                 None => {
-                    let (listener, address) = portals::open(portal.listen)?;
+                    let (listener, address) = self.inherited.open(portal.listen)?;
                     opened.push((listener, id));
                     listening.push(address);
                 }
@@ -441,6 +463,7 @@ impl Daemon {
     /// Ends every session in order, makes everything durable, and returns when all reactors have ended.
     fn stop(mut self) -> Result<(), ServeError> {
         crate::info!("stopping");
+        service_manager::stopping();
         drop(self.router.take());
         for running in &self.reactors {
             let _ = running.handle.post(|member: &mut ReactorShard, now| member.drain(now, LOGOUT_WITHIN));
@@ -473,36 +496,6 @@ impl Daemon {
         crate::info!("stopped");
         if failed.is_empty() { Ok(()) } else { Err(ServeError::Failed(failed.join("; "))) }
     }
-}
-
-/// Returns whether no reactor has a session. A reactor that does not answer counts as idle, since waiting for
-/// it is of no use.
-fn all_idle(reactors: &[ReactorThread]) -> bool {
-    all_reactors(reactors, ReactorShard::is_idle)
-}
-
-/// Returns whether `holds` is true for every reactor that answers.
-fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) -> bool) -> bool {
-    reactors.iter().all(|running| {
-        let (sender, receiver) = channel();
-        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
-            let _ = sender.send(holds(member));
-        });
-        posted.is_err() || receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).unwrap_or(true)
-    })
-}
-
-/// Returns the files and devices of removed units that are not closed yet. Those of a reactor that does not
-/// answer are left out: they are still locked, so opening them fails.
-fn closing_media(reactors: &[ReactorThread]) -> Vec<PathBuf> {
-    let ask = |running: &ReactorThread| {
-        let (sender, receiver) = channel();
-        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
-            let _ = sender.send(member.closing_media());
-        });
-        posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).unwrap_or_default()
-    };
-    reactors.iter().flat_map(ask).collect()
 }
 
 /// Opens, for one reactor, the interfaces of a runtime configuration that are not in use yet.

@@ -1,5 +1,6 @@
 //! Runs the daemon: opens what a configuration describes, starts the reactors, reloads, and stops in order.
 
+mod activation;
 mod admin_api;
 mod bindings;
 mod core_dumps;
@@ -20,6 +21,7 @@ mod reactors;
 mod router;
 mod runtime_config;
 mod served_size;
+mod service_manager;
 mod shard_log;
 mod signals;
 pub mod state;
@@ -50,6 +52,9 @@ pub enum ServeError {
     /// The admin socket cannot be opened.
     #[error(transparent)]
     Admin(#[from] AdminSocketError),
+    /// The sockets that the service manager passed cannot be used.
+    #[error(transparent)]
+    Activation(#[from] activation::ActivationError),
     /// A portal cannot be opened.
     #[error(transparent)]
     Portal(#[from] portals::PortalError),

@@ -19,6 +19,12 @@ pub struct PortalError {
     source: io::Error,
 }
 
+impl PortalError {
+    pub(super) const fn new(address: SocketAddr, source: io::Error) -> Self {
+        Self { address, source }
+    }
+}
+
 fn told(address: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::AddrInUse => "another program listens there".to_owned(),

@@ -1,6 +1,7 @@
 //! The reactor threads.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -95,6 +96,36 @@ pub(super) fn start(start: ReactorSetup) -> Result<ReactorThread, ServeError> {
         Ok(Err(error)) => Err(error),
         Err(_) => Err(ServeError::Failed(format!("reactor {index} did not start"))),
     }
+}
+
+/// Returns whether no reactor has a session. A reactor that does not answer counts as idle, since waiting for
+/// it is of no use.
+pub(super) fn all_idle(reactors: &[ReactorThread]) -> bool {
+    all_reactors(reactors, ReactorShard::is_idle)
+}
+
+/// Returns whether `holds` is true for every reactor that answers.
+pub(super) fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) -> bool) -> bool {
+    reactors.iter().all(|running| {
+        let (sender, receiver) = channel();
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
+            let _ = sender.send(holds(member));
+        });
+        posted.is_err() || receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).unwrap_or(true)
+    })
+}
+
+/// Returns the files and devices of removed units that are not closed yet. Those of a reactor that does not
+/// answer are left out: they are still locked, so opening them fails.
+pub(super) fn closing_media(reactors: &[ReactorThread]) -> Vec<PathBuf> {
+    let ask = |running: &ReactorThread| {
+        let (sender, receiver) = channel();
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
+            let _ = sender.send(member.closing_media());
+        });
+        posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).unwrap_or_default()
+    };
+    reactors.iter().flat_map(ask).collect()
 }
 
 /// Sends an event when a reactor's thread ends, also by a panic.

@@ -10,6 +10,7 @@ use base::ether::Mac;
 use super::interface::last_error;
 use super::rx_timestamp::RxTimestamp;
 use super::socket;
+use crate::c_types::number;
 use crate::files::Errno;
 
 /// How many frames one call receives or sends at most.
@@ -89,7 +90,7 @@ impl RxBatch {
                 socket.as_raw_fd(),
                 self.headers.as_mut_ptr(),
                 count,
-                libc::MSG_DONTWAIT,
+                number(libc::MSG_DONTWAIT),
                 std::ptr::null_mut(),
             )
         };
@@ -201,7 +202,7 @@ impl TxBatch {
                 header.msg_hdr.msg_namelen = socket::length_of(name);
                 header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             }
-            header.msg_hdr.msg_iovlen = own.len();
+            header.msg_hdr.msg_iovlen = number(own.len());
             header.msg_hdr.msg_iov = own.as_mut_ptr();
             self.headers.push(header);
         }
@@ -210,7 +211,7 @@ impl TxBatch {
         // them, and the frames that the pieces point into, live until the call returns; the kernel writes to
         // none of them but the headers.
         let result = unsafe {
-            libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count, libc::MSG_DONTWAIT)
+            libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count, number(libc::MSG_DONTWAIT))
         };
         usize::try_from(result).map_err(|_| last_error())
     }

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use base::ether::Mac;
 
+use crate::c_types::number;
 use crate::files::Errno;
 
 /// The state of an interface at one moment.
@@ -31,16 +32,16 @@ impl Interface {
     /// `ENODEV` when there is no interface with this name.
     pub(super) fn look_up(socket: &OwnedFd, name: &str) -> Result<Self, Errno> {
         let mut request = request(name).ok_or(Errno::NODEV)?;
-        ask(socket, libc::SIOCGIFINDEX, &mut request)?;
+        ask(socket, number(libc::SIOCGIFINDEX), &mut request)?;
         // SAFETY: the kernel has just filled this member of the union, and any bits are a valid number.
         let index = unsafe { request.ifr_ifru.ifru_ifindex };
-        ask(socket, libc::SIOCGIFMTU, &mut request)?;
+        ask(socket, number(libc::SIOCGIFMTU), &mut request)?;
         // SAFETY: as above.
         let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-        ask(socket, libc::SIOCGIFFLAGS, &mut request)?;
+        ask(socket, number(libc::SIOCGIFFLAGS), &mut request)?;
         // SAFETY: as above.
         let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
-        ask(socket, libc::SIOCGIFHWADDR, &mut request)?;
+        ask(socket, number(libc::SIOCGIFHWADDR), &mut request)?;
         // SAFETY: as above.
         let address = unsafe { request.ifr_ifru.ifru_hwaddr };
         let mut mac = Mac::default();

@@ -11,6 +11,7 @@ use base::transmit::Transmit;
 use io_uring::{opcode, squeue, types};
 
 use super::provided;
+use crate::c_types::number;
 use crate::ether::{RxTimestamp, address};
 use crate::fault_injection::{self, Bug};
 use crate::files::{FileOpKind, PendingOp, rest, room};
@@ -190,7 +191,7 @@ impl MsgHdr {
     fn point(&mut self) {
         self.header = empty_header();
         self.header.msg_iov = self.pieces.as_mut_ptr();
-        self.header.msg_iovlen = self.pieces.len();
+        self.header.msg_iovlen = number(self.pieces.len());
     }
 
     fn point_at_station(&mut self) {

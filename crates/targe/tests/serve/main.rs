@@ -383,9 +383,18 @@ fn a_second_signal_ends_it_at_once() {
 
 #[test]
 fn help_and_version_go_to_stdout() {
+    let version = format!("targe {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(targe(&["-V"]), (0, version.clone(), String::new()));
     let (code, stdout, stderr) = targe(&["--version"]);
     assert_eq!((code, stderr.as_str()), (0, ""));
-    assert_eq!(stdout, format!("targe {}\n", env!("CARGO_PKG_VERSION")));
+    let lines: Vec<&str> = stdout.strip_prefix(&version).unwrap().lines().collect();
+    assert!(lines[0].starts_with("commit ") || lines[0].starts_with("built without git"), "{stdout}");
+    let names = lines[1..].iter().map(|line| line.split_once(": ").map_or(*line, |(name, _)| name));
+    let expected = ["features", "kernel", "  io_uring", "  Ethernet receive ring", "  ublk", "  FUSE"];
+    assert_eq!(names.collect::<Vec<_>>(), expected);
+    for line in lines.iter().filter(|line| line.starts_with("  ")) {
+        assert!(line.ends_with(": yes") || line.contains(": no: "), "{line}");
+    }
     let (code, stdout, _) = targe(&["serve", "--help"]);
     assert_eq!(code, 0);
     for flag in

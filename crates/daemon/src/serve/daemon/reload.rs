@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use target::units::UnitId;
 
-use super::{Daemon, all_reactors};
+use super::Daemon;
 use crate::config::{Config, Medium, Unit, UnitIndex};
 use crate::serve::discs::NewDisc;
 use crate::serve::media::{self, MediaError};
 use crate::serve::reactor_shard::ReactorShard;
+use crate::serve::reactors::all_reactors;
 use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {

@@ -19,7 +19,7 @@
 //! session and connection reinstatement. For the same reason the Login Responses to the initiator have the
 //! StatSN of those of the target: each response after the first one costs one exchange with the target.
 //!
-//! The proxy changes the text of two keys in full feature phase ([`texts`]): TargetAddress in the answer to
+//! The proxy changes the text of two keys in full feature phase: TargetAddress in the answer to
 //! SendTargets becomes the address of the proxy, and MaxRecvDataSegmentLength is reduced.
 //!
 //! A wrong digest on either side closes both connections, because the proxy cannot tell the other side what

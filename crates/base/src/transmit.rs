@@ -132,6 +132,27 @@ impl Transmit {
         }
     }
 
+    /// Gives up the part of the slab that was sent, for a caller that appends to a batch which never becomes
+    /// empty. The kernel must hold no pointer into the batch.
+    pub fn compact(&mut self) {
+        let used = self.pieces.iter().find_map(|piece| match piece {
+            Piece::Slab { start, .. } => Some(*start),
+            Piece::Shared(_) => None,
+        });
+        let used = used.unwrap_or(self.slab.len());
+        // What is moved was preceded by as much that was sent.
+        if used < Self::SLAB_KEPT || used < self.slab.len() / 2 {
+            return;
+        }
+        self.slab.drain(..used);
+        for piece in &mut self.pieces {
+            if let Piece::Slab { start, end } = piece {
+                *start -= used;
+                *end -= used;
+            }
+        }
+    }
+
     /// Returns every block to `pool` and empties the batch.
     pub fn clear(&mut self, pool: &Pool) {
         self.sent(self.len, pool);
@@ -169,6 +190,25 @@ mod tests {
         batch.sent(99, &pool);
         assert!(batch.is_empty());
         assert_eq!(pool.kept_bytes(), 4096);
+    }
+
+    #[test]
+    fn a_batch_that_never_becomes_empty_stays_small_when_it_is_compacted() {
+        let pool = Pool::new(1 << 20);
+        let mut batch = Transmit::new();
+        let mut wanted = VecDeque::new();
+        for count in 0..10_000_u32 {
+            let header = count.to_be_bytes().repeat(20);
+            batch.put(&header);
+            batch.put_shared(Bytes::copied_from(&header));
+            wanted.extend(header.iter().chain(&header).copied());
+            let sent = batch.len() - 7;
+            wanted.drain(..sent);
+            batch.sent(sent, &pool);
+            batch.compact();
+            assert_eq!(content(&batch), wanted.make_contiguous());
+            assert!(batch.slab.len() <= Transmit::SLAB_KEPT + 80, "{}", batch.slab.len());
+        }
     }
 
     #[test]

@@ -2,13 +2,17 @@
 //! (`docs/iscsi-aead.md`): for initiators that know no such digest.
 //!
 //! Each connection has a thread, which moves bytes between two sockets and [`ProxyConnection`]. The slow step
-//! of the password login runs on that thread, where it delays no other connection. Bounds:
-//! [`tls::CONNECTIONS_MAX`] connections, [`LOGIN_TIMEOUT`] for a login, and about 1 MiB of buffers for each
-//! connection.
+//! of the password login runs on that thread, one at a time: it takes 64 MiB and more, and after an outage all
+//! connections log in at once. Bounds: [`tls::CONNECTIONS_MAX`] connections, [`LOGIN_TIMEOUT`] for a login, and
+//! about 1 MiB of buffers for each connection, or up to 50 MiB if its PDUs carry a few bytes each.
+//!
+//! An initiator that gives up a connection, by closing or resetting it, must find none of its commands carried
+//! out much later: what the target has not received by [`CLOSING_TIMEOUT`] is given up, and at once after a
+//! reset.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::buffer::Pool;
@@ -18,6 +22,7 @@ use iscsi::login::initiator::AuthPlan;
 use iscsi::proxy::{ProxyConnection, ProxyError, ProxyEvent, ProxyPlan, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use security::Level;
 use tls::{Acceptor, Share};
 
@@ -30,6 +35,14 @@ pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(MAX_LOGIN_TIME.as_secs()
 
 /// How long the last bytes to one side may take after the other side closed.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A silent portal is probed after this long, so often, at this interval.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_COUNT: u32 = 4;
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A portal that acknowledges nothing of what was sent for this long is lost, in milliseconds.
+const UNACKNOWLEDGED_MAX_MS: u32 = 30_000;
 
 /// How many bytes are received at a time.
 const CHUNK_LEN: usize = 256 << 10;
@@ -199,6 +212,9 @@ impl Relay<'_> {
             self.send(Side::Remote)?;
             let is_late = Instant::now() >= self.deadline;
             if self.end.is_some() && (is_late || !self.has_unsent()) {
+                if is_late {
+                    self.reset_far();
+                }
                 self.close();
                 return self.end.take().unwrap_or(Ok(()));
             }
@@ -217,7 +233,13 @@ impl Relay<'_> {
         while let Some(event) = self.proxy.poll_event() {
             match event {
                 ProxyEvent::Connect(to) => self.connect(to.as_ref())?,
-                ProxyEvent::Stretch(job) => self.proxy.stretched(job.run()),
+                ProxyEvent::Stretch(job) => {
+                    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+                    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+                    let result = job.run();
+                    drop(turn);
+                    self.proxy.stretched(result);
+                }
                 // The reason why a portal cannot be reached is known better.
                 ProxyEvent::Close(why) => self.end_with(Err(why.into())),
             }
@@ -230,6 +252,12 @@ impl Relay<'_> {
         let connected = self.upstream.connect(redirected).and_then(|far| {
             far.set_nodelay(true)?;
             far.set_nonblocking(true)?;
+            // The keepalive of the initiator ends at this host.
+            sockopt::set_socket_keepalive(&far, true)?;
+            sockopt::set_tcp_keepidle(&far, KEEPALIVE_IDLE)?;
+            sockopt::set_tcp_keepintvl(&far, KEEPALIVE_INTERVAL)?;
+            sockopt::set_tcp_keepcnt(&far, KEEPALIVE_COUNT)?;
+            sockopt::set_tcp_user_timeout(&far, UNACKNOWLEDGED_MAX_MS)?;
             Ok((far.peer_addr()?, far))
         });
         match connected {
@@ -275,12 +303,13 @@ impl Relay<'_> {
                 // The other end has closed the connection. Nobody receives what is left.
                 Err(why) if is_disconnection(&why) => {
                     transmit.clear(&self.pool);
-                    self.handle_end(side);
-                    break;
+                    self.handle_loss(side);
+                    return Ok(());
                 }
                 Err(why) => return Err(why.into()),
             }
         }
+        transmit.compact();
         Ok(())
     }
 
@@ -298,10 +327,29 @@ impl Relay<'_> {
             Ok(0) => self.handle_end(side),
             Ok(len) => self.proxy.handle_bytes(side, self.chunk.get(..len).unwrap_or_default()),
             Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(why) if is_disconnection(&why) => self.handle_end(side),
+            Err(why) if is_disconnection(&why) => self.handle_loss(side),
             Err(why) => return Err(why.into()),
         }
         Ok(())
+    }
+
+    /// Handles a connection that was reset. An initiator that resets its connection wants nothing of it any
+    /// more.
+    fn handle_loss(&mut self, side: Side) {
+        if side == Side::Local {
+            self.reset_far();
+        }
+        self.handle_end(side);
+    }
+
+    /// Makes the connection to the target end by a reset, and gives up what it has not received.
+    fn reset_far(&mut self) {
+        if let Some(far) = &self.far {
+            // It fails if the connection has ended before.
+            let _ = sockopt::set_socket_linger(far, Some(Duration::ZERO));
+        }
+        self.far = None;
+        self.proxy.transmit(Side::Remote).clear(&self.pool);
     }
 
     /// Handles the end of one side's connection. An initiator that is logging in learns of it by a response.
@@ -312,13 +360,15 @@ impl Relay<'_> {
         self.end_with(Ok(()));
     }
 
-    /// Sleeps until a socket is ready or the deadline has come. Returns whether a socket is ready.
+    /// Sleeps until a socket is ready or the deadline has come. Returns whether a socket is ready. An initiator
+    /// that closes or resets its connection is noticed also while nothing can be received of it.
     fn wait(&mut self) -> Result<bool, FailureReason> {
         let is_receiving = self.end.is_none();
         let flags = |proxy: &mut ProxyConnection, side| {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, is_receiving && proxy.can_receive(side));
             flags.set(PollFlags::OUT, !proxy.transmit(side).is_empty());
+            flags.set(PollFlags::RDHUP, is_receiving && side == Side::Local);
             flags
         };
         let (ours, theirs) = (flags(&mut self.proxy, Side::Local), flags(&mut self.proxy, Side::Remote));
@@ -333,11 +383,20 @@ impl Relay<'_> {
         let has_deadline = self.end.is_some() || !self.proxy.is_logged_in();
         let left = self.deadline.saturating_duration_since(Instant::now());
         let timeout = Some(left).filter(|_| has_deadline).and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::INTR) => Ok(false),
-            Err(why) => Err(io::Error::from(why).into()),
+        let ready = match poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) => ready > 0,
+            Err(Errno::INTR) => false,
+            Err(why) => return Err(io::Error::from(why).into()),
+        };
+        let seen = fds.first().filter(|_| !ours.is_empty()).map_or(PollFlags::empty(), PollFd::revents);
+        if is_receiving && !self.proxy.can_receive(Side::Local) {
+            if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
+                self.handle_loss(Side::Local);
+            } else if seen.contains(PollFlags::RDHUP) {
+                self.handle_end(Side::Local);
+            }
         }
+        Ok(ready)
     }
 
     /// Closes both connections in order, so that what was sent is received.

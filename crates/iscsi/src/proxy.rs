@@ -51,7 +51,9 @@ use crate::login::initiator::{
 };
 use crate::negotiate::pdu_codec::PduCodec;
 use crate::negotiate::{ConnectionParameters, KeyPolicy};
-use crate::pdu::{Bhs, Opcode, PduHeader, TargetSn, login_request, login_response, text_response};
+use crate::pdu::{
+    Bhs, Opcode, PduHeader, TargetSn, Ttt, login_request, login_response, text_request, text_response,
+};
 use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
 use crate::serial::StatSn;
@@ -334,7 +336,13 @@ impl ProxyConnection {
     /// Sends a PDU of one side to the other.
     fn relay(&mut self, from: Side, bhs: Bhs, data: Option<Bytes>) -> Result<(), ProxyError> {
         let (bhs, data) = match (bhs.opcode(), from) {
-            (Opcode::TEXT_REQUEST, Side::Local) => reduced(bhs, data),
+            (Opcode::TEXT_REQUEST, Side::Local) => {
+                let request = text_request::TextRequest::decode(&bhs).map_err(ProxyError::Malformed)?;
+                if let (State::Relaying(rewriter), Ttt::NONE) = (&mut self.state, request.ttt) {
+                    rewriter.restart();
+                }
+                reduced(bhs, data)
+            }
             (Opcode::TEXT_RESPONSE, Side::Remote) => self.rewritten(bhs, data)?,
             _ => (bhs, data),
         };

@@ -1,6 +1,7 @@
 //! `targe proxy`: iSCSI in the clear on this host, encryption to the target by TLS or by an AEAD digest, for
 //! initiators that have neither.
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use initiator::driver::TlsPlan;
 use initiator::endpoint::{AuthMethod, Endpoint, TargetAddress, Transport};
 use initiator::proxy::{AeadProxy, AeadUpstream, ProxyFailure};
 use initiator::{EnvSecrets, Secrets};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use tls::{Proxy, Refused, Upstream};
 
 use crate::{Failure, signals};
@@ -34,7 +36,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the end is checked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The descriptors of the process beside two for each connection.
+const OTHER_DESCRIPTORS: u64 = 64;
+
 pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
+    prepare_process();
     let upstream = upstream(&args.portal, &EnvSecrets)?;
     if !args.listen.ip().is_loopback() {
         return Err(Failure::Misused(format!(
@@ -53,6 +59,27 @@ pub(crate) fn run(args: &ProxyArgs) -> Result<(), Failure> {
         std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
+}
+
+/// Keeps the password, the keys and the data of initiators out of core dumps, and raises the limit of
+/// descriptors as far as the system permits.
+fn prepare_process() {
+    if let Err(why) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        warn(&format!("core dumps cannot be switched off ({why}): one would contain secrets"));
+    }
+    let wanted =
+        u64::try_from(2 * tls::CONNECTIONS_MAX).unwrap_or(u64::MAX).saturating_add(OTHER_DESCRIPTORS);
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    if limit.current.is_some_and(|now| now < current) {
+        // With fewer descriptors, fewer connections have room.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    }
+}
+
+/// Writes a line to stderr. A reader that has gone must not end the proxy.
+fn warn(line: &str) {
+    let _ = writeln!(std::io::stderr(), "targe: {line}");
 }
 
 /// How connections are carried.
@@ -79,7 +106,7 @@ impl Carrier {
 
     fn start(self, listener: TcpListener) -> std::io::Result<Running> {
         let report = |peer: SocketAddr, why: &dyn std::fmt::Display| {
-            eprintln!("targe: the connection from {peer} ended: {why}");
+            warn(&format!("the connection from {peer} ended: {why}"));
         };
         Ok(match self {
             Self::Tls(upstream) => {

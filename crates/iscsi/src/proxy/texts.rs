@@ -69,6 +69,12 @@ impl TextRewriter {
         Self { own_address, peer, len_max, rest: Vec::new(), group: None }
     }
 
+    /// Forgets the parts of an answer that the initiator has abandoned for a new negotiation.
+    pub(super) fn restart(&mut self) {
+        self.rest.clear();
+        self.group = None;
+    }
+
     /// Returns the text for the initiator. `is_last` states whether no text of this answer follows.
     pub(super) fn rewrite(&mut self, text: &[u8], is_last: bool) -> Result<Vec<u8>, ProxyError> {
         let mut text = [&mem::take(&mut self.rest), text].concat();

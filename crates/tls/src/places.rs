@@ -25,7 +25,8 @@ enum Holder {
     Network([u16; 4]),
 }
 
-/// How many of the places one address, and one IPv6 network, may hold.
+/// How many of the places one address, and one IPv6 network, may hold while half of all places are taken.
+/// Before that there are enough for everyone: a host with many disks has as many connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     /// For one address.
@@ -65,7 +66,8 @@ impl Places {
             return Err(NoPlace::Full);
         }
         let (address, network) = holders(peer);
-        let held = |holder| counts.holders.get(&holder).copied().unwrap_or(0);
+        let is_scarce = counts.all >= CONNECTIONS_MAX / 2;
+        let held = |holder| if is_scarce { counts.holders.get(&holder).copied().unwrap_or(0) } else { 0 };
         if held(address) >= share.address {
             return Err(NoPlace::Address(share.address));
         }
@@ -135,7 +137,7 @@ mod tests {
     fn one_address_holds_no_more_than_its_share() {
         let (places, share) = (Places::default(), Share::OF_PORTAL);
         let attacker: Vec<_> =
-            (0..CONNECTIONS_PER_ADDRESS_MAX).map(|_| places.take(ip("192.0.2.1"), share).unwrap()).collect();
+            (0..CONNECTIONS_MAX / 2).map(|_| places.take(ip("192.0.2.1"), share).unwrap()).collect();
         let refused = NoPlace::Address(CONNECTIONS_PER_ADDRESS_MAX);
         assert_eq!(places.take(ip("192.0.2.1"), share).unwrap_err(), refused);
         // The same address, as a socket for both versions of IP reports it.

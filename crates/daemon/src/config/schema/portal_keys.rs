@@ -41,8 +41,8 @@ pub(crate) static PORTAL: Section = Section {
             Path,
             Told("no TLS"),
             "The file of the portal's certificate and those of its issuers, in PEM form. With it, the portal \
-             accepts TLS 1.3 connections only: at most 1024, of which one address can hold 256 and one IPv6 network of 64 \
-             bits 768.",
+             accepts TLS 1.3 connections only: at most 1024. While half of them are taken, an address with 256 \
+             and an IPv6 network of 64 bits with 768 get no more.",
         ),
         key(
             "tls_key",

@@ -95,10 +95,13 @@ impl Nexuses {
         self.present.iter()
     }
 
-    /// Records a media event for every nexus. Only the last one matters: a poll reports the present state.
+    /// Records a media event for every nexus. Only the last one matters, because a poll reports the present
+    /// state; a request to eject does not replace the news of a disc.
     pub(crate) fn record_media_event(&mut self, event: MediaEvent) {
         for state in &mut self.present {
-            state.media_event = event;
+            if event != MediaEvent::EjectRequest || state.media_event == MediaEvent::NoChange {
+                state.media_event = event;
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use iscsi::name::MAX_NAME;
 
 use super::names::NamePattern;
-use super::resolved::{AclEntry, Auth, Config, GroupSet, HyperScsiService, MappedLun, Target, Unit};
+use super::resolved::{AclEntry, Auth, Config, GroupSet, HyperScsiService, MappedLun, Medium, Target, Unit};
 
 impl Config {
     /// Returns `self` without the access that `new` withdraws.
@@ -60,6 +60,10 @@ fn auth(old: &Auth, new: &Auth) -> Auth {
 /// Returns whether two units are the same disk to the operator, whatever their other properties are.
 fn is_same_disk(a: &Unit, b: &Unit) -> bool {
     match (a.medium.path(), b.medium.path()) {
+        // The identity of a drive does not come from the image in it.
+        _ if matches!((&a.medium, &b.medium), (Medium::Disc { .. }, Medium::Disc { .. })) => {
+            a.key() == b.key()
+        }
         (Some(a), Some(b)) => a == b,
         _ => a.label == b.label,
     }

@@ -5,6 +5,7 @@ mod discs;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use base::buffer::Pool;
@@ -185,10 +186,18 @@ impl ReactorShard {
     /// Watches the file or device of a unit.
     fn watch(&mut self, id: UnitId, disk: Disk) {
         let own = self.own.clone();
+        let served = Arc::downgrade(&disk.info());
         disk.on_truncate(move || {
             let why = "the file ends before the disk does";
-            // Posted to the message queue, because the unit is in the middle of an operation.
-            let _ = own.post(move |member: &mut Self, now| member.withhold(now, id, why));
+            let served = served.clone();
+            // Posted to the message queue, because the unit is in the middle of an operation. Another disc can be
+            // in the drive when the last operations of this one end.
+            let _ = own.post(move |member: &mut Self, now| {
+                let present = member.disks.get(&id).map(|disk| Arc::downgrade(&disk.info()));
+                if present.is_some_and(|present| present.ptr_eq(&served)) {
+                    member.withhold(now, id, why);
+                }
+            });
         });
         self.media_watch.add(id, &disk.info(), self.own.clone());
         self.disks.insert(id, disk);

@@ -115,13 +115,13 @@ const FEATURES: &[Feature] = &[
         current: always,
         body: |_, _| Vec::from([0, 0, 0, 0]),
     },
-    // Real time streaming: READ BUFFER CAPACITY, SET CD SPEED and mode page 2Ah.
+    // Real time streaming: SET CD SPEED and mode page 2Ah. READ BUFFER CAPACITY has no blocks.
     Feature {
         code: 0x0107,
         version: 4,
         persistent: false,
         current: |disc| disc.is_some(),
-        body: |_, _| Vec::from([0x1c, 0, 0, 0]),
+        body: |_, _| Vec::from([0x0c, 0, 0, 0]),
     },
     // Drive serial number.
     Feature { code: 0x0108, version: 0, persistent: true, current: always, body: serial_number },

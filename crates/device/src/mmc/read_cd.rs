@@ -25,7 +25,10 @@ const ANY_TYPE: u8 = 0;
 const MODE_1: u8 = 2;
 
 /// How many sectors one operation of the medium reads where sectors are composed.
-const SECTORS_PER_OPERATION: u32 = 64;
+const SECTORS_PER_OPERATION: u32 = 16;
+
+/// The most sectors of one command with error detection and correction codes.
+const COMPOSED_MAX: u32 = 256;
 
 pub(super) fn read_cd(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     read(server, task, task.cdb.u32(2), task.cdb.u24(6))
@@ -43,7 +46,13 @@ pub(super) fn read_cd_msf(server: &mut DeviceServer, task: &TaskInfo) -> Outcome
 
 fn read(server: &mut DeviceServer, task: &TaskInfo, lba: u32, sectors: u32) -> Outcome {
     let span = Span::new(&server.info, Lba(u64::from(lba)), Blocks(u64::from(sectors)));
-    let asked = requested_parts(server, task).and_then(|parts| Ok((parts, span?)));
+    let asked = requested_parts(server, task).and_then(|parts| {
+        let span = span?;
+        // Correction codes are computed while no other command of the reactor is served.
+        let most = if parts.edc_ecc { COMPOSED_MAX } else { server.info.config.transfer_blocks_max };
+        span.check_length(&task.cdb, u64::from(most))?;
+        Ok((parts, span))
+    });
     let (parts, span) = match asked {
         Ok(asked) => asked,
         Err(sense) => return Outcome::CheckCondition(sense),

@@ -161,12 +161,17 @@ pub(super) fn refuse_switched_tls(old: &Config, new: &Config) -> Result<(), Stri
     Ok(())
 }
 
+/// Returns whether both units are drives for discs: several drives can hold the same image.
+const fn are_drives(a: &Unit, b: &Unit) -> bool {
+    matches!((&a.medium, &b.medium), (Medium::Disc { .. }, Medium::Disc { .. }))
+}
+
 /// Refuses a change that requires closing a file and opening it again: the disk would be unavailable in
 /// between.
 pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {
     for unit in new.units.iter().filter(|unit| !old.units.iter().any(|was| was.key() == unit.key())) {
         if let Some(path) = unit.medium.path()
-            && old.units.iter().any(|was| was.medium.path() == Some(path))
+            && old.units.iter().any(|was| was.medium.path() == Some(path) && !are_drives(was, unit))
         {
             return Err(format!(
                 "{}: the type, block length, provisioning, \"direct\", \"encrypt\" and \"naa\" of {} cannot change while it is \

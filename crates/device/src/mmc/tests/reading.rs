@@ -60,6 +60,20 @@ fn read_cd_stops_where_the_initiator_has_no_room() {
 }
 
 #[test]
+fn read_cd_is_bounded_as_other_reads_are() {
+    let mut rig = filled(CD);
+    let most = drive(None).transfer_blocks_max;
+    for (flags, most) in [(0x10, most), (0xf0, most), (0xf8, 256)] {
+        let [_, high, middle, low] = (most + 1).to_be_bytes();
+        let refused = [0xbe, 0, 0, 0, 0, 0, high, middle, low, flags, 0, 0];
+        rig.run(A, &refused, 4096, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+        let [_, high, middle, low] = most.to_be_bytes();
+        let allowed = [0xbe, 0, 0, 0, 0, 0, high, middle, low, flags, 0, 0];
+        assert_eq!(rig.run(A, &allowed, 4096, &[]).good().len(), 4096, "{flags:x}");
+    }
+}
+
+#[test]
 fn read_cd_refuses_what_an_image_has_not() {
     let mut rig = filled(CD);
     for flags in [0x90, 0x98, 0x28, 0x08, 0x88, 0x12] {

@@ -28,6 +28,9 @@ pub const SEGMENT_LEN: u64 = 64 << 30;
 /// The longest bar code.
 pub const BARCODE_LEN_MAX: usize = 32;
 
+/// The most segments of a log: those of the largest capacity in segments of [`SEGMENT_LEN`].
+const SEGMENTS_MAX: u64 = CAPACITY_MAX / SEGMENT_LEN;
+
 const MAGIC: [u8; 8] = *b"TgCartrg";
 /// Magic, version, length and checksum are where they are in every version.
 const FRAME_LEN: usize = 20;
@@ -297,7 +300,8 @@ impl Label {
             && self.capacity <= CAPACITY_MAX
             && (CHUNK_LEN..=CAPACITY_MAX).contains(&self.segment_len)
             && self.segment_len.is_multiple_of(CHUNK_LEN)
-            && self.capacity / self.segment_len < u64::from(u32::MAX)
+            && self.capacity / self.segment_len <= SEGMENTS_MAX
+            && self.sequence <= u64::MAX / 2
             && barcode.len() <= BARCODE_LEN_MAX
             && barcode.iter().all(|byte| byte.is_ascii_graphic())
             && self.serial.iter().chain(&self.date).all(u8::is_ascii_alphanumeric)

@@ -10,6 +10,7 @@ use base::buffer::{Buf, DataList};
 use cartridge::blocking::Files;
 use cartridge::io::FileId;
 use cartridge::label::{FILE_LEN, Label};
+use rustix::fs::{Advice, fadvise};
 use store::api::{self, Fault, OpAction, OpOutput};
 
 const LABEL: &str = "label";
@@ -69,6 +70,11 @@ impl Folder {
         if label.metadata().map_err(|error| error.to_string())?.size() > FILE_LEN {
             return Err("the file \"label\" is longer than that of a cartridge".to_owned());
         }
+        if is_writable {
+            // What an earlier process wrote or made, and was killed before it flushed, counts from here on.
+            let flushed = label.sync_all().and_then(|()| File::open(path)?.sync_all());
+            flushed.map_err(|error| error.to_string())?;
+        }
         let (logs, fresh) = (BTreeMap::new(), BTreeSet::new());
         Ok(Self { path: path.to_owned(), label, logs, fresh, is_writable, error: None })
     }
@@ -97,7 +103,14 @@ impl Folder {
                     self.fresh.insert(file);
                     options.create_new(true).open(&path)?
                 }
-                opened => opened?,
+                Ok(file) => {
+                    if self.is_writable {
+                        // After a writeback that failed, the page cache holds what the disk does not.
+                        fadvise(&file, 0, None, Advice::DontNeed)?;
+                    }
+                    file
+                }
+                Err(error) => return Err(error),
             };
             self.logs.insert(file, opened);
         }

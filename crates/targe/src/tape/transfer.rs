@@ -26,8 +26,14 @@ pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
     if let Err(why) = written {
         drop(progress);
         // What was there before stays as it was: only what this command wrote is removed.
-        if args.partition < tape.partitions() && tape.try_run(start).is_ok() {
-            let _ = tape.try_run(Command::Erase);
+        // After a write that was lost, only a new load accepts commands.
+        let _ = tape.try_run(Command::Unload);
+        let removed = tape
+            .try_run(Command::Load { is_writable: true })
+            .and_then(|_| tape.try_run(start))
+            .and_then(|_| tape.try_run(Command::Erase));
+        if let Err(error) = removed {
+            eprintln!("{}: a part of the import stays on the cartridge: {error}", tape.name);
         }
         let _ = tape.try_run(Command::Unload);
         return Err(why);

@@ -308,15 +308,19 @@ impl CopyStage<'_> {
     ) -> Result<CopySample, LabError> {
         self.prepare(open, files, direction)?;
         let processes = self.processes(open);
-        let before = self.usage(open)?;
+        let before = self.usage_of_others(open)?;
         let counters = SystemCalls::open(&processes).ok();
+        // Reading the usage of others costs time of this process, which is no part of the copy.
+        let own_before = own_time()?;
         let (took, own_calls) = self.copy_once(open, files, direction, stop)?;
+        let own = own_time()?.saturating_sub(own_before);
         let calls = counters.zip(own_calls).map(|(counters, own)| counters.total() + own);
-        let (processor, packets) = self.usage(open)?;
+        let (others, packets) = self.usage_of_others(open)?;
+        let processor = own + others.saturating_sub(before.0);
         let gb = to_f64(files.bytes()) / 1e9;
         Ok(CopySample {
             throughput: to_f64(files.bytes()) / took.as_secs_f64() / 1e6,
-            processor: processor.saturating_sub(before.0).as_secs_f64() / gb,
+            processor: processor.as_secs_f64() / gb,
             packets: (open.carrier != Carrier::Local).then(|| to_f64(packets.saturating_sub(before.1)) / gb),
             system_calls: calls.map(|calls| to_f64(calls) / gb),
         })
@@ -398,17 +402,10 @@ impl CopyStage<'_> {
         processes
     }
 
-    /// Returns the processor time of all processes that take part so far, and the packets of both hosts.
-    fn usage(&self, open: &OpenCarrier) -> Result<(Duration, u64), LabError> {
-        let system =
-            |why: io::Error| LabError::System { what: "read the usage of processes".to_owned(), why };
-        // The children are those of NFS.
-        let own: Duration = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN]
-            .into_iter()
-            .map(|who| getrusage(who).map(spent))
-            .sum::<nix::Result<Duration>>()
-            .map_err(|why| system(why.into()))?;
-        let mut processor = own;
+    /// Returns the processor time so far of the processes that take part beside this one, and the packets of
+    /// both hosts.
+    fn usage_of_others(&self, open: &OpenCarrier) -> Result<(Duration, u64), LabError> {
+        let mut processor = Duration::ZERO;
         for process in [&open.server, &open.attached].into_iter().flatten() {
             processor += process.processor_time().map_err(system)?;
         }
@@ -417,6 +414,19 @@ impl CopyStage<'_> {
         }
         Ok((processor, packets_sent(self.bed.initiator())? + packets_sent(self.bed.target())?))
     }
+}
+
+fn system(why: io::Error) -> LabError {
+    LabError::System { what: "read the usage of processes".to_owned(), why }
+}
+
+/// Returns the processor time so far of this process and of its children, which are those of NFS.
+fn own_time() -> Result<Duration, LabError> {
+    [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN]
+        .into_iter()
+        .map(|who| getrusage(who).map(spent))
+        .sum::<nix::Result<Duration>>()
+        .map_err(|why| system(why.into()))
 }
 
 /// Runs `work` on this thread. Returns its duration, and the system calls of this thread and its children.

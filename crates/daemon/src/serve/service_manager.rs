@@ -69,7 +69,7 @@ impl Watchdog {
         });
         let asks: Vec<Ask> = asks.collect();
         let (end, ends) = channel();
-        let watch = move || watch(&asks, within / 2, &ends, || tell(&[NotifyState::Watchdog]));
+        let watch = move || watch(&asks, within / 4, &ends, || tell(&[NotifyState::Watchdog]));
         std::thread::Builder::new().name("watchdog".to_owned()).spawn(watch)?;
         Ok(Some(Self { _end: end }))
     }

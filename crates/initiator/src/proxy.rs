@@ -2,13 +2,12 @@
 //! (`docs/iscsi-aead.md`): for initiators that know no such digest.
 //!
 //! Each connection has a thread, which moves bytes between two sockets and [`ProxyConnection`]. The slow step
-//! of the password login runs on that thread, one at a time: it takes 64 MiB and more, and after an outage all
-//! connections log in at once. Bounds: [`tls::CONNECTIONS_MAX`] connections, [`LOGIN_TIMEOUT`] for a login, and
-//! about 1 MiB of buffers for each connection, or up to 50 MiB if its PDUs carry a few bytes each.
+//! of the password login runs on that thread, one at a time: it takes 64 MiB and more, and after an outage
+//! all connections log in at once. Bounds: [`tls::CONNECTIONS_MAX`] connections, [`LOGIN_TIMEOUT`] for a
+//! login, and about 1 MiB of buffers for each connection, or up to 50 MiB if its PDUs carry a few bytes each.
 //!
-//! An initiator that gives up a connection, by closing or resetting it, must find none of its commands carried
-//! out much later: what the target has not received by [`CLOSING_TIMEOUT`] is given up, and at once after a
-//! reset.
+//! If an initiator gives up a connection, none of its commands may be carried out much later: what the target
+//! has not received 10 s after the initiator closed the connection is given up, and at once after a reset.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -360,8 +359,8 @@ impl Relay<'_> {
         self.end_with(Ok(()));
     }
 
-    /// Sleeps until a socket is ready or the deadline has come. Returns whether a socket is ready. An initiator
-    /// that closes or resets its connection is noticed also while nothing can be received of it.
+    /// Sleeps until a socket is ready or the deadline has come. Returns whether a socket is ready. It notices
+    /// an initiator that closes or resets its connection also while nothing can be received of it.
     fn wait(&mut self) -> Result<bool, FailureReason> {
         let is_receiving = self.end.is_none();
         let flags = |proxy: &mut ProxyConnection, side| {

@@ -190,8 +190,8 @@ impl ReactorShard {
         disk.on_truncate(move || {
             let why = "the file ends before the disk does";
             let served = served.clone();
-            // Posted to the message queue, because the unit is in the middle of an operation. Another disc can be
-            // in the drive when the last operations of this one end.
+            // Posted to the message queue, because the unit is in the middle of an operation. Another disc
+            // can be in the drive when the last operations of this one end.
             let _ = own.post(move |member: &mut Self, now| {
                 let present = member.disks.get(&id).map(|disk| Arc::downgrade(&disk.info()));
                 if present.is_some_and(|present| present.ptr_eq(&served)) {

@@ -8,7 +8,7 @@ import argon2.low_level
 from cryptography.hazmat.primitives.hashes import SHA512
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-import ristretto
+from second.initiator import ristretto
 
 CONTEXT = b"OPRFV1-\0-ristretto255-SHA512"
 
@@ -30,22 +30,15 @@ def derive_secret(secret, label, transcript_hash):
     return expand(secret, (64).to_bytes(2, "big") + sized(b"OPAQUE-" + label, 1) + sized(transcript_hash, 1))
 
 
-def expand_message(message, dst):
-    """expand_message_xmd of RFC 9380 §5.3.1 with SHA-512, for 64 bytes: one block."""
-    dst = dst + bytes([len(dst)])
-    first = hashlib.sha512(bytes(128) + message + (64).to_bytes(2, "big") + b"\0" + dst).digest()
-    return hashlib.sha512(first + b"\x01" + dst).digest()
-
-
-def hash_to_scalar(message, dst):
-    return int.from_bytes(expand_message(message, dst), "little") % ristretto.ORDER
+def multiplied(scalar, element):
+    return ristretto.encode(ristretto.multiply(scalar, element))
 
 
 def derive_key_pair(seed):
     """RFC 9497 §3.2.1, with the info of RFC 9807 §2.1. Returns the private key."""
     message = seed + sized(b"OPAQUE-DeriveDiffieHellmanKeyPair")
     for counter in range(256):
-        private = hash_to_scalar(message + bytes([counter]), b"DeriveKeyPair" + CONTEXT)
+        private = ristretto.hash_to_scalar(message + bytes([counter]), b"DeriveKeyPair" + CONTEXT)
         if private:
             return private
     raise Refused("no key pair")
@@ -67,14 +60,14 @@ class Client:
     def __init__(self, user, password, blind=None, nonce=None, ephemeral=None):
         self.user, self.password = user, password
         self.blind, self.ephemeral = blind or random_scalar(), ephemeral or random_scalar()
-        element = ristretto.one_way_map(expand_message(password, b"HashToGroup-" + CONTEXT))
-        self.ke1 = (self.blind * element).encode() + (nonce or os.urandom(32)) + (self.ephemeral * ristretto.BASE).encode()
+        element = ristretto.hash_to_group(password, b"HashToGroup-" + CONTEXT)
+        self.ke1 = multiplied(self.blind, element) + (nonce or os.urandom(32)) + multiplied(self.ephemeral, ristretto.GENERATOR)
 
     def finish(self, ke2, cost, context):
         """Returns (ke3, session key)."""
         evaluated, masking_nonce, masked = ke2[:32], ke2[32:64], ke2[64:192]
         server_nonce, server_share, server_mac = ke2[192:224], ke2[224:256], ke2[256:]
-        element = (pow(self.blind, -1, ristretto.ORDER) * ristretto.decode(evaluated)).encode()
+        element = multiplied(pow(self.blind, -1, ristretto.ORDER), ristretto.decode(evaluated))
         output = hashlib.sha512(sized(self.password) + sized(element) + b"Finalize").digest()
         randomized = hmac.digest(b"", output + stretched(output, cost), "sha512")
 
@@ -91,11 +84,12 @@ class Client:
 
         # RFC 9807 §6.4: 3DH.
         share = ristretto.decode(server_share)
-        agreed = [self.ephemeral * share, self.ephemeral * ristretto.decode(server_public), private * share]
+        agreed = [multiplied(self.ephemeral, share), multiplied(self.ephemeral, ristretto.decode(server_public)),
+                  multiplied(private, share)]
         preamble = (b"OPAQUEv1-" + sized(context) + sized(self.user) + self.ke1 + sized(server_public) + ke2[:192] + server_nonce +
                     server_share)
         transcript = hashlib.sha512(preamble).digest()
-        prk = hmac.digest(b"", b"".join(element.encode() for element in agreed), "sha512")
+        prk = hmac.digest(b"", b"".join(agreed), "sha512")
         handshake = derive_secret(prk, b"HandshakeSecret", transcript)
         if not hmac.compare_digest(hmac.digest(derive_secret(handshake, b"ServerMAC", b""), transcript, "sha512"), server_mac):
             raise Refused("the target's proof does not match")

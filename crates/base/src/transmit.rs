@@ -140,7 +140,7 @@ impl Transmit {
             Piece::Shared(_) => None,
         });
         let used = used.unwrap_or(self.slab.len());
-        // What is moved was preceded by as much that was sent.
+        // Moving the rest costs no more than sending the bytes before it did: there are at least as many.
         if used < Self::SLAB_KEPT || used < self.slab.len() / 2 {
             return;
         }

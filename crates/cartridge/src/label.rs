@@ -36,7 +36,7 @@ const MAGIC: [u8; 8] = *b"TgCartrg";
 const FRAME_LEN: usize = 20;
 const PARTITIONS_MAX: usize = 4;
 
-/// What a cartridge is when it is created.
+/// The properties that a new cartridge is created with.
 #[derive(Clone, Debug)]
 pub struct Blank {
     /// The generation.

@@ -155,7 +155,7 @@ pub enum ItemKind {
 /// The header of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemHeader {
-    /// What the item is.
+    /// The kind of the item.
     pub kind: ItemKind,
     /// Whether the data of the record is compressed (zstd).
     pub is_compressed: bool,

@@ -1,7 +1,7 @@
 //! The cartridge as a state machine: one command at a time, its steps, and the file operations under way.
 //!
 //! A step that needs a file operation submits it and halts. When the operation has completed, the step runs
-//! again and finds the result. What a step has done by then is in the task, so that it is not done twice.
+//! again and finds the result. The task records what a step has done, so that no step does it twice.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

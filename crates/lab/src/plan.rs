@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bed::{RATE_MAX, RATE_MIN, to_f64};
+use crate::bed::{LinkPlan, RATE_MAX, RATE_MIN, to_f64};
 use crate::experiment::LabError;
 
 /// Which digests a session uses.
@@ -109,6 +109,15 @@ impl Link {
         }
         let bits = scaled(word, 1000).filter(|bits| (RATE_MIN..=RATE_MAX).contains(bits));
         bits.map(Self::Shaped).ok_or_else(|| "expected unshaped, or 1M to 34G bits per second".to_owned())
+    }
+
+    /// Returns the properties of a link between two virtual hosts with this rate and MTU.
+    pub(crate) const fn with_mtu(self, mtu: u32) -> LinkPlan {
+        let rate_bits = match self {
+            Self::Shaped(bits) => Some(bits),
+            Self::Unshaped | Self::AsItIs => None,
+        };
+        LinkPlan { mtu, rate_bits }
     }
 
     /// Returns the name in sentences.

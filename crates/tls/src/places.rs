@@ -17,7 +17,7 @@ struct Counts {
     holders: BTreeMap<Holder, usize>,
 }
 
-/// Whose connections are counted together.
+/// An address or a network, whose connections are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
     Address(IpAddr),

@@ -139,7 +139,7 @@ impl Cartridge {
         if task.emission.is_none() {
             self.ready_to_append()?;
             let prepared = task.prepare();
-            let mut header = self.header_at_end(ItemKind::Record)?;
+            let mut header = self.header_at_end(self.position.partition, ItemKind::Record)?;
             let record = &task.record;
             header.is_compressed = prepared.is_compressed;
             header.protection = record.guard.map_or(0, |guard| guard.method);
@@ -166,7 +166,7 @@ impl Cartridge {
         while task.left > 0 {
             if task.emission.is_none() {
                 self.ready_to_append()?;
-                let header = self.header_at_end(ItemKind::Filemark)?;
+                let header = self.header_at_end(self.position.partition, ItemKind::Filemark)?;
                 self.expect_space(&header)?;
                 task.emission = Some(Emission { header, stored: DataList::new(), done: 0 });
             }
@@ -329,8 +329,8 @@ impl Cartridge {
         if occupied(header.end()) > capacity { Err(Error::EndOfPartition) } else { Ok(()) }
     }
 
-    fn header_at_end(&self, kind: ItemKind) -> Result<ItemHeader, Error> {
-        let part = self.part(self.position.partition)?;
+    fn header_at_end(&self, partition: u8, kind: ItemKind) -> Result<ItemHeader, Error> {
+        let part = self.part(partition)?;
         Ok(ItemHeader {
             kind,
             is_compressed: false,
@@ -418,23 +418,9 @@ impl Cartridge {
         let left = to_u64(writer.buf.len()).next_multiple_of(BLOCK_LEN) - to_u64(writer.buf.len());
         if left > 0 {
             let part = self.part(partition)?;
-            let header = ItemHeader {
-                kind: ItemKind::Pad,
-                is_compressed: false,
-                is_sync,
-                protection: 0,
-                encryption: 0,
-                epoch: part.now.epoch,
-                metadata_len: 0,
-                at: part.now.end,
-                object: part.now.objects,
-                filemarks: part.now.filemarks,
-                len: 0,
-                stored_len: to_u32(left - HEADER_LEN),
-                crc: 0,
-                stored_crc: 0,
-                guard: 0,
-            };
+            let mut header = self.header_at_end(partition, ItemKind::Pad)?;
+            header.is_sync = is_sync;
+            header.stored_len = to_u32(left - HEADER_LEN);
             let bytes = header.encode(&part.seal);
             let is_at_end = self.position.at == part.now.end && self.position.partition == partition;
             if let Some(writer) = &mut self.writer {

@@ -102,12 +102,8 @@ impl Cell {
 
     /// Returns the link of a bed; a path to a URL has none.
     pub(super) fn link_plan(&self) -> Option<LinkPlan> {
-        let mtu = self.mtu?;
-        match self.link {
-            Link::AsItIs => None,
-            Link::Unshaped => Some(LinkPlan { mtu, rate_bits: None }),
-            Link::Shaped(bits) => Some(LinkPlan { mtu, rate_bits: Some(bits) }),
-        }
+        let mtu = self.mtu.filter(|_| self.link != Link::AsItIs)?;
+        Some(self.link.with_mtu(mtu))
     }
 
     /// Returns the workload that a load below 100 % is a part of.

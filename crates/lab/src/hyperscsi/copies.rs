@@ -3,7 +3,8 @@
 //!
 //! Each disk is a file in memory with ext4 on it. A copy to a file system counts once it is on the disk
 //! (syncfs(2), and over NFS the COMMIT of each file). Before a copy from one, nothing of the files is in the
-//! page cache of the machine that reads the disk. What comes back is compared with what was sent.
+//! page cache of the machine that reads the disk. The experiment compares the data that it reads with the
+//! data that it wrote.
 
 mod disks;
 mod measure;
@@ -101,11 +102,7 @@ impl CopyCell {
     }
 
     pub(super) const fn link_plan(&self) -> LinkPlan {
-        let rate_bits = match self.link {
-            Link::Shaped(bits) => Some(bits),
-            Link::Unshaped | Link::AsItIs => None,
-        };
-        LinkPlan { mtu: self.mtu, rate_bits }
+        self.link.with_mtu(self.mtu)
     }
 
     /// Returns the name of the path in tables and captions.

@@ -160,11 +160,7 @@ impl Cell {
     }
 
     pub(super) const fn link_plan(&self) -> LinkPlan {
-        let rate_bits = match self.link {
-            Link::Shaped(bits) => Some(bits),
-            Link::Unshaped | Link::AsItIs => None,
-        };
-        LinkPlan { mtu: self.mtu, rate_bits }
+        self.link.with_mtu(self.mtu)
     }
 
     /// Returns the name of the path in tables and captions.

@@ -128,12 +128,16 @@ class Server:
                 self.command(), cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
         deadline = time.monotonic() + START_MAX_S
-        while not listens("127.0.0.1", self.port):
+        while not all(listens(host, port) for host, port in self.portals()):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{type(self).__name__} did not start; {self.log_tail()}")
             time.sleep(0.002)
         self.set_up()
+
+    def portals(self):
+        """The addresses that must accept connections before the server counts as started."""
+        return [("127.0.0.1", self.port)]
 
     def set_up(self):
         """Whatever must be told to a running server before it is of use."""
@@ -288,6 +292,11 @@ class Targe(Server):
             yield from (f"removable = {toml(lun.removable)}", f"write_cache = {toml(lun.write_cache)}", *[f"atomic_bs = {lun.atomic}"] * bool(lun.atomic))
             if lun.encrypted:
                 yield f'encrypt = "{self.secret_path()}"'
+
+    def portals(self):
+        listens = (line for line in self.config_lines() if line.startswith("listen = "))
+        addresses = (json.loads(line.removeprefix("listen = ")).rsplit(":", 1) for line in listens)
+        return [(host.strip("[]"), int(port)) for host, port in addresses]
 
     def stop(self):
         """Asks it to end; that it does not end as it should is an error."""

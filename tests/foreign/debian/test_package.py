@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import subprocess
+import time
 
 import pytest
 
@@ -134,7 +135,10 @@ def test_a_portal_uses_the_socket_that_systemd_passes(installed):
 
 def test_a_socket_without_a_portal_is_an_error_that_names_it(installed):
     with Service(installed, *activate("127.0.0.1:3261")) as service:
-        installed.run("targe", "discover", "127.0.0.1:3261")
+        # The program that passes the socket may not listen yet when a connection comes.
+        deadline = time.monotonic() + 60
+        while service.process.poll() is None and time.monotonic() < deadline:
+            installed.run("targe", "discover", "127.0.0.1:3261")
         code, printed = service.end()
     same("the daemon ends with", code, 1)
     sentence = "the service manager passed a socket that listens on 127.0.0.1:3261 (targe.socket), but no portal of the configuration has that address"

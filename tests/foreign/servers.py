@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import time
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ IQN = "iqn.2026-11.org.targe:rig"
 # Loaded here: in a child nothing may be loaded, as another thread may hold what that needs.
 LIBC = ctypes.CDLL(None)
 CLONE_NEWNET = 0x40000000
+# TCP_LISTEN in /proc/net/tcp.
+LISTENING = "0A"
 # After so long without an open port, or without its end after SIGTERM, a target hangs, seconds. At its end it makes its files durable,
 # for which it waits with all who write to the machine's disk.
 START_MAX_S = 60
@@ -128,7 +131,7 @@ class Server:
                 self.command(), cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
         deadline = time.monotonic() + START_MAX_S
-        while not all(listens(host, port) for host, port in self.portals()):
+        while not (listens("127.0.0.1", self.port) and self.portals() <= listeners(self.process.pid)):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{type(self).__name__} did not start; {self.log_tail()}")
@@ -136,8 +139,8 @@ class Server:
         self.set_up()
 
     def portals(self):
-        """The addresses that must accept connections before the server counts as started."""
-        return [("127.0.0.1", self.port)]
+        """The addresses, beside the port of 127.0.0.1, where the server listens once it has started."""
+        return set()
 
     def set_up(self):
         """Whatever must be told to a running server before it is of use."""
@@ -296,7 +299,7 @@ class Targe(Server):
     def portals(self):
         listens = (line for line in self.config_lines() if line.startswith("listen = "))
         addresses = (json.loads(line.removeprefix("listen = ")).rsplit(":", 1) for line in listens)
-        return [(host.strip("[]"), int(port)) for host, port in addresses]
+        return {(host.strip("[]"), int(port)) for host, port in addresses}
 
     def stop(self):
         """Asks it to end; that it does not end as it should is an error."""
@@ -597,6 +600,22 @@ def listens(host, port):
             return True
     except OSError:
         return False
+
+
+def listeners(pid):
+    """The addresses on which anything listens in the network namespace of a process. It connects to none: a portal may count what comes."""
+    found = set()
+    for name, family, words in (("tcp", socket.AF_INET, "I"), ("tcp6", socket.AF_INET6, "4I")):
+        try:
+            with open(f"/proc/{pid}/net/{name}") as table:
+                rows = [line.split() for line in table][1:]
+        except OSError:  # It has ended.
+            return set()
+        for address, port in (row[1].split(":") for row in rows if row[3] == LISTENING):
+            # Each word is printed as a number of this machine.
+            packed = struct.pack("=" + words, *struct.unpack(">" + words, bytes.fromhex(address)))
+            found.add((socket.inet_ntop(family, packed), int(port, 16)))
+    return found
 
 
 def die_with_parent():

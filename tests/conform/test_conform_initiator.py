@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+import listening
 import servers
 from conform import tool
 
@@ -37,7 +38,7 @@ def judged(request, pytestconfig):
     cases = [item.callspec.params["case"] for item in request.session.items if item.path == request.path]
     use, discover, subject = INITIATORS[name]
     tools = {"drive": os.path.join(HERE, "drive"), "targe": servers.Targe.binary, "manage": manage}
-    command = [judge, "conform", "initiator", "--listen", f"127.0.0.1:{servers.free_port()}",
+    command = [judge, "conform", "initiator", "--listen", f"127.0.0.1:{listening.free_port()}",
                "--exec", use.format(**tools), "--discover", discover.format(**tools), "--only", ",".join(cases),
                # An initiator may leave a silent target alone for a while before it pings: ours for 15 s.
                "--limit", "40", "--patience", "4000"]

@@ -9,17 +9,16 @@ import ctypes
 import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import time
 from dataclasses import dataclass
 
 import ending
+from listening import free_port, listeners, listens
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OUT = os.path.join(ROOT, "out")
@@ -29,8 +28,6 @@ IQN = "iqn.2026-11.org.targe:rig"
 # Loaded here: in a child nothing may be loaded, as another thread may hold what that needs.
 LIBC = ctypes.CDLL(None)
 CLONE_NEWNET = 0x40000000
-# TCP_LISTEN in /proc/net/tcp.
-LISTENING = "0A"
 # After so long without an open port, or without its end after SIGTERM, a target hangs, seconds. At its end it makes its files durable,
 # for which it waits with all who write to the machine's disk.
 START_MAX_S = 60
@@ -575,47 +572,6 @@ def make_file(path, lun):
             zeros = bytes(MIB)
             for _ in range(lun.size // MIB):
                 file.write(zeros)
-
-
-# Below the range that the kernel gives to clients, so that a server which is killed finds its port free when it starts again.
-PORTS = range(10000, 32768)
-
-
-def free_port():
-    """A port that is free on both addresses a server listens on."""
-    for port in random.SystemRandom().sample(PORTS, 50):
-        with socket.socket() as first, socket.socket() as second:
-            try:
-                first.bind(("127.0.0.1", port))
-                second.bind(("127.0.0.2", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no free port")
-
-
-def listens(host, port):
-    try:
-        with socket.create_connection((host, port), 2):
-            return True
-    except OSError:
-        return False
-
-
-def listeners(pid):
-    """The addresses on which anything listens in the network namespace of a process. It connects to none: a portal may count what comes."""
-    found = set()
-    for name, family, words in (("tcp", socket.AF_INET, "I"), ("tcp6", socket.AF_INET6, "4I")):
-        try:
-            with open(f"/proc/{pid}/net/{name}") as table:
-                rows = [line.split() for line in table][1:]
-        except OSError:  # It has ended.
-            return set()
-        for address, port in (row[1].split(":") for row in rows if row[3] == LISTENING):
-            # Each word is printed as a number of this machine.
-            packed = struct.pack("=" + words, *struct.unpack(">" + words, bytes.fromhex(address)))
-            found.add((socket.inet_ntop(family, packed), int(port, 16)))
-    return found
 
 
 def die_with_parent():

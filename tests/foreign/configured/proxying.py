@@ -2,6 +2,7 @@
 
 import subprocess
 
+import listening
 import servers
 from verdicts import expect
 
@@ -12,7 +13,7 @@ class Proxy:
     """`targe proxy` on 127.0.0.1, on the same port after each start."""
 
     def __init__(self, portal):
-        self.portal, self.port, self.process = portal, servers.free_port(), None
+        self.portal, self.port, self.process = portal, listening.free_port(), None
 
     def __enter__(self):
         self.start()

@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+import listening
 import servers
 from aead_relay import OPCODES, AttackedRelay
 from passwords import RUN_MAX_S, USER, WithPasswords, secret_file
@@ -108,7 +109,7 @@ def test_a_login_that_fails_is_one_sentence(tmp_path, password, why):
         url, wanted = {
             "password": (portal(server.port, wrong), "unknown user or wrong password"),
             "user": (portal(server.port, password).replace(USER, "mallory"), "unknown user or wrong password"),
-            "nobody": (portal(servers.free_port(), password), "the portal cannot be reached"),
+            "nobody": (portal(listening.free_port(), password), "the portal cannot be reached"),
         }[why]
         with Proxy(url) as proxy:
             refused = run("iscsi-inq", f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0")

@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+import listening
 import servers
 from configured import tls
 from configured.passwords import USER, WithPasswords, secret_file
@@ -105,7 +106,7 @@ def rig(request, server_name, tmp_path_factory):
     os.makedirs(folder, exist_ok=True)
     authority = tls.Authority(tmp_path_factory.mktemp("authority"))
     server = TwoPortals(folder, EXPORT)
-    server.identity, server.tls_port = authority.sign("target", "DNS:localhost,IP:127.0.0.1"), servers.free_port()
+    server.identity, server.tls_port = authority.sign("target", "DNS:localhost,IP:127.0.0.1"), listening.free_port()
     server.make_record()
     server.make_luks_image()
     password = secret_file(tmp_path_factory.mktemp("password") / "password")

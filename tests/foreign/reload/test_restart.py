@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import listening
 import servers
 from reload.host import BLOCK, GOOD, NO_LUN, Host, label
 from servers import MIB, Export, Lun
@@ -45,7 +46,7 @@ class Renumbered(servers.Targe):
             time.sleep(STORED_S)
             self.kill()
             # The kernel closes the listener of a killed process a moment later, when its io_uring is gone.
-            while servers.listens("127.0.0.1", self.port):
+            while listening.listens("127.0.0.1", self.port):
                 time.sleep(0.005)
         else:
             expect(self.stop() == 0, "the daemon does not end in order")

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+import listening
 import servers
 from guest import image
 from guest.initiator import Initiator
@@ -142,7 +143,7 @@ def wait_for_first_packet(server, file):
     deadline = time.monotonic() + 20
     while not os.path.exists(file) or os.path.getsize(file) < 400:
         expect(time.monotonic() < deadline, "the capture does not begin")
-        servers.listens("127.0.0.1", server.port)
+        listening.listens("127.0.0.1", server.port)
         time.sleep(0.1)
 
 

@@ -37,11 +37,12 @@ use core::net::SocketAddr;
 use base::buffer::{Bytes, Pool};
 use base::transmit::Transmit;
 use security::Level;
+use security::aead::TAG_LEN;
 use security::opaque::{Password, StretchJob, StretchResult};
 
 use self::local_login::LocalLogin;
 use self::texts::{SEGMENT_MAX, TextRewriter, reduced_request};
-use crate::aead::AeadDigest;
+use crate::aead::{AeadDigest, SEGMENT_LEN_MAX};
 use crate::framing::{DataSink, Framing, FramingEvent, ReceivedPdu, Receiver};
 use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Role};
 use crate::login::directory::TargetAddress;
@@ -52,7 +53,8 @@ use crate::login::initiator::{
 use crate::negotiate::pdu_codec::PduCodec;
 use crate::negotiate::{ConnectionParameters, KeyPolicy};
 use crate::pdu::{
-    Bhs, Opcode, PduHeader, TargetSn, Ttt, login_request, login_response, text_request, text_response,
+    BHS_LEN, Bhs, Opcode, PduHeader, TargetSn, Ttt, login_request, login_response, text_request,
+    text_response,
 };
 use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
@@ -62,6 +64,24 @@ pub use self::error::{LocalLoginError, ProxyError};
 
 /// The most redirections of one login.
 const MAX_REDIRECTS: u32 = 8;
+
+/// The most memory that is held for the bytes that wait to be sent on one of the two connections, in bytes,
+/// whatever the PDUs are. The owner must call [`Transmit::compact`] after [`Transmit::sent`].
+pub const UNSENT_MEMORY_MAX: usize = 5 << 20;
+
+// No PDU is handled while the batch is full, so one PDU may exceed its limits. At most each second piece is a
+// data segment, and a block is either of the smallest size or holds less than four times its segment. The
+// slab holds the headers that wait and at most as many, or 64 KiB, that were sent; a vector that grew has
+// room for twice as many.
+const _: () = assert!(
+    (Transmit::BATCH_PIECES / 2 + 1) * base::buffer::PAGE
+        + 4 * (Transmit::BATCH_BYTES + PDU_LEN_MAX)
+        + 2 * Transmit::SLAB_KEPT
+        <= UNSENT_MEMORY_MAX
+);
+
+/// The longest PDU: header, additional header segments, data, padding and two tags.
+const PDU_LEN_MAX: usize = BHS_LEN + 255 * 4 + SEGMENT_LEN_MAX + 3 + 2 * TAG_LEN;
 
 /// How a proxy logs in to targets.
 #[derive(Clone, Debug)]
@@ -216,14 +236,20 @@ impl ProxyConnection {
         }
     }
 
-    /// Returns whether bytes of this connection can be received: the other connection has sent enough of
-    /// those before.
+    /// Returns whether [`Self::handle_bytes`] takes bytes of this connection: the other connection has sent
+    /// enough of those before.
     pub fn can_receive(&self, side: Side) -> bool {
         let other = match side {
             Side::Local => &self.remote,
             Side::Remote => &self.local,
         };
-        !matches!(self.state, State::Over) && !other.transmit.is_full()
+        let is_open = match (&self.state, side) {
+            (State::Over, _) => false,
+            // After a redirection, bytes of the connection before are not read.
+            (State::LoggingIn(login), Side::Remote) => login.remote.is_some(),
+            _ => true,
+        };
+        is_open && !other.transmit.is_full()
     }
 
     /// Returns whether both logins are complete.
@@ -231,28 +257,14 @@ impl ProxyConnection {
         matches!(self.state, State::Relaying(_))
     }
 
-    /// Handles bytes that were received.
-    pub fn handle_bytes(&mut self, side: Side, mut bytes: &[u8]) {
-        while !matches!(self.state, State::Over) {
-            let leg = match side {
-                Side::Local => &mut self.local,
-                Side::Remote => &mut self.remote,
-            };
-            let handled = match leg.receiver.advance(&mut bytes) {
-                Ok(FramingEvent::NeedMoreBytes) => return,
-                Ok(FramingEvent::Header(bhs)) => {
-                    let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
-                    leg.receiver.set_sink(match len {
-                        0 => DataSink::Discard,
-                        // An AEAD digest opens the padding behind the data.
-                        _ => DataSink::Append(self.pool.take(len.next_multiple_of(4))),
-                    });
-                    Ok(())
-                }
-                Ok(FramingEvent::Pdu(pdu)) => self.handle_pdu(side, pdu),
-                // Nothing is skipped: `resync` is off.
-                Ok(FramingEvent::Damaged) => Err(ProxyError::Bug),
-                Err(why) => Err(ProxyError::Stream(side, why)),
+    /// Handles bytes that were received, and moves `bytes` past those that were handled. Bytes are left where
+    /// the other connection must send first; [`Self::can_receive`] tells when they can be handled.
+    pub fn handle_bytes(&mut self, side: Side, bytes: &mut &[u8]) {
+        while self.can_receive(side) {
+            let handled = match self.read_pdu(side, bytes) {
+                Ok(Some(pdu)) => self.handle_pdu(side, pdu),
+                Ok(None) => return,
+                Err(why) => Err(why),
             };
             if let Err(why) = handled {
                 self.fail(why);
@@ -310,6 +322,31 @@ impl ProxyConnection {
         let step = remote.job_done(result);
         if let Err(why) = self.follow(step) {
             self.fail(why);
+        }
+    }
+
+    /// Reads to the end of a PDU; returns `None` if more bytes are needed.
+    fn read_pdu(&mut self, side: Side, bytes: &mut &[u8]) -> Result<Option<ReceivedPdu>, ProxyError> {
+        let receiver = match side {
+            Side::Local => &mut self.local.receiver,
+            Side::Remote => &mut self.remote.receiver,
+        };
+        loop {
+            match receiver.advance(bytes) {
+                Ok(FramingEvent::NeedMoreBytes) => return Ok(None),
+                Ok(FramingEvent::Header(bhs)) => {
+                    let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
+                    receiver.set_sink(match len {
+                        0 => DataSink::Discard,
+                        // An AEAD digest opens the padding behind the data.
+                        _ => DataSink::Append(self.pool.take(len.next_multiple_of(4))),
+                    });
+                }
+                Ok(FramingEvent::Pdu(pdu)) => return Ok(Some(pdu)),
+                // Nothing is skipped: `resync` is off.
+                Ok(FramingEvent::Damaged) => return Err(ProxyError::Bug),
+                Err(why) => return Err(ProxyError::Stream(side, why)),
+            }
         }
     }
 

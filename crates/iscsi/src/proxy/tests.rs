@@ -38,6 +38,8 @@ struct World {
     at_target: Vec<(Bhs, Vec<u8>)>,
     /// Every byte between proxy and target.
     wire: Vec<u8>,
+    /// Where the proxy connected to.
+    connects: Vec<Option<TargetAddress>>,
     closed: Option<ProxyError>,
 }
 
@@ -90,6 +92,7 @@ impl World {
             at_initiator: vec![],
             at_target: vec![],
             wire: vec![],
+            connects: vec![],
             closed: None,
         }
     }
@@ -127,36 +130,57 @@ impl World {
     /// Moves bytes until nothing is left to do.
     fn run(&mut self) {
         loop {
-            while let Some(event) = self.proxy.poll_event() {
-                match event {
-                    ProxyEvent::Connect(to) => {
-                        assert_eq!(to, None);
-                        self.proxy.connected(PEER.parse().unwrap(), entropy(3));
-                    }
-                    ProxyEvent::Stretch(job) => self.proxy.stretched(job.run()),
-                    ProxyEvent::Close(why) => self.closed = Some(why),
-                }
-            }
+            self.process_events();
             let up = taken(&mut self.initiator.transmit, &self.pool);
             let down = taken(&mut self.target.transmit, &self.pool);
             self.wire.extend_from_slice(&down);
-            self.proxy.handle_bytes(Side::Local, &up);
-            self.proxy.handle_bytes(Side::Remote, &down);
-            let to_initiator = taken(self.proxy.transmit(Side::Local), &self.pool);
-            self.at_initiator.extend(pdus(&mut self.initiator, &self.pool, &to_initiator));
-            let to_target = taken(self.proxy.transmit(Side::Remote), &self.pool);
-            self.wire.extend_from_slice(&to_target);
-            for (bhs, data) in pdus(&mut self.target, &self.pool, &to_target) {
-                if self.outcome.is_some() {
-                    self.at_target.push((bhs, data));
-                } else {
-                    self.answer(&bhs, &data);
-                }
-            }
-            if [&up, &down, &to_initiator, &to_target].iter().all(|bytes| bytes.is_empty()) {
+            let sent = self.pass(Side::Local, &up) + self.pass(Side::Remote, &down) + self.deliver();
+            if up.is_empty() && down.is_empty() && sent == 0 {
                 return;
             }
         }
+    }
+
+    fn process_events(&mut self) {
+        while let Some(event) = self.proxy.poll_event() {
+            match event {
+                ProxyEvent::Connect(to) => {
+                    self.connects.push(to);
+                    self.target = Leg::new();
+                    self.login = TargetLogin::new(Instant::ORIGIN, &arrival(1));
+                    self.proxy.connected(PEER.parse().unwrap(), entropy(3));
+                }
+                ProxyEvent::Stretch(job) => self.proxy.stretched(job.run()),
+                ProxyEvent::Close(why) => self.closed = Some(why),
+            }
+        }
+    }
+
+    /// Passes bytes of one side to the proxy, as far as the proxy takes them. Returns how many bytes the
+    /// proxy sent.
+    fn pass(&mut self, side: Side, mut bytes: &[u8]) -> usize {
+        let mut sent = 0;
+        while !bytes.is_empty() && self.proxy.can_receive(side) {
+            self.proxy.handle_bytes(side, &mut bytes);
+            sent += self.deliver();
+        }
+        sent
+    }
+
+    /// Delivers what the proxy sends. Returns how many bytes that was.
+    fn deliver(&mut self) -> usize {
+        let to_initiator = taken(self.proxy.transmit(Side::Local), &self.pool);
+        self.at_initiator.extend(pdus(&mut self.initiator, &self.pool, &to_initiator));
+        let to_target = taken(self.proxy.transmit(Side::Remote), &self.pool);
+        self.wire.extend_from_slice(&to_target);
+        for (bhs, data) in pdus(&mut self.target, &self.pool, &to_target) {
+            if self.outcome.is_some() {
+                self.at_target.push((bhs, data));
+            } else {
+                self.answer(&bhs, &data);
+            }
+        }
+        to_initiator.len() + to_target.len()
     }
 
     /// Answers a Login Request at the target.
@@ -237,7 +261,7 @@ impl World {
 }
 
 fn bhs_of(opcode: Opcode, seed: u8) -> Bhs {
-    let mut bytes = [0; crate::pdu::BHS_LEN];
+    let mut bytes = [0; BHS_LEN];
     for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = seed.wrapping_mul(31).wrapping_add(u8::try_from(at).unwrap());
     }
@@ -380,11 +404,56 @@ fn a_changed_byte_on_either_side_closes_both_connections() {
         sender.writer.copied(&[7; 64], &mut sender.transmit);
         let mut bytes = taken(&mut sender.transmit, &world.pool);
         bytes[at] ^= 1;
-        world.proxy.handle_bytes(side, &bytes);
+        world.proxy.handle_bytes(side, &mut &bytes[..]);
         world.run();
         assert_eq!(world.closed, Some(wanted));
         assert!(world.at_initiator.is_empty() && world.at_target.is_empty());
         assert!(!world.proxy.can_receive(Side::Local) && !world.proxy.can_receive(Side::Remote));
+    }
+}
+
+#[test]
+fn memory_for_unsent_bytes_is_bounded_and_no_pdu_is_lost() {
+    let lens = [0, 1, 4, 4096, 4097, 16384, 16385, 65535, 65536];
+    for (ahs_len, len) in lens.into_iter().flat_map(|len| [(0, len), (1020, len)]) {
+        for side in [Side::Local, Side::Remote] {
+            let mut world = World::new(PASSWORD);
+            world.request(1, Some(3), &alloc::format!("{NAMES} HeaderDigest=CRC32C DataDigest=CRC32C"));
+            world.use_digests(crate::negotiate::Digest::Crc32c, crate::negotiate::Digest::Crc32c);
+            let (sender, opcode) = match side {
+                Side::Local => (&mut world.initiator, Opcode::SCSI_COMMAND),
+                Side::Remote => (&mut world.target, Opcode::SCSI_RESPONSE),
+            };
+            let header = bhs_of(opcode, 1).with_ahs_len(ahs_len).with_data_len(len);
+            let (ahs, data, mut count) = (vec![1; ahs_len], vec![2; len], 0);
+            while sender.transmit.len() < 3 * Transmit::BATCH_BYTES / 2 {
+                sender.writer.long_header(&header, &ahs, &mut sender.transmit);
+                sender.writer.copied(&data, &mut sender.transmit);
+                count += 1;
+            }
+            let received = taken(&mut sender.transmit, &world.pool);
+            let (mut rest, mut wire, mut stops) = (&received[..], vec![], 0);
+            while !rest.is_empty() {
+                world.proxy.handle_bytes(side, &mut rest);
+                let is_full = !world.proxy.can_receive(side);
+                assert!(is_full || rest.is_empty());
+                stops += usize::from(is_full);
+                let unsent = world.proxy.transmit(side.other());
+                let (len, memory) = (unsent.len(), unsent.memory());
+                assert!(len < Transmit::BATCH_BYTES + PDU_LEN_MAX, "{len} bytes wait");
+                assert!(memory <= UNSENT_MEMORY_MAX, "{memory} bytes for PDUs of {ahs_len} and {len} bytes");
+                // The batch is never empty while PDUs follow.
+                let part = unsent.len() - if rest.is_empty() { 0 } else { unsent.len() / 3 };
+                wire.extend_from_slice(&unsent.pieces().collect::<Vec<_>>().concat()[..part]);
+                unsent.sent(part, &world.pool);
+                unsent.compact();
+            }
+            assert!(stops > 0, "the batch was never full");
+            let receiver = if side == Side::Local { &mut world.target } else { &mut world.initiator };
+            let arrived = pdus(receiver, &world.pool, &wire);
+            assert_eq!(arrived.len(), count);
+            assert!(arrived.iter().all(|pdu| *pdu == (header, data.clone())));
+        }
     }
 }
 
@@ -440,7 +509,7 @@ fn survives_any_bytes_from_either_side() {
                 200,
             ]);
         }
-        world.proxy.handle_bytes(side, &bytes);
+        world.proxy.handle_bytes(side, &mut &bytes[..]);
         while let Some(event) = world.proxy.poll_event() {
             if let ProxyEvent::Connect(_) = event {
                 world.proxy.connect_failed();

@@ -92,6 +92,14 @@ pub enum FailureReason {
     /// The portal cannot be reached.
     #[error("the portal cannot be reached: {0}")]
     Unreachable(io::Error),
+    /// The address of a redirection cannot be reached.
+    #[error("{address}, where the target moved, cannot be reached: {why}")]
+    RedirectionUnreachable {
+        /// The address.
+        address: String,
+        /// The reason.
+        why: io::Error,
+    },
     /// The login took too long.
     #[error("the login took too long")]
     TooSlow,
@@ -320,7 +328,12 @@ impl<'a> Relay<'a> {
                 self.proxy.connected(peer, entropy()?);
             }
             Err(why) => {
-                self.end_with(Err(FailureReason::Unreachable(why)));
+                self.end_with(Err(match redirected {
+                    None => FailureReason::Unreachable(why),
+                    Some(address) => {
+                        FailureReason::RedirectionUnreachable { address: address.to_string(), why }
+                    }
+                }));
                 self.proxy.connect_failed();
             }
         }

@@ -17,16 +17,22 @@
 //! and that of the other side is made. Tags and sequence numbers mean the same on both sides, so everything
 //! that needs a session is between the initiator and the target: ordering, task management, error recovery,
 //! session and connection reinstatement. For the same reason the Login Responses to the initiator have the
-//! StatSN of those of the target: each response after the first one costs one exchange with the target.
+//! StatSN of those of the target: each response after the first one costs one exchange with the target. Only
+//! where the initiator sends its first text in pieces, the StatSNs of the two connections differ
+//! (`stat_sn`).
 //!
 //! The proxy changes the text of two keys in full feature phase: TargetAddress in the answer to
 //! SendTargets becomes the address of the proxy, and MaxRecvDataSegmentLength is reduced.
+//!
+//! The initiator never learns another address than that of the proxy, where it would connect without
+//! protection: the proxy itself follows the redirections of a login.
 //!
 //! A wrong digest on either side closes both connections, because the proxy cannot tell the other side what
 //! was damaged. The initiator recovers as its ErrorRecoveryLevel provides for a lost connection.
 
 mod error;
 mod local_login;
+mod stat_sn;
 mod texts;
 
 use alloc::boxed::Box;
@@ -41,6 +47,7 @@ use security::aead::TAG_LEN;
 use security::opaque::{Password, StretchJob, StretchResult};
 
 use self::local_login::LocalLogin;
+use self::stat_sn::StatSnDistance;
 use self::texts::{SEGMENT_MAX, TextRewriter, reduced_request};
 use crate::aead::{AeadDigest, SEGMENT_LEN_MAX};
 use crate::framing::{DataSink, Framing, FramingEvent, ReceivedPdu, Receiver};
@@ -153,8 +160,15 @@ struct Leg {
 #[derive(Debug)]
 enum State {
     LoggingIn(Box<Login>),
-    Relaying(Box<TextRewriter>),
+    Relaying(Box<Relaying>),
     Over,
+}
+
+/// What changes in PDUs after the logins.
+#[derive(Debug)]
+struct Relaying {
+    rewriter: TextRewriter,
+    distance: StatSnDistance,
 }
 
 /// The two logins.
@@ -372,20 +386,14 @@ impl ProxyConnection {
 
     /// Sends a PDU of one side to the other.
     fn relay(&mut self, from: Side, bhs: Bhs, data: Option<Bytes>) -> Result<(), ProxyError> {
-        let (bhs, data) = match (bhs.opcode(), from) {
-            (Opcode::TEXT_REQUEST, Side::Local) => {
-                let request = text_request::TextRequest::decode(&bhs).map_err(ProxyError::Malformed)?;
-                if let (State::Relaying(rewriter), Ttt::NONE) = (&mut self.state, request.ttt) {
-                    rewriter.restart();
-                }
-                reduced(bhs, data)
-            }
-            (Opcode::TEXT_RESPONSE, Side::Remote) => self.rewritten(bhs, data)?,
-            _ => (bhs, data),
-        };
+        let State::Relaying(relaying) = &mut self.state else { return Err(ProxyError::Bug) };
         let (source, sink) = match from {
             Side::Local => (&self.local, &mut self.remote),
             Side::Remote => (&self.remote, &mut self.local),
+        };
+        let (bhs, data) = match from {
+            Side::Local => relaying.for_target(bhs, data)?,
+            Side::Remote => relaying.for_initiator(bhs, data)?,
         };
         match source.receiver.ahs() {
             [] => sink.writer.header(&bhs, &mut sink.transmit),
@@ -397,21 +405,17 @@ impl ProxyConnection {
         Ok(())
     }
 
-    /// Changes the text of a Text Response for the initiator.
-    fn rewritten(&mut self, bhs: Bhs, data: Option<Bytes>) -> Result<(Bhs, Option<Bytes>), ProxyError> {
-        let State::Relaying(rewriter) = &mut self.state else { return Err(ProxyError::Bug) };
-        let response = text_response::TextResponse::decode(&bhs).map_err(ProxyError::Malformed)?;
-        let text = rewriter.rewrite(data.as_deref().unwrap_or_default(), response.is_final)?;
-        Ok((bhs.with_data_len(text.len()), Some(Bytes::copied_from(&text))))
-    }
-
     /// Handles a Login Request of the initiator.
     fn handle_request(&mut self, bhs: &Bhs, text: &[u8]) -> Result<(), ProxyError> {
         let State::LoggingIn(login) = &mut self.state else { return Err(ProxyError::Bug) };
         let Ok(request) = login_request::LoginRequest::decode(bhs) else {
             return Err(LocalLoginError::NoLogin.into());
         };
-        login.local.handle(&request, text)?;
+        if !login.local.handle(&request, text)? {
+            let header = login.local.acknowledge().ok_or(ProxyError::Bug)?;
+            self.local.send(header.encode(), &[]);
+            return Ok(());
+        }
         if login.remote.is_some() {
             return self.exchange();
         }
@@ -436,7 +440,8 @@ impl ProxyConnection {
     /// Handles a Login Response of the target.
     fn handle_response(&mut self, bhs: &Bhs, text: &[u8]) -> Result<(), ProxyError> {
         let State::LoggingIn(login) = &mut self.state else { return Err(ProxyError::Bug) };
-        let response = login_response::LoginResponse::decode(bhs).map_err(ProxyError::Malformed)?;
+        let response = login_response::LoginResponse::decode(bhs)
+            .map_err(|why| ProxyError::Malformed(Side::Remote, why))?;
         (login.sn, login.exp_stat_sn) = (response.sn, response.sn.stat_sn.next());
         let remote = login.remote.as_mut().ok_or(ProxyError::Bug)?;
         let step = remote.handle(&login_pdus::response(&response, text.to_vec()));
@@ -462,8 +467,11 @@ impl ProxyConnection {
             InitiatorLoginStep::Complete(done) => self.complete(*done)?,
             InitiatorLoginStep::Redirected { to, .. } => {
                 login.redirects += 1;
-                if login.has_answered || login.redirects > MAX_REDIRECTS {
-                    return Err(ProxyError::MovedAgain);
+                if login.has_answered {
+                    return Err(ProxyError::MovedInLogin);
+                }
+                if login.redirects > MAX_REDIRECTS {
+                    return Err(ProxyError::MovedTooOften);
                 }
                 login.remote = None;
                 self.events.push_back(ProxyEvent::Connect(Some(to)));
@@ -490,6 +498,7 @@ impl ProxyConnection {
         let (header, text) = login.local.respond(login.sn, &relayed, Some(done.tsih))?;
         let negotiated = login.local.negotiated()?;
         let rewriter = TextRewriter::new(self.own_address, login.peer, login.local.max_recv());
+        let distance = login.local.stat_sn_distance();
         let with_limit = |parameters| ConnectionParameters {
             initiator_max_recv: SEGMENT_MAX,
             target_max_recv: SEGMENT_MAX,
@@ -505,7 +514,7 @@ impl ProxyConnection {
         self.local.send(header.encode(), &text);
         self.local.enter_full_feature(local);
         self.remote.enter_full_feature(remote);
-        self.state = State::Relaying(Box::new(rewriter));
+        self.state = State::Relaying(Box::new(Relaying { rewriter, distance }));
         Ok(())
     }
 
@@ -521,12 +530,45 @@ impl ProxyConnection {
     }
 }
 
-/// Reduces the limit that a Text Request declares.
-fn reduced(bhs: Bhs, data: Option<Bytes>) -> (Bhs, Option<Bytes>) {
-    match data.as_deref().and_then(reduced_request) {
-        Some(text) => (bhs.with_data_len(text.len()), Some(Bytes::copied_from(&text))),
-        None => (bhs, data),
+impl Relaying {
+    /// Changes a PDU of the initiator for the target.
+    fn for_target(&mut self, bhs: Bhs, data: Option<Bytes>) -> Result<(Bhs, Option<Bytes>), ProxyError> {
+        let bhs = self.distance.header_for_target(bhs);
+        if bhs.opcode() != Opcode::TEXT_REQUEST {
+            return Ok((bhs, data));
+        }
+        let malformed = |why| ProxyError::Malformed(Side::Local, why);
+        if text_request::TextRequest::decode(&bhs).map_err(malformed)?.ttt == Ttt::NONE {
+            self.rewriter.restart();
+        }
+        Ok(match data.as_deref().and_then(reduced_request) {
+            Some(text) => with_data(bhs, &text),
+            None => (bhs, data),
+        })
     }
+
+    /// Changes a PDU of the target for the initiator.
+    fn for_initiator(&mut self, bhs: Bhs, data: Option<Bytes>) -> Result<(Bhs, Option<Bytes>), ProxyError> {
+        let bhs = self.distance.header_for_initiator(bhs);
+        match bhs.opcode() {
+            Opcode::TEXT_RESPONSE => {
+                let malformed = |why| ProxyError::Malformed(Side::Remote, why);
+                let response = text_response::TextResponse::decode(&bhs).map_err(malformed)?;
+                let text = self.rewriter.rewrite(data.as_deref().unwrap_or_default(), response.is_final)?;
+                Ok(with_data(bhs, &text))
+            }
+            Opcode::LOGIN_RESPONSE => Err(ProxyError::LoginResponseAfterLogin),
+            Opcode::REJECT => {
+                let rejected = data.as_deref().and_then(|data| self.distance.rejected_for_initiator(data));
+                Ok(rejected.map_or((bhs, data), |rejected| with_data(bhs, &rejected)))
+            }
+            _ => Ok((bhs, data)),
+        }
+    }
+}
+
+fn with_data(bhs: Bhs, data: &[u8]) -> (Bhs, Option<Bytes>) {
+    (bhs.with_data_len(data.len()), Some(Bytes::copied_from(data)))
 }
 
 impl From<InitiatorLoginError> for ProxyError {

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use base::time::Instant;
 
 use super::*;
+use crate::login::directory::TargetLookup;
 use crate::login::target::TargetLogin;
 use crate::login::test_site::{
     INITIATOR, ISID, PASSWORD, TARGET, TestSite, USER, arrival, entropy, password,
@@ -23,11 +24,28 @@ const PEER: &str = "192.0.2.7:3260";
 const TSIH: u16 = 0x55;
 const NAMES: &str = "InitiatorName=iqn.2026-11.com.example:host TargetName=iqn.2026-11.com.example:disk";
 
+/// A Login Request of the first stage.
+const REQUEST: RequestHeader = RequestHeader {
+    transit: false,
+    continues: false,
+    csg: 0,
+    nsg: 0,
+    version_max: 0,
+    version_min: 0,
+    isid: ISID.0,
+    tsih: 0,
+    itt: Itt(5),
+    cid: 1,
+    cmd_sn: CmdSn(77),
+    exp_stat_sn: StatSn(0),
+};
+
 /// An initiator whose PDUs the test writes, the proxy, and a target that requires the password login.
 struct World {
     proxy: ProxyConnection,
     pool: Pool,
     initiator: Leg,
+    tsih: u16,
     target: Leg,
     site: TestSite,
     login: TargetLogin,
@@ -40,6 +58,8 @@ struct World {
     wire: Vec<u8>,
     /// Where the proxy connected to.
     connects: Vec<Option<TargetAddress>>,
+    /// How many of these connections `site.instead` answers.
+    redirects: usize,
     closed: Option<ProxyError>,
 }
 
@@ -84,6 +104,7 @@ impl World {
             proxy: ProxyConnection::new(plan(secret), OWN.parse().unwrap(), pool.clone()),
             pool,
             initiator: Leg::new(),
+            tsih: 0,
             target: Leg::new(),
             site: TestSite::by_password(),
             login: TargetLogin::new(Instant::ORIGIN, &arrival(1)),
@@ -93,6 +114,7 @@ impl World {
             at_target: vec![],
             wire: vec![],
             connects: vec![],
+            redirects: 0,
             closed: None,
         }
     }
@@ -108,14 +130,8 @@ impl World {
             continues,
             csg,
             nsg: nsg.unwrap_or(0),
-            version_max: 0,
-            version_min: 0,
-            isid: ISID.0,
-            tsih: 0,
-            itt: Itt(5),
-            cid: 1,
-            cmd_sn: CmdSn(77),
-            exp_stat_sn: StatSn(0),
+            tsih: self.tsih,
+            ..REQUEST
         };
         self.initiator.send(header.encode(), text);
         self.run();
@@ -146,6 +162,9 @@ impl World {
             match event {
                 ProxyEvent::Connect(to) => {
                     self.connects.push(to);
+                    if self.connects.len() > self.redirects {
+                        self.site.instead = None;
+                    }
                     self.target = Leg::new();
                     self.login = TargetLogin::new(Instant::ORIGIN, &arrival(1));
                     self.proxy.connected(PEER.parse().unwrap(), entropy(3));
@@ -349,6 +368,129 @@ fn every_response_after_the_first_has_the_next_stat_sn() {
     assert_eq!((header.transit, header.nsg, header.tsih), (true, 3, TSIH));
     check(header);
     assert!(world.outcome.is_some() && world.proxy.is_logged_in());
+}
+
+#[test]
+fn the_first_text_may_come_in_pieces_of_any_size() {
+    for (csg, size) in [(0, 1), (0, 40), (1, 7), (1, 40)] {
+        let mut world = World::new(PASSWORD);
+        let text = zeroed(&alloc::format!("{NAMES} AuthMethod=None"));
+        let mut stat_sn = StatSn(0);
+        for piece in text.chunks(size).take(text.len().div_ceil(size) - 1) {
+            world.send_request(csg, None, true, piece);
+            let (header, text) = world.response();
+            assert_eq!((header.status, header.transit, header.csg, text.as_str()), (0, false, csg, ""));
+            assert_eq!(header.sn.stat_sn, stat_sn);
+            stat_sn = stat_sn.next();
+        }
+        assert!(world.connects.is_empty());
+        let last = text.chunks(size).last().unwrap();
+        world.send_request(csg, Some(if csg == 0 { 1 } else { 3 }), false, last);
+        let (mut header, text) = world.response();
+        assert!(text.contains("AuthMethod=None") && text.contains("TargetPortalGroupTag=7"), "{text}");
+        assert_eq!((header.status, header.sn.stat_sn), (0, stat_sn));
+        if csg == 0 {
+            stat_sn = stat_sn.next();
+            (header, _) = world.request(1, Some(3), "InitialR2T=Yes");
+            assert_eq!((header.status, header.sn.stat_sn), (0, stat_sn));
+        }
+        assert_eq!((header.nsg, header.tsih, world.proxy.is_logged_in()), (3, TSIH, true));
+        world.use_digests(crate::negotiate::Digest::None, crate::negotiate::Digest::None);
+        // The first StatSN after the login.
+        let (ours, theirs) = (stat_sn.next().0.to_be_bytes(), world.target_stat_sn.to_be_bytes());
+        let with = |opcode, at: usize, number: [u8; 4]| {
+            let mut bytes = bhs_of(opcode, 3).to_bytes();
+            bytes[at..at + 4].copy_from_slice(&number);
+            Bhs::from_bytes(bytes).with_data_len(0)
+        };
+        let (up, down) = (&mut world.initiator, &mut world.target);
+        up.writer.header(&with(Opcode::NOP_OUT, 28, ours), &mut up.transmit);
+        down.writer.header(&with(Opcode::SCSI_RESPONSE, 24, theirs), &mut down.transmit);
+        world.run();
+        assert_eq!(world.at_target.pop().unwrap().0, with(Opcode::NOP_OUT, 28, theirs));
+        assert_eq!(world.at_initiator.pop().unwrap().0, with(Opcode::SCSI_RESPONSE, 24, ours));
+    }
+}
+
+#[test]
+fn a_piece_of_the_first_text_tells_nothing_of_the_command_window() {
+    let mut world = World::new(PASSWORD);
+    world.send_request(0, None, true, b"Ini");
+    let (header, _) = world.response();
+    assert_eq!((header.sn.exp_cmd_sn, header.sn.max_cmd_sn), (CmdSn(77), CmdSn(77)));
+    let mut world = World { tsih: TSIH, ..World::new(PASSWORD) };
+    world.send_request(0, None, true, b"Ini");
+    let (header, _) = world.response();
+    assert!(header.sn.max_cmd_sn.next().before(header.sn.exp_cmd_sn), "the initiator ignores both");
+}
+
+#[test]
+fn redirections_are_followed_and_the_initiator_learns_nothing_of_them() {
+    let to = TargetAddress::parse(b"192.0.2.9:3261").unwrap().0;
+    for permanently in [false, true] {
+        let mut world = World::new(PASSWORD);
+        world.site.instead = Some(TargetLookup::Moved { to: to.clone(), permanently });
+        world.redirects = 2;
+        let (header, text) = world.request(1, Some(3), NAMES);
+        assert_eq!((header.status, header.nsg, header.tsih), (0, 3, TSIH));
+        assert!(!text.contains("TargetAddress"), "{text}");
+        assert_eq!(world.connects, [None, Some(to.clone()), Some(to.clone())]);
+    }
+    let mut world = World::new(PASSWORD);
+    world.site.instead = Some(TargetLookup::Moved { to, permanently: false });
+    world.redirects = usize::MAX;
+    let (header, text) = world.request(1, Some(3), NAMES);
+    assert_eq!((header.status, text.as_str()), (Status::SERVICE_UNAVAILABLE.0, ""));
+    assert_eq!(world.closed, Some(ProxyError::MovedTooOften));
+    assert_eq!(world.connects.len(), 9);
+}
+
+#[test]
+fn no_login_response_leads_the_initiator_past_the_proxy() {
+    let response = |status| ResponseHeader {
+        transit: false,
+        continues: false,
+        csg: 0,
+        nsg: 0,
+        version_max: 0,
+        version_active: 0,
+        isid: ISID.0,
+        tsih: 0,
+        itt: Itt(5),
+        sn: TargetSn::default(),
+        status,
+    };
+    let address = zeroed("TargetAddress=192.0.2.9:3261");
+    // What follows a redirection belongs to a connection that is closed.
+    let mut world = World::new(PASSWORD);
+    world.initiator.send(REQUEST.encode(), &zeroed(NAMES));
+    let up = taken(&mut world.initiator.transmit, &world.pool);
+    world.proxy.handle_bytes(Side::Local, &mut &up[..]);
+    world.process_events();
+    for _ in 0..2 {
+        world.target.send(response(0x0101).encode(), &address);
+    }
+    let down = taken(&mut world.target.transmit, &world.pool);
+    let mut rest = &down[..];
+    world.proxy.handle_bytes(Side::Remote, &mut rest);
+    assert_eq!(rest.len(), down.len() / 2);
+    world.process_events();
+    assert_eq!((world.connects.len(), world.closed), (2, None));
+    // A target cannot move when the initiator has its first response.
+    let mut world = World::new(PASSWORD);
+    world.request(0, Some(1), NAMES);
+    world.target.send(response(0x0101).encode(), &address);
+    world.run();
+    assert_eq!(world.response().0.status, Status::SERVICE_UNAVAILABLE.0);
+    assert_eq!(world.closed, Some(ProxyError::MovedInLogin));
+    // Nor after the login.
+    let mut world = World::new(PASSWORD);
+    world.request(1, Some(3), NAMES);
+    world.target.writer.header(&response(0x0101).encode().with_data_len(32), &mut world.target.transmit);
+    world.target.writer.copied(&[7; 32], &mut world.target.transmit);
+    world.run();
+    assert_eq!(world.closed, Some(ProxyError::LoginResponseAfterLogin));
+    assert!(world.at_initiator.is_empty());
 }
 
 #[test]

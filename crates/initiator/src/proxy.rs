@@ -4,7 +4,8 @@
 //! Each connection has a thread, which moves bytes between two sockets and [`ProxyConnection`]. The slow step
 //! of the password login runs on that thread, one at a time: it takes 64 MiB and more, and after an outage
 //! all connections log in at once. Bounds: [`tls::CONNECTIONS_MAX`] connections, [`LOGIN_TIMEOUT`] for a
-//! login, and for each direction of a connection [`iscsi::proxy::UNSENT_MEMORY_MAX`] and 256 KiB of received bytes.
+//! login, and for each direction of a connection [`iscsi::proxy::UNSENT_MEMORY_MAX`] and 256 KiB of received
+//! bytes.
 //!
 //! If an initiator gives up a connection, none of its commands may be carried out later. When the initiator
 //! resets its connection, or closes it while the target does not receive everything at once, the proxy resets
@@ -238,8 +239,8 @@ impl<'a> Relay<'a> {
         self.end.take().unwrap_or(Ok(()))
     }
 
-    /// Handles what was received, and sends what waits, as far as is possible without waiting. Returns whether
-    /// the end has come.
+    /// Handles what was received, and sends what waits, as far as is possible without waiting. Returns
+    /// whether the end has come.
     fn advance(&mut self) -> Result<bool, FailureReason> {
         self.handle_received(Side::Local);
         self.handle_received(Side::Remote);
@@ -362,8 +363,12 @@ impl<'a> Relay<'a> {
         let Some(socket) = socket else { return Ok(()) };
         let transmit = self.proxy.transmit(side);
         while !transmit.is_empty() {
-            let pieces: Vec<_> = transmit.pieces().take(PIECES_MAX).map(IoSlice::new).collect();
-            match socket.write_vectored(&pieces) {
+            let sent = {
+                let pieces: SmallVec<[IoSlice<'_>; PIECES_MAX]> =
+                    transmit.pieces().take(PIECES_MAX).map(IoSlice::new).collect();
+                socket.write_vectored(&pieces)
+            };
+            match sent {
                 Ok(len) => transmit.sent(len, &self.pool),
                 Err(why) if why.kind() == ErrorKind::WouldBlock => break,
                 Err(why) if why.kind() == ErrorKind::Interrupted => {}

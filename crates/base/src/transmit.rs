@@ -36,7 +36,7 @@ impl Transmit {
     pub const NARROW_BYTES: usize = 64 << 10;
 
     /// How much of a slab is kept for the next use, in bytes: the headers of a whole batch.
-    const SLAB_KEPT: usize = 64 << 10;
+    pub const SLAB_KEPT: usize = 64 << 10;
 
     /// Creates an empty batch, without an allocation.
     pub fn new() -> Self {
@@ -67,6 +67,16 @@ impl Transmit {
     /// Returns how many bytes are left to send.
     pub const fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns how much memory the batch keeps allocated, in bytes: the slab, and the block of each shared
+    /// piece.
+    pub fn memory(&self) -> usize {
+        let blocks = self.pieces.iter().map(|piece| match piece {
+            Piece::Slab { .. } => 0,
+            Piece::Shared(bytes) => bytes.block_len(),
+        });
+        self.slab.capacity() + blocks.sum::<usize>()
     }
 
     /// Appends a copy of `bytes` (headers, digests, padding).

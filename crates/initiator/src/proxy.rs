@@ -4,10 +4,12 @@
 //! Each connection has a thread, which moves bytes between two sockets and [`ProxyConnection`]. The slow step
 //! of the password login runs on that thread, one at a time: it takes 64 MiB and more, and after an outage
 //! all connections log in at once. Bounds: [`tls::CONNECTIONS_MAX`] connections, [`LOGIN_TIMEOUT`] for a
-//! login, and about 1 MiB of buffers for each connection, or up to 50 MiB if its PDUs carry a few bytes each.
+//! login, and for each direction of a connection [`iscsi::proxy::UNSENT_MEMORY_MAX`] and 256 KiB of received
+//! bytes.
 //!
-//! If an initiator gives up a connection, none of its commands may be carried out much later: what the target
-//! has not received 10 s after the initiator closed the connection is given up, and at once after a reset.
+//! If an initiator gives up a connection, none of its commands may be carried out later. When the initiator
+//! resets its connection, or closes it while the target does not receive everything at once, the proxy resets
+//! the connection to the target, and gives up everything that the target has not received.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -23,6 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use security::Level;
+use smallvec::SmallVec;
 use tls::{Acceptor, Share};
 
 use crate::hyperscsi_discovery::entropy;
@@ -43,7 +46,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// A portal that acknowledges nothing of what was sent for this long is lost, in milliseconds.
 const UNACKNOWLEDGED_MAX_MS: u32 = 30_000;
 
-/// How many bytes are received at a time.
+/// How many bytes of one side are received at a time.
 const CHUNK_LEN: usize = 256 << 10;
 
 /// How many bytes of unused buffers a connection keeps.
@@ -90,6 +93,14 @@ pub enum FailureReason {
     /// The portal cannot be reached.
     #[error("the portal cannot be reached: {0}")]
     Unreachable(io::Error),
+    /// The address of a redirection cannot be reached.
+    #[error("{address}, where the target moved, cannot be reached: {why}")]
+    RedirectionUnreachable {
+        /// The address.
+        address: String,
+        /// The reason.
+        why: io::Error,
+    },
     /// The login took too long.
     #[error("the login took too long")]
     TooSlow,
@@ -172,21 +183,7 @@ impl AeadProxy {
 
 /// Carries a connection until its end.
 fn carry(near: TcpStream, upstream: &AeadUpstream) -> Result<(), FailureReason> {
-    near.set_nodelay(true)?;
-    near.set_nonblocking(true)?;
-    let pool = Pool::new(KEPT_BYTES);
-    let proxy = ProxyConnection::new(upstream.plan.clone(), near.local_addr()?, pool.clone());
-    let relay = Relay {
-        upstream,
-        proxy,
-        pool,
-        near,
-        far: None,
-        chunk: vec![0; CHUNK_LEN].into_boxed_slice(),
-        end: None,
-        deadline: Instant::now() + LOGIN_TIMEOUT,
-    };
-    relay.run()
+    Relay::new(near, upstream)?.run()
 }
 
 /// Two sockets and the protocol between them.
@@ -196,34 +193,100 @@ struct Relay<'a> {
     pool: Pool,
     near: TcpStream,
     far: Option<TcpStream>,
-    chunk: Box<[u8]>,
+    from_near: Chunk,
+    from_far: Chunk,
+    /// Whether the initiator has ended its connection.
+    is_near_gone: bool,
     /// How the connection ends, once that is known: what waits is sent first.
     end: Option<Result<(), FailureReason>>,
     /// When the login must be complete, or the end have come.
     deadline: Instant,
 }
 
-impl Relay<'_> {
+/// Bytes of one side: received when it is empty, and handled from its start.
+struct Chunk {
+    space: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Relay<'a> {
+    fn new(near: TcpStream, upstream: &'a AeadUpstream) -> io::Result<Self> {
+        near.set_nodelay(true)?;
+        near.set_nonblocking(true)?;
+        let pool = Pool::new(KEPT_BYTES);
+        Ok(Self {
+            upstream,
+            proxy: ProxyConnection::new(upstream.plan.clone(), near.local_addr()?, pool.clone()),
+            pool,
+            near,
+            far: None,
+            from_near: Chunk::new(),
+            from_far: Chunk::new(),
+            is_near_gone: false,
+            end: None,
+            deadline: Instant::now() + LOGIN_TIMEOUT,
+        })
+    }
+
     fn run(mut self) -> Result<(), FailureReason> {
-        loop {
-            self.process_events()?;
-            self.send(Side::Local)?;
-            self.send(Side::Remote)?;
-            let is_late = Instant::now() >= self.deadline;
-            if self.end.is_some() && (is_late || !self.has_unsent()) {
-                if is_late {
-                    self.reset_far();
-                }
-                self.close();
-                return self.end.take().unwrap_or(Ok(()));
+        while !self.advance()? {
+            if !self.can_handle(Side::Local) && !self.can_handle(Side::Remote) {
+                self.wait()?;
             }
-            if is_late && !self.proxy.is_logged_in() {
-                return Err(FailureReason::TooSlow);
+        }
+        self.close();
+        self.end.take().unwrap_or(Ok(()))
+    }
+
+    /// Handles what was received, and sends what waits, as far as is possible without waiting. Returns
+    /// whether the end has come.
+    fn advance(&mut self) -> Result<bool, FailureReason> {
+        self.handle_received(Side::Local);
+        self.handle_received(Side::Remote);
+        self.process_events()?;
+        self.send(Side::Local)?;
+        self.send(Side::Remote)?;
+        let is_late = Instant::now() >= self.deadline;
+        if self.end.is_some() {
+            if is_late || self.is_near_gone && self.has_unsent(Side::Remote) {
+                self.reset_far();
             }
-            if self.wait()? {
-                self.receive(Side::Local)?;
-                self.receive(Side::Remote)?;
+            if is_late || !(self.has_unsent(Side::Local) || self.has_unsent(Side::Remote)) {
+                return Ok(true);
             }
+        } else if is_late && !self.proxy.is_logged_in() {
+            return Err(FailureReason::TooSlow);
+        }
+        Ok(false)
+    }
+
+    /// Returns whether bytes that were received can be handled.
+    fn can_handle(&self, side: Side) -> bool {
+        let chunk = match side {
+            Side::Local => &self.from_near,
+            Side::Remote => &self.from_far,
+        };
+        self.end.is_none() && !chunk.is_empty() && self.proxy.can_receive(side)
+    }
+
+    /// Returns whether bytes should be received: those before were handled.
+    fn can_receive(&self, side: Side) -> bool {
+        let chunk = match side {
+            Side::Local => &self.from_near,
+            Side::Remote => &self.from_far,
+        };
+        self.end.is_none() && chunk.is_empty() && self.proxy.can_receive(side)
+    }
+
+    /// Handles bytes that were received, as far as the other side has sent those before.
+    fn handle_received(&mut self, side: Side) {
+        if self.can_handle(side) {
+            let chunk = match side {
+                Side::Local => &mut self.from_near,
+                Side::Remote => &mut self.from_far,
+            };
+            chunk.handle(|bytes| self.proxy.handle_bytes(side, bytes));
         }
     }
 
@@ -248,6 +311,7 @@ impl Relay<'_> {
 
     fn connect(&mut self, redirected: Option<&TargetAddress>) -> Result<(), FailureReason> {
         self.far = None;
+        self.from_far.clear();
         let connected = self.upstream.connect(redirected).and_then(|far| {
             far.set_nodelay(true)?;
             far.set_nonblocking(true)?;
@@ -265,7 +329,12 @@ impl Relay<'_> {
                 self.proxy.connected(peer, entropy()?);
             }
             Err(why) => {
-                self.end_with(Err(FailureReason::Unreachable(why)));
+                self.end_with(Err(match redirected {
+                    None => FailureReason::Unreachable(why),
+                    Some(address) => {
+                        FailureReason::RedirectionUnreachable { address: address.to_string(), why }
+                    }
+                }));
                 self.proxy.connect_failed();
             }
         }
@@ -280,9 +349,9 @@ impl Relay<'_> {
         }
     }
 
-    fn has_unsent(&mut self) -> bool {
-        let far = self.far.is_some() && !self.proxy.transmit(Side::Remote).is_empty();
-        far || !self.proxy.transmit(Side::Local).is_empty()
+    fn has_unsent(&mut self, side: Side) -> bool {
+        let is_open = side == Side::Local || self.far.is_some();
+        is_open && !self.proxy.transmit(side).is_empty()
     }
 
     /// Sends what waits for one side, as far as is possible without waiting.
@@ -294,8 +363,12 @@ impl Relay<'_> {
         let Some(socket) = socket else { return Ok(()) };
         let transmit = self.proxy.transmit(side);
         while !transmit.is_empty() {
-            let pieces: Vec<_> = transmit.pieces().take(PIECES_MAX).map(IoSlice::new).collect();
-            match socket.write_vectored(&pieces) {
+            let sent = {
+                let pieces: SmallVec<[IoSlice<'_>; PIECES_MAX]> =
+                    transmit.pieces().take(PIECES_MAX).map(IoSlice::new).collect();
+                socket.write_vectored(&pieces)
+            };
+            match sent {
                 Ok(len) => transmit.sent(len, &self.pool),
                 Err(why) if why.kind() == ErrorKind::WouldBlock => break,
                 Err(why) if why.kind() == ErrorKind::Interrupted => {}
@@ -314,17 +387,17 @@ impl Relay<'_> {
 
     /// Receives from one side what has arrived.
     fn receive(&mut self, side: Side) -> Result<(), FailureReason> {
-        if self.end.is_some() || !self.proxy.can_receive(side) {
+        if !self.can_receive(side) {
             return Ok(());
         }
-        let socket = match side {
-            Side::Local => Some(&mut self.near),
-            Side::Remote => self.far.as_mut(),
+        let (socket, chunk) = match side {
+            Side::Local => (Some(&mut self.near), &mut self.from_near),
+            Side::Remote => (self.far.as_mut(), &mut self.from_far),
         };
         let Some(socket) = socket else { return Ok(()) };
-        match socket.read(&mut self.chunk) {
+        match chunk.receive(socket) {
             Ok(0) => self.handle_end(side),
-            Ok(len) => self.proxy.handle_bytes(side, self.chunk.get(..len).unwrap_or_default()),
+            Ok(_) => {}
             Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(why) if is_disconnection(&why) => self.handle_loss(side),
             Err(why) => return Err(why.into()),
@@ -353,49 +426,58 @@ impl Relay<'_> {
 
     /// Handles the end of one side's connection. An initiator that is logging in learns of it by a response.
     fn handle_end(&mut self, side: Side) {
+        self.is_near_gone |= side == Side::Local;
         if side == Side::Remote && !self.proxy.is_logged_in() {
             return self.proxy.disconnected();
         }
         self.end_with(Ok(()));
     }
 
-    /// Sleeps until a socket is ready or the deadline has come. Returns whether a socket is ready. It notices
-    /// an initiator that closes or resets its connection also while nothing can be received of it.
-    fn wait(&mut self) -> Result<bool, FailureReason> {
-        let is_receiving = self.end.is_none();
-        let flags = |proxy: &mut ProxyConnection, side| {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, is_receiving && proxy.can_receive(side));
-            flags.set(PollFlags::OUT, !proxy.transmit(side).is_empty());
-            flags.set(PollFlags::RDHUP, is_receiving && side == Side::Local);
-            flags
-        };
-        let (ours, theirs) = (flags(&mut self.proxy, Side::Local), flags(&mut self.proxy, Side::Remote));
+    /// Sleeps until a socket is ready or the deadline has come, and receives what has arrived. It notices an
+    /// initiator that resets or closes its connection also while nothing can be received of it.
+    fn wait(&mut self) -> Result<(), FailureReason> {
+        let (near, far) = self.poll()?;
+        let is_closing = near.contains(PollFlags::RDHUP) && !self.can_receive(Side::Local);
+        if !self.is_near_gone && (is_closing || near.intersects(PollFlags::ERR | PollFlags::HUP)) {
+            self.handle_loss(Side::Local);
+        }
+        if !near.is_empty() {
+            self.receive(Side::Local)?;
+        }
+        if !far.is_empty() {
+            self.receive(Side::Remote)?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a socket is ready or the deadline has come. Returns what each is ready for.
+    fn poll(&mut self) -> Result<(PollFlags, PollFlags), FailureReason> {
+        let (mut ours, mut theirs) = (PollFlags::empty(), PollFlags::empty());
+        ours.set(PollFlags::IN, self.can_receive(Side::Local));
+        ours.set(PollFlags::OUT, self.has_unsent(Side::Local));
+        ours.set(PollFlags::RDHUP, !self.is_near_gone);
+        theirs.set(PollFlags::IN, self.can_receive(Side::Remote));
+        theirs.set(PollFlags::OUT, self.has_unsent(Side::Remote));
         // A socket that nothing is wanted of would end the sleep by its hang-up.
-        let mut fds = Vec::with_capacity(2);
-        if !ours.is_empty() {
+        let mut fds = SmallVec::<[PollFd<'_>; 2]>::new();
+        let near_at = (!ours.is_empty()).then(|| {
             fds.push(PollFd::new(&self.near, ours));
-        }
-        if let Some(far) = self.far.as_ref().filter(|_| !theirs.is_empty()) {
+            fds.len() - 1
+        });
+        let far_at = self.far.as_ref().filter(|_| !theirs.is_empty()).map(|far| {
             fds.push(PollFd::new(far, theirs));
-        }
+            fds.len() - 1
+        });
         let has_deadline = self.end.is_some() || !self.proxy.is_logged_in();
         let left = self.deadline.saturating_duration_since(Instant::now());
         let timeout = Some(left).filter(|_| has_deadline).and_then(|left| Timespec::try_from(left).ok());
-        let ready = match poll(&mut fds, timeout.as_ref()) {
-            Ok(ready) => ready > 0,
-            Err(Errno::INTR) => false,
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(why) => return Err(io::Error::from(why).into()),
-        };
-        let seen = fds.first().filter(|_| !ours.is_empty()).map_or(PollFlags::empty(), PollFd::revents);
-        if is_receiving && !self.proxy.can_receive(Side::Local) {
-            if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
-                self.handle_loss(Side::Local);
-            } else if seen.contains(PollFlags::RDHUP) {
-                self.handle_end(Side::Local);
-            }
         }
-        Ok(ready)
+        let seen =
+            |at: Option<usize>| at.and_then(|at| fds.get(at)).map_or(PollFlags::empty(), PollFd::revents);
+        Ok((seen(near_at), seen(far_at)))
     }
 
     /// Closes both connections in order, so that what was sent is received.
@@ -407,7 +489,38 @@ impl Relay<'_> {
     }
 }
 
+impl Chunk {
+    fn new() -> Self {
+        Self { space: vec![0; CHUNK_LEN].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    const fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Fills an empty chunk. Returns how many bytes were received: 0 at the end of the connection.
+    fn receive(&mut self, socket: &mut TcpStream) -> io::Result<usize> {
+        let len = socket.read(&mut self.space)?;
+        (self.start, self.end) = (0, len);
+        Ok(len)
+    }
+
+    /// Passes the bytes to `handler`, which moves its slice past those that it has handled.
+    fn handle(&mut self, handler: impl FnOnce(&mut &[u8])) {
+        let mut bytes = self.space.get(self.start..self.end).unwrap_or_default();
+        handler(&mut bytes);
+        self.start = self.end - bytes.len();
+    }
+}
+
 fn is_disconnection(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut)
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,16 +17,22 @@
 //! and that of the other side is made. Tags and sequence numbers mean the same on both sides, so everything
 //! that needs a session is between the initiator and the target: ordering, task management, error recovery,
 //! session and connection reinstatement. For the same reason the Login Responses to the initiator have the
-//! StatSN of those of the target: each response after the first one costs one exchange with the target.
+//! StatSN of those of the target: each response after the first one costs one exchange with the target. Only
+//! where the initiator sends its first text in pieces, the StatSNs of the two connections differ
+//! (`stat_sn`).
 //!
 //! The proxy changes the text of two keys in full feature phase: TargetAddress in the answer to
 //! SendTargets becomes the address of the proxy, and MaxRecvDataSegmentLength is reduced.
+//!
+//! The initiator never learns another address than that of the proxy, where it would connect without
+//! protection: the proxy itself follows the redirections of a login.
 //!
 //! A wrong digest on either side closes both connections, because the proxy cannot tell the other side what
 //! was damaged. The initiator recovers as its ErrorRecoveryLevel provides for a lost connection.
 
 mod error;
 mod local_login;
+mod stat_sn;
 mod texts;
 
 use alloc::boxed::Box;
@@ -37,11 +43,13 @@ use core::net::SocketAddr;
 use base::buffer::{Bytes, Pool};
 use base::transmit::Transmit;
 use security::Level;
+use security::aead::TAG_LEN;
 use security::opaque::{Password, StretchJob, StretchResult};
 
 use self::local_login::LocalLogin;
+use self::stat_sn::StatSnDistance;
 use self::texts::{SEGMENT_MAX, TextRewriter, reduced_request};
-use crate::aead::AeadDigest;
+use crate::aead::{AeadDigest, SEGMENT_LEN_MAX};
 use crate::framing::{DataSink, Framing, FramingEvent, ReceivedPdu, Receiver};
 use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Role};
 use crate::login::directory::TargetAddress;
@@ -52,7 +60,8 @@ use crate::login::initiator::{
 use crate::negotiate::pdu_codec::PduCodec;
 use crate::negotiate::{ConnectionParameters, KeyPolicy};
 use crate::pdu::{
-    Bhs, Opcode, PduHeader, TargetSn, Ttt, login_request, login_response, text_request, text_response,
+    BHS_LEN, Bhs, Opcode, PduHeader, TargetSn, Ttt, login_request, login_response, text_request,
+    text_response,
 };
 use crate::pdu_writer::PduWriter;
 use crate::recovery::RecoveryLevel;
@@ -62,6 +71,24 @@ pub use self::error::{LocalLoginError, ProxyError};
 
 /// The most redirections of one login.
 const MAX_REDIRECTS: u32 = 8;
+
+/// The most memory that is held for the bytes that wait to be sent on one of the two connections, in bytes,
+/// whatever the PDUs are. The owner must call [`Transmit::compact`] after [`Transmit::sent`].
+pub const UNSENT_MEMORY_MAX: usize = 5 << 20;
+
+// No PDU is handled while the batch is full, so one PDU may exceed its limits. At most each second piece is a
+// data segment, and a block is either of the smallest size or holds less than four times its segment. The
+// slab holds the headers that wait and at most as many, or 64 KiB, that were sent; a vector that grew has
+// room for twice as many.
+const _: () = assert!(
+    (Transmit::BATCH_PIECES / 2 + 1) * base::buffer::PAGE
+        + 4 * (Transmit::BATCH_BYTES + PDU_LEN_MAX)
+        + 2 * Transmit::SLAB_KEPT
+        <= UNSENT_MEMORY_MAX
+);
+
+/// The longest PDU: header, additional header segments, data, padding and two tags.
+const PDU_LEN_MAX: usize = BHS_LEN + 255 * 4 + SEGMENT_LEN_MAX + 3 + 2 * TAG_LEN;
 
 /// How a proxy logs in to targets.
 #[derive(Clone, Debug)]
@@ -133,8 +160,15 @@ struct Leg {
 #[derive(Debug)]
 enum State {
     LoggingIn(Box<Login>),
-    Relaying(Box<TextRewriter>),
+    Relaying(Box<Relaying>),
     Over,
+}
+
+/// What changes in PDUs after the logins.
+#[derive(Debug)]
+struct Relaying {
+    rewriter: TextRewriter,
+    distance: StatSnDistance,
 }
 
 /// The two logins.
@@ -216,14 +250,20 @@ impl ProxyConnection {
         }
     }
 
-    /// Returns whether bytes of this connection can be received: the other connection has sent enough of
-    /// those before.
+    /// Returns whether [`Self::handle_bytes`] takes bytes of this connection: the other connection has sent
+    /// enough of those before.
     pub fn can_receive(&self, side: Side) -> bool {
         let other = match side {
             Side::Local => &self.remote,
             Side::Remote => &self.local,
         };
-        !matches!(self.state, State::Over) && !other.transmit.is_full()
+        let is_open = match (&self.state, side) {
+            (State::Over, _) => false,
+            // After a redirection, bytes of the connection before are not read.
+            (State::LoggingIn(login), Side::Remote) => login.remote.is_some(),
+            _ => true,
+        };
+        is_open && !other.transmit.is_full()
     }
 
     /// Returns whether both logins are complete.
@@ -231,28 +271,14 @@ impl ProxyConnection {
         matches!(self.state, State::Relaying(_))
     }
 
-    /// Handles bytes that were received.
-    pub fn handle_bytes(&mut self, side: Side, mut bytes: &[u8]) {
-        while !matches!(self.state, State::Over) {
-            let leg = match side {
-                Side::Local => &mut self.local,
-                Side::Remote => &mut self.remote,
-            };
-            let handled = match leg.receiver.advance(&mut bytes) {
-                Ok(FramingEvent::NeedMoreBytes) => return,
-                Ok(FramingEvent::Header(bhs)) => {
-                    let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
-                    leg.receiver.set_sink(match len {
-                        0 => DataSink::Discard,
-                        // An AEAD digest opens the padding behind the data.
-                        _ => DataSink::Append(self.pool.take(len.next_multiple_of(4))),
-                    });
-                    Ok(())
-                }
-                Ok(FramingEvent::Pdu(pdu)) => self.handle_pdu(side, pdu),
-                // Nothing is skipped: `resync` is off.
-                Ok(FramingEvent::Damaged) => Err(ProxyError::Bug),
-                Err(why) => Err(ProxyError::Stream(side, why)),
+    /// Handles bytes that were received, and moves `bytes` past those that were handled. Bytes are left where
+    /// the other connection must send first; [`Self::can_receive`] tells when they can be handled.
+    pub fn handle_bytes(&mut self, side: Side, bytes: &mut &[u8]) {
+        while self.can_receive(side) {
+            let handled = match self.read_pdu(side, bytes) {
+                Ok(Some(pdu)) => self.handle_pdu(side, pdu),
+                Ok(None) => return,
+                Err(why) => Err(why),
             };
             if let Err(why) = handled {
                 self.fail(why);
@@ -313,6 +339,31 @@ impl ProxyConnection {
         }
     }
 
+    /// Reads to the end of a PDU; returns `None` if more bytes are needed.
+    fn read_pdu(&mut self, side: Side, bytes: &mut &[u8]) -> Result<Option<ReceivedPdu>, ProxyError> {
+        let receiver = match side {
+            Side::Local => &mut self.local.receiver,
+            Side::Remote => &mut self.remote.receiver,
+        };
+        loop {
+            match receiver.advance(bytes) {
+                Ok(FramingEvent::NeedMoreBytes) => return Ok(None),
+                Ok(FramingEvent::Header(bhs)) => {
+                    let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
+                    receiver.set_sink(match len {
+                        0 => DataSink::Discard,
+                        // An AEAD digest opens the padding behind the data.
+                        _ => DataSink::Append(self.pool.take(len.next_multiple_of(4))),
+                    });
+                }
+                Ok(FramingEvent::Pdu(pdu)) => return Ok(Some(pdu)),
+                // Nothing is skipped: `resync` is off.
+                Ok(FramingEvent::Damaged) => return Err(ProxyError::Bug),
+                Err(why) => return Err(ProxyError::Stream(side, why)),
+            }
+        }
+    }
+
     fn handle_pdu(&mut self, side: Side, pdu: ReceivedPdu) -> Result<(), ProxyError> {
         if !pdu.digest_ok {
             return Err(ProxyError::DataDigest(side));
@@ -335,20 +386,14 @@ impl ProxyConnection {
 
     /// Sends a PDU of one side to the other.
     fn relay(&mut self, from: Side, bhs: Bhs, data: Option<Bytes>) -> Result<(), ProxyError> {
-        let (bhs, data) = match (bhs.opcode(), from) {
-            (Opcode::TEXT_REQUEST, Side::Local) => {
-                let request = text_request::TextRequest::decode(&bhs).map_err(ProxyError::Malformed)?;
-                if let (State::Relaying(rewriter), Ttt::NONE) = (&mut self.state, request.ttt) {
-                    rewriter.restart();
-                }
-                reduced(bhs, data)
-            }
-            (Opcode::TEXT_RESPONSE, Side::Remote) => self.rewritten(bhs, data)?,
-            _ => (bhs, data),
-        };
+        let State::Relaying(relaying) = &mut self.state else { return Err(ProxyError::Bug) };
         let (source, sink) = match from {
             Side::Local => (&self.local, &mut self.remote),
             Side::Remote => (&self.remote, &mut self.local),
+        };
+        let (bhs, data) = match from {
+            Side::Local => relaying.for_target(bhs, data)?,
+            Side::Remote => relaying.for_initiator(bhs, data)?,
         };
         match source.receiver.ahs() {
             [] => sink.writer.header(&bhs, &mut sink.transmit),
@@ -360,21 +405,17 @@ impl ProxyConnection {
         Ok(())
     }
 
-    /// Changes the text of a Text Response for the initiator.
-    fn rewritten(&mut self, bhs: Bhs, data: Option<Bytes>) -> Result<(Bhs, Option<Bytes>), ProxyError> {
-        let State::Relaying(rewriter) = &mut self.state else { return Err(ProxyError::Bug) };
-        let response = text_response::TextResponse::decode(&bhs).map_err(ProxyError::Malformed)?;
-        let text = rewriter.rewrite(data.as_deref().unwrap_or_default(), response.is_final)?;
-        Ok((bhs.with_data_len(text.len()), Some(Bytes::copied_from(&text))))
-    }
-
     /// Handles a Login Request of the initiator.
     fn handle_request(&mut self, bhs: &Bhs, text: &[u8]) -> Result<(), ProxyError> {
         let State::LoggingIn(login) = &mut self.state else { return Err(ProxyError::Bug) };
         let Ok(request) = login_request::LoginRequest::decode(bhs) else {
             return Err(LocalLoginError::NoLogin.into());
         };
-        login.local.handle(&request, text)?;
+        if !login.local.handle(&request, text)? {
+            let header = login.local.acknowledge().ok_or(ProxyError::Bug)?;
+            self.local.send(header.encode(), &[]);
+            return Ok(());
+        }
         if login.remote.is_some() {
             return self.exchange();
         }
@@ -399,7 +440,8 @@ impl ProxyConnection {
     /// Handles a Login Response of the target.
     fn handle_response(&mut self, bhs: &Bhs, text: &[u8]) -> Result<(), ProxyError> {
         let State::LoggingIn(login) = &mut self.state else { return Err(ProxyError::Bug) };
-        let response = login_response::LoginResponse::decode(bhs).map_err(ProxyError::Malformed)?;
+        let response = login_response::LoginResponse::decode(bhs)
+            .map_err(|why| ProxyError::Malformed(Side::Remote, why))?;
         (login.sn, login.exp_stat_sn) = (response.sn, response.sn.stat_sn.next());
         let remote = login.remote.as_mut().ok_or(ProxyError::Bug)?;
         let step = remote.handle(&login_pdus::response(&response, text.to_vec()));
@@ -425,8 +467,11 @@ impl ProxyConnection {
             InitiatorLoginStep::Complete(done) => self.complete(*done)?,
             InitiatorLoginStep::Redirected { to, .. } => {
                 login.redirects += 1;
-                if login.has_answered || login.redirects > MAX_REDIRECTS {
-                    return Err(ProxyError::MovedAgain);
+                if login.has_answered {
+                    return Err(ProxyError::MovedInLogin);
+                }
+                if login.redirects > MAX_REDIRECTS {
+                    return Err(ProxyError::MovedTooOften);
                 }
                 login.remote = None;
                 self.events.push_back(ProxyEvent::Connect(Some(to)));
@@ -453,6 +498,7 @@ impl ProxyConnection {
         let (header, text) = login.local.respond(login.sn, &relayed, Some(done.tsih))?;
         let negotiated = login.local.negotiated()?;
         let rewriter = TextRewriter::new(self.own_address, login.peer, login.local.max_recv());
+        let distance = login.local.stat_sn_distance();
         let with_limit = |parameters| ConnectionParameters {
             initiator_max_recv: SEGMENT_MAX,
             target_max_recv: SEGMENT_MAX,
@@ -468,7 +514,7 @@ impl ProxyConnection {
         self.local.send(header.encode(), &text);
         self.local.enter_full_feature(local);
         self.remote.enter_full_feature(remote);
-        self.state = State::Relaying(Box::new(rewriter));
+        self.state = State::Relaying(Box::new(Relaying { rewriter, distance }));
         Ok(())
     }
 
@@ -484,12 +530,45 @@ impl ProxyConnection {
     }
 }
 
-/// Reduces the limit that a Text Request declares.
-fn reduced(bhs: Bhs, data: Option<Bytes>) -> (Bhs, Option<Bytes>) {
-    match data.as_deref().and_then(reduced_request) {
-        Some(text) => (bhs.with_data_len(text.len()), Some(Bytes::copied_from(&text))),
-        None => (bhs, data),
+impl Relaying {
+    /// Changes a PDU of the initiator for the target.
+    fn for_target(&mut self, bhs: Bhs, data: Option<Bytes>) -> Result<(Bhs, Option<Bytes>), ProxyError> {
+        let bhs = self.distance.header_for_target(bhs);
+        if bhs.opcode() != Opcode::TEXT_REQUEST {
+            return Ok((bhs, data));
+        }
+        let malformed = |why| ProxyError::Malformed(Side::Local, why);
+        if text_request::TextRequest::decode(&bhs).map_err(malformed)?.ttt == Ttt::NONE {
+            self.rewriter.restart();
+        }
+        Ok(match data.as_deref().and_then(reduced_request) {
+            Some(text) => with_data(bhs, &text),
+            None => (bhs, data),
+        })
     }
+
+    /// Changes a PDU of the target for the initiator.
+    fn for_initiator(&mut self, bhs: Bhs, data: Option<Bytes>) -> Result<(Bhs, Option<Bytes>), ProxyError> {
+        let bhs = self.distance.header_for_initiator(bhs);
+        match bhs.opcode() {
+            Opcode::TEXT_RESPONSE => {
+                let malformed = |why| ProxyError::Malformed(Side::Remote, why);
+                let response = text_response::TextResponse::decode(&bhs).map_err(malformed)?;
+                let text = self.rewriter.rewrite(data.as_deref().unwrap_or_default(), response.is_final)?;
+                Ok(with_data(bhs, &text))
+            }
+            Opcode::LOGIN_RESPONSE => Err(ProxyError::LoginResponseAfterLogin),
+            Opcode::REJECT => {
+                let rejected = data.as_deref().and_then(|data| self.distance.rejected_for_initiator(data));
+                Ok(rejected.map_or((bhs, data), |rejected| with_data(bhs, &rejected)))
+            }
+            _ => Ok((bhs, data)),
+        }
+    }
+}
+
+fn with_data(bhs: Bhs, data: &[u8]) -> (Bhs, Option<Bytes>) {
+    (bhs.with_data_len(data.len()), Some(Bytes::copied_from(data)))
 }
 
 impl From<InitiatorLoginError> for ProxyError {

@@ -2,6 +2,8 @@
 
 import json
 import re
+import socket
+import struct
 import subprocess
 import time
 
@@ -10,7 +12,7 @@ import listening
 import servers
 from aead_relay import OPCODES, AttackedRelay
 from passwords import RUN_MAX_S, USER, WithPasswords, secret_file
-from proxying import Proxy
+from proxying import Proxy, Redirector, pdu, read_pdu
 
 SIZE = 32 * servers.MIB
 PATTERN = b"\x5a" * 64
@@ -120,6 +122,74 @@ def test_a_login_that_fails_is_one_sentence(tmp_path, password, why):
             code, said = proxy.stop()
             assert code == 0 and said and all(wanted in line for line in said.splitlines()), said
             assert "horse" not in said
+
+
+@pytest.mark.parametrize("status", [0x0101, 0x0102])
+def test_a_redirection_is_followed_and_the_initiator_stays_at_the_proxy(tmp_path, password, status):
+    server = server_with(tmp_path)
+    with server, AttackedRelay(("127.0.0.1", server.port)) as relay, Redirector(f"127.0.0.1:{relay.port},1", status) as moved, \
+            Proxy(portal(moved.port, password)) as proxy:
+        url = f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0"
+        done, well = qemu(url, "write -P 0x5a 0 1M", "read -P 0x5a 0 1M")
+        assert well, done.stdout + done.stderr
+        listed = run("iscsi-ls", f"iscsi://127.0.0.1:{proxy.port}")
+        assert re.findall(r"Portal:127\.0\.0\.1:(\d+),", listed.stdout) == [str(proxy.port)], listed.stdout + listed.stderr
+        assert moved.asked >= 2 and len(relay.captured()) > 2 * servers.MIB and PATTERN not in relay.captured()
+        assert proxy.stop() == (0, "")
+
+
+@pytest.mark.parametrize("why", ["circle", "nobody"])
+def test_a_redirection_that_leads_nowhere_is_one_sentence(tmp_path, password, why):
+    nowhere = f"127.0.0.1:{servers.free_port()}"
+    with Redirector(nowhere) as moved:
+        if why == "circle":
+            moved.address = f"127.0.0.1:{moved.port}"
+        wanted = {"circle": "each address of the target leads to another one",
+                  "nobody": f"{nowhere}, where the target moved, cannot be reached"}[why]
+        with Proxy(portal(moved.port, password)) as proxy:
+            refused = targe("info", f"iscsi://127.0.0.1:{proxy.port}/iqn.2001-04.com.example:a/0?timeout=0")
+            assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1, refused.stderr
+            assert "not operational" in refused.stderr and "moved" not in refused.stderr, refused.stderr
+            code, said = proxy.stop()
+            assert code == 0 and said and all(wanted in line for line in said.splitlines()), said
+
+
+@pytest.mark.parametrize("size", [3, 64])
+def test_a_first_text_in_pieces_is_taken_and_the_numbers_go_on(tmp_path, password, size):
+    """An initiator that sends its first Login text in pieces, by the C bit (RFC 7143 §6.2), and checks every StatSN."""
+    server = server_with(tmp_path)
+    with server, Proxy(portal(server.port, password)) as proxy, socket.create_connection(("127.0.0.1", proxy.port), RUN_MAX_S) as near:
+        stream, expected = near.makefile("rb"), 0
+
+        def exchange(header, data=b""):
+            nonlocal expected
+            near.sendall(pdu(header, data))
+            answer, text = read_pdu(stream)
+            assert struct.unpack(">I", answer[24:28]) == (expected,), f"StatSN of {answer.hex()}"
+            expected += 1
+            return answer, text
+
+        def login(flags, data):
+            return exchange(struct.pack(">BBxxI6sHIHxxII16x", 0x43, flags, 0, b"\x80\0\0\0\0\1", 0, 1, 0, 7, 0), data)
+
+        def request(opcode, flags, tag, command_sn):
+            return struct.pack(">BB14xIIII16x", opcode, flags, tag, 0xffffffff, command_sn, expected)
+
+        text = f"InitiatorName=iqn.2001-04.com.example:pieces\0TargetName={server.iqn}\0AuthMethod=None\0".encode()
+        pieces = [text[at:at + size] for at in range(0, len(text), size)]
+        for piece in pieces[:-1]:
+            answer, said = login(0x40, piece)
+            assert answer[36] == 0 and not said and not answer[1] & 0xc0, answer.hex()
+        answer, said = login(0x81, pieces[-1])
+        assert answer[36] == 0 and b"AuthMethod=None" in said, (answer.hex(), said)
+        answer, _ = login(0x87, b"HeaderDigest=None\0DataDigest=None\0")
+        assert answer[36] == 0 and answer[1] == 0x87, answer.hex()
+        for number in range(3):
+            answer, said = exchange(request(0x00, 0x80, 10 + number, 7 + number), b"ping")
+            assert answer[0] == 0x20 and said == b"ping", answer.hex()
+        answer, _ = exchange(request(0x06, 0x80, 20, 10))
+        assert answer[0] == 0x26 and answer[2] == 0, answer.hex()
+        assert proxy.stop() == (0, "")
 
 
 def test_a_load_goes_on_when_the_proxy_is_killed_and_started_again(tmp_path, password):

@@ -75,6 +75,16 @@ def test_measures_every_protection_and_leaves_nothing_behind(lab, root):
     lab.expect_nothing_left()
 
 
+def test_a_proxy_is_measured_with_iscsi_alone(lab, root):
+    plan = 'protection = ["plain", "aead-proxy"]\naccess = ["socket", "read", "write"]\n'
+    lab.run(plan=ENDLESS.replace("1000", "2").replace('access = ["read"]\n', plan))
+    result = lab.report()
+    measured = {(about["access"], about["protection"]) for about in (dict(metric["circumstances"]) for metric in result["metrics"])}
+    assert measured == {("socket", "plain"), *itertools.product(("read", "write"), ("plain", "aead-proxy"))}
+    assert "encrypted by a proxy" in " ".join(result["summary"])
+    lab.expect_nothing_left()
+
+
 def test_ipsec_in_user_space_says_so(lab, root):
     if not (os.path.exists(CHARON) and shutil.which("swanctl")):
         pytest.skip("strongSwan is not installed")

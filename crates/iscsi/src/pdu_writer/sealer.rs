@@ -1,9 +1,10 @@
 //! Seals PDUs with an AEAD digest (`docs/iscsi-aead.md` §6).
 //!
-//! The cost of a data segment, besides that of the cipher: in mode *encrypt* one buffer of the pool, and no
-//! copy if the data lies in one or two parts; in mode *integrity* nothing, if it lies in one part. More parts
-//! are copied together, because the cipher takes no more. After its segment is sealed, plaintext that nobody
-//! else holds returns to the pool.
+//! The cost of a data segment, besides that of the cipher: nothing if it lies in one part that nobody else
+//! holds, which is sealed in place. Otherwise in mode *encrypt* one buffer of the pool, and no copy if the
+//! data lies in one or two parts; in mode *integrity* nothing, if it lies in one part. More parts are copied
+//! together, because the cipher takes no more. After its segment is sealed, plaintext that nobody else holds
+//! returns to the pool.
 
 use base::buffer::{Buf, Bytes, Pool};
 use base::transmit::Transmit;
@@ -36,11 +37,17 @@ impl Sealer {
     }
 
     /// Appends a data segment of `len` bytes.
-    pub(super) fn shared(&mut self, len: usize, parts: SmallVec<[Bytes; 4]>, out: &mut Transmit) {
+    pub(super) fn shared(&mut self, len: usize, mut parts: SmallVec<[Bytes; 4]>, out: &mut Transmit) {
         if len == 0 {
             return;
         }
         let padding = padding_of(len);
+        let only = if parts.len() == 1 { parts.pop() } else { None };
+        match only.map(Bytes::try_into_buf) {
+            Some(Ok(buf)) => return self.in_place(buf, padding.len(), out).unwrap_or_else(impossible),
+            Some(Err(part)) => parts.push(part),
+            None => {}
+        }
         let done = match (self.encryptor.digest().mode, parts.as_slice()) {
             (AeadMode::Encrypt, [part]) => self.encrypt(part, padding, out),
             (AeadMode::Encrypt, [front, rest]) if padding.is_empty() => self.encrypt_two(front, rest, out),
@@ -58,6 +65,15 @@ impl Sealer {
         if !data.is_empty() {
             self.gather(data.len(), [data].into_iter(), out).unwrap_or_else(impossible);
         }
+    }
+
+    /// Seals a data segment whose buffer nobody else holds.
+    fn in_place(&mut self, mut buf: Buf, padding_len: usize, out: &mut Transmit) -> Option<()> {
+        (buf.append_zeros(padding_len) == padding_len).then_some(())?;
+        let tag = self.encryptor.seal_data(buf.filled_mut())?;
+        out.put_shared(buf.freeze());
+        out.put(&tag);
+        Some(())
     }
 
     /// Encrypts a data segment into a buffer of its own.
@@ -121,4 +137,44 @@ const HEADER_LEN: usize = BHS_LEN + TAG_LEN;
 #[cold]
 fn impossible() {
     debug_assert!(false, "the segments of a PDU do not fit its header");
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use security::opaque::SessionKey;
+
+    use super::*;
+    use crate::aead::AeadDigest;
+    use crate::aead::login_keys::LoginKeys;
+    use crate::keys::Role;
+    use crate::pdu::Opcode;
+
+    /// Returns the bytes of a PDU with this data.
+    fn sealed(digest: AeadDigest, data: Bytes) -> Vec<u8> {
+        let keys = LoginKeys::new(&SessionKey::new([1; 64]), &[2; 64]).connection_keys(&[3; 64]);
+        let encryptor = keys.encryptor(Role::Initiator, digest, crate::aead::GenerationLimits::default());
+        let mut sealer = Sealer::new(encryptor, Pool::new(1 << 20));
+        let mut header = [0; BHS_LEN];
+        header[0] = Opcode::DATA_OUT.0;
+        let (header, mut out) = (Bhs::from_bytes(header).with_data_len(data.len()), Transmit::new());
+        sealer.header(&header, &[], &mut out);
+        sealer.shared(data.len(), [data].into_iter().collect(), &mut out);
+        out.pieces().collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn a_buffer_that_others_hold_is_not_changed_and_the_bytes_are_the_same() {
+        let plain = |len| (0..=u8::MAX).cycle().take(len).collect::<Vec<_>>();
+        for digest in AeadDigest::ALL {
+            for len in [1, 3, 4, 4095, 4096, 65535, 65536] {
+                let held = Bytes::copied_from(&plain(len));
+                let of_held = sealed(digest, held.clone());
+                assert_eq!(*held, *plain(len), "{} {len} bytes", digest.name());
+                assert_eq!(of_held, sealed(digest, Bytes::copied_from(&plain(len))));
+                assert_eq!(of_held, sealed(digest, held), "the last holder gives the buffer away");
+            }
+        }
+    }
 }

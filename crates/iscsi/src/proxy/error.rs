@@ -24,9 +24,15 @@ pub enum ProxyError {
     /// The target broke a rule of the login, or does not know the password.
     #[error("the login to the target failed: {0}")]
     RemoteLogin(InitiatorLoginError),
-    /// The target moved too often, or during the login.
-    #[error("the target moved too often")]
-    MovedAgain,
+    /// A redirection led to a redirection, and so on.
+    #[error("each address of the target leads to another one")]
+    MovedTooOften,
+    /// A redirection came after the proxy had answered the initiator.
+    #[error("the target moved in the middle of the login")]
+    MovedInLogin,
+    /// A Login Response came after the login. It could be a redirection.
+    #[error("the target sent a Login Response after the login")]
+    LoginResponseAfterLogin,
     /// The initiator broke a rule of the login.
     #[error("the login of the initiator failed: {0}")]
     LocalLogin(#[from] LocalLoginError),
@@ -37,8 +43,8 @@ pub enum ProxyError {
     #[error("{}", data_error(*.0))]
     DataDigest(Side),
     /// A header has a value that is not legal.
-    #[error("the target sent a malformed PDU: {0}")]
-    Malformed(Malformed),
+    #[error("{} sent a malformed PDU: {}", name(*.0), .1)]
+    Malformed(Side, Malformed),
     /// A pair in a Text Response is longer than a pair can be.
     #[error("the target sent a key=value pair without an end")]
     PairTooLong,
@@ -68,9 +74,6 @@ pub enum LocalLoginError {
     /// The stages are not legal.
     #[error("its login stages are not legal")]
     Stage,
-    /// The first text is spread over several PDUs.
-    #[error("its first text does not fit into one PDU")]
-    FirstTextInPieces,
     /// The initiator sent no name, or no target.
     #[error("it did not send its name, or no name of a target")]
     NameMissing,
@@ -106,11 +109,20 @@ impl ProxyError {
                 _ => Status::INITIATOR_ERROR,
             },
             Self::Stream(Side::Local, _) => return None,
-            Self::Unreachable | Self::Disconnected | Self::Stream(Side::Remote, _) => {
-                Status::SERVICE_UNAVAILABLE
-            }
+            Self::Unreachable
+            | Self::Disconnected
+            | Self::MovedTooOften
+            | Self::MovedInLogin
+            | Self::Stream(Side::Remote, _) => Status::SERVICE_UNAVAILABLE,
             _ => Status::TARGET_ERROR,
         })
+    }
+}
+
+const fn name(side: Side) -> &'static str {
+    match side {
+        Side::Local => "the initiator",
+        Side::Remote => "the target",
     }
 }
 

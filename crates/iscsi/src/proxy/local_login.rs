@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::error::LocalLoginError;
+use super::stat_sn::StatSnDistance;
 use super::texts::limited;
 use super::{ProxyError, texts};
 use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Key, Role};
@@ -37,6 +38,10 @@ pub(super) struct LocalLogin {
     /// What the target sent while no text of the operational stage could be answered.
     held: Vec<u8>,
     has_responded: bool,
+    /// How many requests the proxy itself has answered: with the StatSNs from 0 on.
+    acknowledged: u32,
+    /// How far the StatSNs are ahead of those of the target.
+    distance: StatSnDistance,
     /// The longest data segment that the initiator receives, if it has declared that.
     declared: Option<u32>,
     /// The request that waits for its response.
@@ -91,27 +96,52 @@ impl LocalLogin {
             forward: TextBuilder::new(),
             held: Vec::new(),
             has_responded: false,
+            acknowledged: 0,
+            distance: StatSnDistance::default(),
             declared: None,
             pending: None,
         }
     }
 
-    /// Handles a request.
-    pub(super) fn handle(&mut self, request: &LoginRequest, text: &[u8]) -> Result<(), LocalLoginError> {
+    /// Handles a request. Returns whether the target is known, which then answers every request; a piece of
+    /// the first text is for [`Self::acknowledge`].
+    pub(super) fn handle(&mut self, request: &LoginRequest, text: &[u8]) -> Result<bool, LocalLoginError> {
         if self.pending.is_some() {
             return Err(LocalLoginError::RequestBeforeResponse);
         }
         self.check_header(request)?;
         self.pending = Some(Pending { transit: request.transit, is_whole: false });
-        let Some(whole) = self.incoming.add(text, request.continues)? else {
-            // Before the target has answered, the proxy does not know which StatSN a response must have.
-            return if self.identity.is_some() { Ok(()) } else { Err(LocalLoginError::FirstTextInPieces) };
-        };
-        self.read(&whole)?;
-        if let Some(pending) = &mut self.pending {
-            pending.is_whole = true;
+        if let Some(whole) = self.incoming.add(text, request.continues)? {
+            self.read(&whole)?;
+            if let Some(pending) = &mut self.pending {
+                pending.is_whole = true;
+            }
         }
-        Ok(())
+        Ok(self.identity.is_some())
+    }
+
+    /// Returns the response to a piece of the first text. The text names the target, so the target cannot
+    /// answer yet.
+    pub(super) fn acknowledge(&mut self) -> Option<LoginResponse> {
+        let (_, fixed) = (self.pending.take()?, self.fixed?);
+        let stat_sn = StatSn(self.acknowledged);
+        self.acknowledged += 1;
+        let max_cmd_sn = match fixed.tsih {
+            Tsih::NEW => fixed.cmd_sn,
+            // The proxy does not know the command window of the session. With such a number the initiator
+            // ignores both (RFC 7143 §4.2.2.1).
+            _ => CmdSn(fixed.cmd_sn.0.wrapping_sub(2)),
+        };
+        let sn = TargetSn { stat_sn, exp_cmd_sn: fixed.cmd_sn, max_cmd_sn };
+        //= rfc7143#section-6.2
+        //# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a
+        //# Text or Login Response with no data segment (DataSegmentLength 0).
+        Some(LoginResponse { csg: self.stage.0, ..response(fixed, sn) })
+    }
+
+    /// Returns how far the StatSNs are ahead of those of the target.
+    pub(super) const fn stat_sn_distance(&self) -> StatSnDistance {
+        self.distance
     }
 
     fn check_header(&mut self, request: &LoginRequest) -> Result<(), LocalLoginError> {
@@ -253,6 +283,10 @@ impl LocalLogin {
         // The first text of the target is about itself. The others have operational keys, and a response
         // within a text of the initiator has no text (RFC 7143 §6.2).
         let is_first = !mem::replace(&mut self.has_responded, true);
+        if is_first && self.acknowledged > 0 {
+            self.distance = StatSnDistance::between(StatSn(self.acknowledged), sn.stat_sn);
+        }
+        let sn = TargetSn { stat_sn: self.distance.for_initiator(sn.stat_sn), ..sn };
         self.held.extend_from_slice(relayed);
         let mut text = Vec::new();
         if pending.is_whole {

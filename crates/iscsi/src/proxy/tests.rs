@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use base::time::Instant;
 
 use super::*;
+use crate::login::directory::TargetLookup;
 use crate::login::target::TargetLogin;
 use crate::login::test_site::{
     INITIATOR, ISID, PASSWORD, TARGET, TestSite, USER, arrival, entropy, password,
@@ -23,11 +24,28 @@ const PEER: &str = "192.0.2.7:3260";
 const TSIH: u16 = 0x55;
 const NAMES: &str = "InitiatorName=iqn.2026-11.com.example:host TargetName=iqn.2026-11.com.example:disk";
 
+/// A Login Request of the first stage.
+const REQUEST: RequestHeader = RequestHeader {
+    transit: false,
+    continues: false,
+    csg: 0,
+    nsg: 0,
+    version_max: 0,
+    version_min: 0,
+    isid: ISID.0,
+    tsih: 0,
+    itt: Itt(5),
+    cid: 1,
+    cmd_sn: CmdSn(77),
+    exp_stat_sn: StatSn(0),
+};
+
 /// An initiator whose PDUs the test writes, the proxy, and a target that requires the password login.
 struct World {
     proxy: ProxyConnection,
     pool: Pool,
     initiator: Leg,
+    tsih: u16,
     target: Leg,
     site: TestSite,
     login: TargetLogin,
@@ -38,6 +56,10 @@ struct World {
     at_target: Vec<(Bhs, Vec<u8>)>,
     /// Every byte between proxy and target.
     wire: Vec<u8>,
+    /// Where the proxy connected to.
+    connects: Vec<Option<TargetAddress>>,
+    /// How many of these connections `site.instead` answers.
+    redirects: usize,
     closed: Option<ProxyError>,
 }
 
@@ -82,6 +104,7 @@ impl World {
             proxy: ProxyConnection::new(plan(secret), OWN.parse().unwrap(), pool.clone()),
             pool,
             initiator: Leg::new(),
+            tsih: 0,
             target: Leg::new(),
             site: TestSite::by_password(),
             login: TargetLogin::new(Instant::ORIGIN, &arrival(1)),
@@ -90,6 +113,8 @@ impl World {
             at_initiator: vec![],
             at_target: vec![],
             wire: vec![],
+            connects: vec![],
+            redirects: 0,
             closed: None,
         }
     }
@@ -105,14 +130,8 @@ impl World {
             continues,
             csg,
             nsg: nsg.unwrap_or(0),
-            version_max: 0,
-            version_min: 0,
-            isid: ISID.0,
-            tsih: 0,
-            itt: Itt(5),
-            cid: 1,
-            cmd_sn: CmdSn(77),
-            exp_stat_sn: StatSn(0),
+            tsih: self.tsih,
+            ..REQUEST
         };
         self.initiator.send(header.encode(), text);
         self.run();
@@ -127,36 +146,60 @@ impl World {
     /// Moves bytes until nothing is left to do.
     fn run(&mut self) {
         loop {
-            while let Some(event) = self.proxy.poll_event() {
-                match event {
-                    ProxyEvent::Connect(to) => {
-                        assert_eq!(to, None);
-                        self.proxy.connected(PEER.parse().unwrap(), entropy(3));
-                    }
-                    ProxyEvent::Stretch(job) => self.proxy.stretched(job.run()),
-                    ProxyEvent::Close(why) => self.closed = Some(why),
-                }
-            }
+            self.process_events();
             let up = taken(&mut self.initiator.transmit, &self.pool);
             let down = taken(&mut self.target.transmit, &self.pool);
             self.wire.extend_from_slice(&down);
-            self.proxy.handle_bytes(Side::Local, &up);
-            self.proxy.handle_bytes(Side::Remote, &down);
-            let to_initiator = taken(self.proxy.transmit(Side::Local), &self.pool);
-            self.at_initiator.extend(pdus(&mut self.initiator, &self.pool, &to_initiator));
-            let to_target = taken(self.proxy.transmit(Side::Remote), &self.pool);
-            self.wire.extend_from_slice(&to_target);
-            for (bhs, data) in pdus(&mut self.target, &self.pool, &to_target) {
-                if self.outcome.is_some() {
-                    self.at_target.push((bhs, data));
-                } else {
-                    self.answer(&bhs, &data);
-                }
-            }
-            if [&up, &down, &to_initiator, &to_target].iter().all(|bytes| bytes.is_empty()) {
+            let sent = self.pass(Side::Local, &up) + self.pass(Side::Remote, &down) + self.deliver();
+            if up.is_empty() && down.is_empty() && sent == 0 {
                 return;
             }
         }
+    }
+
+    fn process_events(&mut self) {
+        while let Some(event) = self.proxy.poll_event() {
+            match event {
+                ProxyEvent::Connect(to) => {
+                    self.connects.push(to);
+                    if self.connects.len() > self.redirects {
+                        self.site.instead = None;
+                    }
+                    self.target = Leg::new();
+                    self.login = TargetLogin::new(Instant::ORIGIN, &arrival(1));
+                    self.proxy.connected(PEER.parse().unwrap(), entropy(3));
+                }
+                ProxyEvent::Stretch(job) => self.proxy.stretched(job.run()),
+                ProxyEvent::Close(why) => self.closed = Some(why),
+            }
+        }
+    }
+
+    /// Passes bytes of one side to the proxy, as far as the proxy takes them. Returns how many bytes the
+    /// proxy sent.
+    fn pass(&mut self, side: Side, mut bytes: &[u8]) -> usize {
+        let mut sent = 0;
+        while !bytes.is_empty() && self.proxy.can_receive(side) {
+            self.proxy.handle_bytes(side, &mut bytes);
+            sent += self.deliver();
+        }
+        sent
+    }
+
+    /// Delivers what the proxy sends. Returns how many bytes that was.
+    fn deliver(&mut self) -> usize {
+        let to_initiator = taken(self.proxy.transmit(Side::Local), &self.pool);
+        self.at_initiator.extend(pdus(&mut self.initiator, &self.pool, &to_initiator));
+        let to_target = taken(self.proxy.transmit(Side::Remote), &self.pool);
+        self.wire.extend_from_slice(&to_target);
+        for (bhs, data) in pdus(&mut self.target, &self.pool, &to_target) {
+            if self.outcome.is_some() {
+                self.at_target.push((bhs, data));
+            } else {
+                self.answer(&bhs, &data);
+            }
+        }
+        to_initiator.len() + to_target.len()
     }
 
     /// Answers a Login Request at the target.
@@ -237,7 +280,7 @@ impl World {
 }
 
 fn bhs_of(opcode: Opcode, seed: u8) -> Bhs {
-    let mut bytes = [0; crate::pdu::BHS_LEN];
+    let mut bytes = [0; BHS_LEN];
     for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = seed.wrapping_mul(31).wrapping_add(u8::try_from(at).unwrap());
     }
@@ -328,6 +371,129 @@ fn every_response_after_the_first_has_the_next_stat_sn() {
 }
 
 #[test]
+fn the_first_text_may_come_in_pieces_of_any_size() {
+    for (csg, size) in [(0, 1), (0, 40), (1, 7), (1, 40)] {
+        let mut world = World::new(PASSWORD);
+        let text = zeroed(&alloc::format!("{NAMES} AuthMethod=None"));
+        let mut stat_sn = StatSn(0);
+        for piece in text.chunks(size).take(text.len().div_ceil(size) - 1) {
+            world.send_request(csg, None, true, piece);
+            let (header, text) = world.response();
+            assert_eq!((header.status, header.transit, header.csg, text.as_str()), (0, false, csg, ""));
+            assert_eq!(header.sn.stat_sn, stat_sn);
+            stat_sn = stat_sn.next();
+        }
+        assert!(world.connects.is_empty());
+        let last = text.chunks(size).last().unwrap();
+        world.send_request(csg, Some(if csg == 0 { 1 } else { 3 }), false, last);
+        let (mut header, text) = world.response();
+        assert!(text.contains("AuthMethod=None") && text.contains("TargetPortalGroupTag=7"), "{text}");
+        assert_eq!((header.status, header.sn.stat_sn), (0, stat_sn));
+        if csg == 0 {
+            stat_sn = stat_sn.next();
+            (header, _) = world.request(1, Some(3), "InitialR2T=Yes");
+            assert_eq!((header.status, header.sn.stat_sn), (0, stat_sn));
+        }
+        assert_eq!((header.nsg, header.tsih, world.proxy.is_logged_in()), (3, TSIH, true));
+        world.use_digests(crate::negotiate::Digest::None, crate::negotiate::Digest::None);
+        // The first StatSN after the login.
+        let (ours, theirs) = (stat_sn.next().0.to_be_bytes(), world.target_stat_sn.to_be_bytes());
+        let with = |opcode, at: usize, number: [u8; 4]| {
+            let mut bytes = bhs_of(opcode, 3).to_bytes();
+            bytes[at..at + 4].copy_from_slice(&number);
+            Bhs::from_bytes(bytes).with_data_len(0)
+        };
+        let (up, down) = (&mut world.initiator, &mut world.target);
+        up.writer.header(&with(Opcode::NOP_OUT, 28, ours), &mut up.transmit);
+        down.writer.header(&with(Opcode::SCSI_RESPONSE, 24, theirs), &mut down.transmit);
+        world.run();
+        assert_eq!(world.at_target.pop().unwrap().0, with(Opcode::NOP_OUT, 28, theirs));
+        assert_eq!(world.at_initiator.pop().unwrap().0, with(Opcode::SCSI_RESPONSE, 24, ours));
+    }
+}
+
+#[test]
+fn a_piece_of_the_first_text_tells_nothing_of_the_command_window() {
+    let mut world = World::new(PASSWORD);
+    world.send_request(0, None, true, b"Ini");
+    let (header, _) = world.response();
+    assert_eq!((header.sn.exp_cmd_sn, header.sn.max_cmd_sn), (CmdSn(77), CmdSn(77)));
+    let mut world = World { tsih: TSIH, ..World::new(PASSWORD) };
+    world.send_request(0, None, true, b"Ini");
+    let (header, _) = world.response();
+    assert!(header.sn.max_cmd_sn.next().before(header.sn.exp_cmd_sn), "the initiator ignores both");
+}
+
+#[test]
+fn redirections_are_followed_and_the_initiator_learns_nothing_of_them() {
+    let to = TargetAddress::parse(b"192.0.2.9:3261").unwrap().0;
+    for permanently in [false, true] {
+        let mut world = World::new(PASSWORD);
+        world.site.instead = Some(TargetLookup::Moved { to: to.clone(), permanently });
+        world.redirects = 2;
+        let (header, text) = world.request(1, Some(3), NAMES);
+        assert_eq!((header.status, header.nsg, header.tsih), (0, 3, TSIH));
+        assert!(!text.contains("TargetAddress"), "{text}");
+        assert_eq!(world.connects, [None, Some(to.clone()), Some(to.clone())]);
+    }
+    let mut world = World::new(PASSWORD);
+    world.site.instead = Some(TargetLookup::Moved { to, permanently: false });
+    world.redirects = usize::MAX;
+    let (header, text) = world.request(1, Some(3), NAMES);
+    assert_eq!((header.status, text.as_str()), (Status::SERVICE_UNAVAILABLE.0, ""));
+    assert_eq!(world.closed, Some(ProxyError::MovedTooOften));
+    assert_eq!(world.connects.len(), 9);
+}
+
+#[test]
+fn no_login_response_leads_the_initiator_past_the_proxy() {
+    let response = |status| ResponseHeader {
+        transit: false,
+        continues: false,
+        csg: 0,
+        nsg: 0,
+        version_max: 0,
+        version_active: 0,
+        isid: ISID.0,
+        tsih: 0,
+        itt: Itt(5),
+        sn: TargetSn::default(),
+        status,
+    };
+    let address = zeroed("TargetAddress=192.0.2.9:3261");
+    // What follows a redirection belongs to a connection that is closed.
+    let mut world = World::new(PASSWORD);
+    world.initiator.send(REQUEST.encode(), &zeroed(NAMES));
+    let up = taken(&mut world.initiator.transmit, &world.pool);
+    world.proxy.handle_bytes(Side::Local, &mut &up[..]);
+    world.process_events();
+    for _ in 0..2 {
+        world.target.send(response(0x0101).encode(), &address);
+    }
+    let down = taken(&mut world.target.transmit, &world.pool);
+    let mut rest = &down[..];
+    world.proxy.handle_bytes(Side::Remote, &mut rest);
+    assert_eq!(rest.len(), down.len() / 2);
+    world.process_events();
+    assert_eq!((world.connects.len(), world.closed), (2, None));
+    // A target cannot move when the initiator has its first response.
+    let mut world = World::new(PASSWORD);
+    world.request(0, Some(1), NAMES);
+    world.target.send(response(0x0101).encode(), &address);
+    world.run();
+    assert_eq!(world.response().0.status, Status::SERVICE_UNAVAILABLE.0);
+    assert_eq!(world.closed, Some(ProxyError::MovedInLogin));
+    // Nor after the login.
+    let mut world = World::new(PASSWORD);
+    world.request(1, Some(3), NAMES);
+    world.target.writer.header(&response(0x0101).encode().with_data_len(32), &mut world.target.transmit);
+    world.target.writer.copied(&[7; 32], &mut world.target.transmit);
+    world.run();
+    assert_eq!(world.closed, Some(ProxyError::LoginResponseAfterLogin));
+    assert!(world.at_initiator.is_empty());
+}
+
+#[test]
 fn an_initiator_may_skip_the_security_stage() {
     let mut world = World::new(PASSWORD);
     let (header, text) = world.request(1, Some(3), &alloc::format!("{NAMES} AuthMethod=None InitialR2T=Yes"));
@@ -380,11 +546,56 @@ fn a_changed_byte_on_either_side_closes_both_connections() {
         sender.writer.copied(&[7; 64], &mut sender.transmit);
         let mut bytes = taken(&mut sender.transmit, &world.pool);
         bytes[at] ^= 1;
-        world.proxy.handle_bytes(side, &bytes);
+        world.proxy.handle_bytes(side, &mut &bytes[..]);
         world.run();
         assert_eq!(world.closed, Some(wanted));
         assert!(world.at_initiator.is_empty() && world.at_target.is_empty());
         assert!(!world.proxy.can_receive(Side::Local) && !world.proxy.can_receive(Side::Remote));
+    }
+}
+
+#[test]
+fn memory_for_unsent_bytes_is_bounded_and_no_pdu_is_lost() {
+    let lens = [0, 1, 4, 4096, 4097, 16384, 16385, 65535, 65536];
+    for (ahs_len, len) in lens.into_iter().flat_map(|len| [(0, len), (1020, len)]) {
+        for side in [Side::Local, Side::Remote] {
+            let mut world = World::new(PASSWORD);
+            world.request(1, Some(3), &alloc::format!("{NAMES} HeaderDigest=CRC32C DataDigest=CRC32C"));
+            world.use_digests(crate::negotiate::Digest::Crc32c, crate::negotiate::Digest::Crc32c);
+            let (sender, opcode) = match side {
+                Side::Local => (&mut world.initiator, Opcode::SCSI_COMMAND),
+                Side::Remote => (&mut world.target, Opcode::SCSI_RESPONSE),
+            };
+            let header = bhs_of(opcode, 1).with_ahs_len(ahs_len).with_data_len(len);
+            let (ahs, data, mut count) = (vec![1; ahs_len], vec![2; len], 0);
+            while sender.transmit.len() < 3 * Transmit::BATCH_BYTES / 2 {
+                sender.writer.long_header(&header, &ahs, &mut sender.transmit);
+                sender.writer.copied(&data, &mut sender.transmit);
+                count += 1;
+            }
+            let received = taken(&mut sender.transmit, &world.pool);
+            let (mut rest, mut wire, mut stops) = (&received[..], vec![], 0);
+            while !rest.is_empty() {
+                world.proxy.handle_bytes(side, &mut rest);
+                let is_full = !world.proxy.can_receive(side);
+                assert!(is_full || rest.is_empty());
+                stops += usize::from(is_full);
+                let unsent = world.proxy.transmit(side.other());
+                let (len, memory) = (unsent.len(), unsent.memory());
+                assert!(len < Transmit::BATCH_BYTES + PDU_LEN_MAX, "{len} bytes wait");
+                assert!(memory <= UNSENT_MEMORY_MAX, "{memory} bytes for PDUs of {ahs_len} and {len} bytes");
+                // The batch is never empty while PDUs follow.
+                let part = unsent.len() - if rest.is_empty() { 0 } else { unsent.len() / 3 };
+                wire.extend_from_slice(&unsent.pieces().collect::<Vec<_>>().concat()[..part]);
+                unsent.sent(part, &world.pool);
+                unsent.compact();
+            }
+            assert!(stops > 0, "the batch was never full");
+            let receiver = if side == Side::Local { &mut world.target } else { &mut world.initiator };
+            let arrived = pdus(receiver, &world.pool, &wire);
+            assert_eq!(arrived.len(), count);
+            assert!(arrived.iter().all(|pdu| *pdu == (header, data.clone())));
+        }
     }
 }
 
@@ -440,7 +651,7 @@ fn survives_any_bytes_from_either_side() {
                 200,
             ]);
         }
-        world.proxy.handle_bytes(side, &bytes);
+        world.proxy.handle_bytes(side, &mut &bytes[..]);
         while let Some(event) = world.proxy.poll_event() {
             if let ProxyEvent::Connect(_) = event {
                 world.proxy.connect_failed();

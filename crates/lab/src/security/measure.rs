@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use initiator::{Geometry, Url};
+use initiator::endpoint::Endpoint;
+use initiator::proxy::{AeadProxy, AeadUpstream};
+use initiator::{EnvSecrets, Geometry, Url};
 use iscsi::negotiate::DigestPolicy;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
@@ -19,7 +21,9 @@ use security::Level;
 use super::certificate::SelfSigned;
 use super::ipsec::Tunnels;
 use super::plan::{Access, SecurityPlan};
-use super::protection::{PASSWORD_TARGET_NAME, PORT, Protection, TARGET_NAME, TLS_PORT, USER};
+use super::protection::{
+    ENCRYPT, PASSWORD_TARGET_NAME, PORT, PROXY_PORT, Protection, TARGET_NAME, TLS_PORT, USER,
+};
 use super::records::RecordStream;
 use super::samples::{AbsentRow, Cell, Counted, Sample};
 use crate::bed::{Bed, Calibration, EchoPlan, Exchange, LinkPlan, TARGET_ADDRESS, echo, to_f64};
@@ -49,6 +53,7 @@ const MEASURED_FILLS: f64 = 6.0;
 /// The hosts, the tunnels between them, and the target.
 pub(super) struct TestPath {
     // What runs on the hosts ends before them.
+    _proxy: Option<AeadProxy>,
     target: ServedTarget,
     pub(super) tunnels: Option<Tunnels>,
     files: LoginFiles,
@@ -100,7 +105,9 @@ impl TestPath {
         )?;
         let url = url_of(&files, Protection::Plain)?;
         let geometry = bed.initiator().run(|| client_load::geometry_of(&url))??;
-        let path = Self { target, tunnels, files, bed, geometry };
+        let has_proxy = plan.protection.contains(&Protection::AeadProxy);
+        let proxy = if has_proxy { Some(bed.initiator().run(|| start_proxy(&files))??) } else { None };
+        let path = Self { _proxy: proxy, target, tunnels, files, bed, geometry };
         path.fill(stop)?;
         Ok(path)
     }
@@ -346,6 +353,22 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
+}
+
+/// Starts a proxy on the host of this thread, in this process, so that its processor time is counted.
+fn start_proxy(files: &LoginFiles) -> Result<AeadProxy, LabError> {
+    let failed = |why: String| LabError::Target(format!("the proxy: {why}"));
+    let password = percent_encoded(&files.password);
+    let portal = format!("iscsi://{USER}@{TARGET_ADDRESS}:{PORT}?auth=opaque&password_file={password}");
+    let endpoint = Endpoint::parse(&portal).map_err(|why| failed(why.to_string()))?;
+    let upstream = AeadUpstream::plan(&endpoint, &EnvSecrets, STALL_MAX);
+    let upstream = upstream.map_err(|why| failed(why.to_string()))?;
+    let mut upstream = upstream.ok_or_else(|| failed("the portal has no password login".to_owned()))?;
+    upstream.plan.aead_digests = ENCRYPT;
+    let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT));
+    // A connection that fails is an error of the measurement itself.
+    let started = listen().and_then(|listener| AeadProxy::start(listener, upstream, drop));
+    started.map_err(|why| LabError::System { what: "start a proxy".to_owned(), why })
 }
 
 /// Returns the configuration of the target process: one portal in the clear, which the tunnels lead to as

@@ -88,7 +88,7 @@ impl SecurityPlan {
             rounds: 5,
             seconds: 0.3,
             warmup: 0.1,
-            protection: Protection::ALL.to_vec(),
+            protection: Protection::STANDARD.to_vec(),
             access: vec![Access::Socket, Access::Read, Access::Write],
             block: vec![512, 4 << 10, 64 << 10, 1 << 20, 4 << 20],
             depth: vec![1, 8],

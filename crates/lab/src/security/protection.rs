@@ -18,6 +18,8 @@ pub enum Protection {
     AeadEncrypt,
     /// The same without encryption: the records are authenticated and stay readable.
     AeadIntegrity,
+    /// The same as [`Self::AeadEncrypt`] for an initiator that has no digest: a proxy on its host has it.
+    AeadProxy,
     /// IPsec ESP with AES-256-GCM.
     Ipsec,
     /// IPsec ESP with 3DES and HMAC-SHA-1, as the published measurements had it. Nobody should use it.
@@ -27,6 +29,9 @@ pub enum Protection {
 /// The ports of the target: iSCSI in the clear, and iSCSI over TLS.
 pub(super) const PORT: u16 = 3260;
 pub(super) const TLS_PORT: u16 = 3261;
+
+/// The port of the proxy on the loopback interface of the initiator's host.
+pub(super) const PROXY_PORT: u16 = 3262;
 
 /// The names of the two targets that export the disk: without a login, and with a password.
 pub(super) const TARGET_NAME: &str = "iqn.2026-01.com.example:lab";
@@ -52,12 +57,24 @@ pub(super) struct Login {
     pub(super) digests: &'static [AeadDigest],
 }
 
-const ENCRYPT: &[AeadDigest] = &[AeadDigest { algorithm: Algorithm::Aes256Gcm, mode: AeadMode::Encrypt }];
+pub(super) const ENCRYPT: &[AeadDigest] =
+    &[AeadDigest { algorithm: Algorithm::Aes256Gcm, mode: AeadMode::Encrypt }];
 const INTEGRITY: &[AeadDigest] = &[AeadDigest { algorithm: Algorithm::Aes256Gcm, mode: AeadMode::Integrity }];
 
 impl Protection {
     /// All protections, in the order of a report.
-    pub const ALL: [Self; 6] =
+    pub const ALL: [Self; 7] = [
+        Self::Plain,
+        Self::Tls,
+        Self::AeadEncrypt,
+        Self::AeadIntegrity,
+        Self::AeadProxy,
+        Self::Ipsec,
+        Self::Ipsec3Des,
+    ];
+
+    /// The protections of the built-in plans: without the proxy, which is for initiators of others.
+    pub const STANDARD: [Self; 6] =
         [Self::Plain, Self::Tls, Self::AeadEncrypt, Self::AeadIntegrity, Self::Ipsec, Self::Ipsec3Des];
 
     /// Returns the name in plans and metrics.
@@ -67,6 +84,7 @@ impl Protection {
             Self::Tls => "tls",
             Self::AeadEncrypt => "aead-encrypt",
             Self::AeadIntegrity => "aead-integrity",
+            Self::AeadProxy => "aead-proxy",
             Self::Ipsec => "ipsec",
             Self::Ipsec3Des => "ipsec-3des",
         }
@@ -79,6 +97,7 @@ impl Protection {
             Self::Tls => "TLS 1.3",
             Self::AeadEncrypt => "AEAD digest, encrypted",
             Self::AeadIntegrity => "AEAD digest, integrity only",
+            Self::AeadProxy => "AEAD digest, encrypted by a proxy",
             Self::Ipsec => "IPsec",
             Self::Ipsec3Des => "IPsec, 3DES",
         }
@@ -94,12 +113,17 @@ impl Protection {
         matches!(self, Self::Tls | Self::AeadEncrypt | Self::Ipsec)
     }
 
+    /// Returns whether the protection is one of iSCSI alone.
+    pub(super) const fn is_of_iscsi(self) -> bool {
+        matches!(self, Self::AeadProxy)
+    }
+
     /// Returns the addresses of the tunnel, if the protection is one.
     pub(super) const fn tunnel(self) -> Option<TunnelEnds> {
         match self {
             Self::Ipsec => Some([Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 1, 0, 1)]),
             Self::Ipsec3Des => Some([Ipv4Addr::new(10, 2, 0, 2), Ipv4Addr::new(10, 2, 0, 1)]),
-            Self::Plain | Self::Tls | Self::AeadEncrypt | Self::AeadIntegrity => None,
+            Self::Plain | Self::Tls | Self::AeadEncrypt | Self::AeadIntegrity | Self::AeadProxy => None,
         }
     }
 
@@ -122,6 +146,9 @@ impl Protection {
             }
             Self::AeadIntegrity => {
                 with_password("auth=opaque&protection=integrity&password_file={password}", INTEGRITY)
+            }
+            Self::AeadProxy => {
+                Login { address: Ipv4Addr::LOCALHOST, port: PROXY_PORT, target: PASSWORD_TARGET_NAME, ..open }
             }
         }
     }

@@ -146,10 +146,12 @@ const QUANTITIES: [Quantity; 6] = [
 ];
 
 impl CellSamples {
-    /// Prepares the samples of a workload with each protection that is not absent there.
+    /// Prepares the samples of a workload with each protection that can be measured with it.
     pub(super) fn new(cell: Cell, plan: &SecurityPlan, absent: &[AbsentRow]) -> Self {
         let is_absent = |protection: Protection| absent.iter().any(|row| row.protection == protection);
-        let present = plan.protection.iter().filter(|protection| !is_absent(**protection));
+        let is_possible = |protection: Protection| cell.access.is_iscsi() || !protection.is_of_iscsi();
+        let is_present = |protection: Protection| is_possible(protection) && !is_absent(protection);
+        let present = plan.protection.iter().filter(|protection| is_present(**protection));
         Self { cell, settings: present.map(|protection| (*protection, Vec::new())).collect() }
     }
 

@@ -43,6 +43,7 @@ fn share(protection: Protection) -> f64 {
         Protection::Tls => 40.0,
         Protection::AeadEncrypt => 60.0,
         Protection::AeadIntegrity => 70.0,
+        Protection::AeadProxy => 30.0,
         Protection::Ipsec => 10.0,
         Protection::Ipsec3Des => 1.0,
     }
@@ -162,4 +163,20 @@ fn a_plan_of_which_nothing_can_be_measured_is_refused() {
     let cells = Cell::all(&plan).into_iter().map(|cell| CellSamples::new(cell, &plan, &no_ipsec())).collect();
     let why = nothing_to_measure(&Measured { cells, absent: no_ipsec(), ..Measured::default() });
     assert_eq!(why.unwrap(), "protection: ipsec cannot be measured here: strongSwan is not installed");
+}
+
+#[test]
+fn a_proxy_is_measured_with_iscsi_alone() {
+    let proxied = vec![Protection::Plain, Protection::AeadProxy];
+    let plan = SecurityPlan { protection: proxied.clone(), ..SecurityPlan::quick() };
+    let measured = samples(&plan, &[], share, 5);
+    for CellSamples { cell, settings } in &measured.cells {
+        let names: Vec<Protection> = settings.iter().map(|(protection, _)| *protection).collect();
+        assert_eq!(names, if cell.access.is_iscsi() { proxied.clone() } else { vec![Protection::Plain] });
+    }
+    check_form(&report(&plan, &measured, &Ended::Complete));
+    let plan = SecurityPlan { protection: vec![Protection::AeadProxy], access: vec![Access::Socket], ..plan };
+    let cells = Cell::all(&plan).into_iter().map(|cell| CellSamples::new(cell, &plan, &[])).collect();
+    let why = nothing_to_measure(&Measured { cells, ..Measured::default() });
+    assert_eq!(why.unwrap(), "protection: a proxy carries iSCSI alone; add read or write to access");
 }

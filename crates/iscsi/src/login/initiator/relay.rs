@@ -61,6 +61,8 @@ impl InitiatorLogin {
                     self.key_rules.admit(key, self.stage)?;
                     digests.push((key, pair));
                 }
+                // It belongs to redirections, which end a login, and would lead past the owner.
+                Some(Key::TargetAddress) => {}
                 _ => self.relayed.put(pair.name, pair.value),
             }
         }
@@ -80,5 +82,42 @@ impl InitiatorLogin {
         if self.plan.relays_keys && matches!(key, Key::TargetPortalGroupTag | Key::TargetAlias) {
             self.relayed.put(pair.name, pair.value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::String;
+
+    use super::*;
+    use crate::login::initiator::{AuthPlan, LoginPlan, Purpose};
+    use crate::login::test_site::{INITIATOR, ISID, TARGET, name, spaced, zeroed};
+    use crate::negotiate::KeyPolicy;
+
+    #[test]
+    fn relays_no_address_of_the_target() {
+        let purpose = Purpose::NewSession(name(TARGET));
+        let plan = LoginPlan::new(name(INITIATOR), purpose, ISID, AuthPlan::None, KeyPolicy::default());
+        let mut login = InitiatorLogin::new(LoginPlan { relays_keys: true, ..plan }, [7; 32]);
+        login.stage = Stage::OPERATIONAL;
+        let response = LoginResponse {
+            transit: false,
+            cont: false,
+            csg: Stage::OPERATIONAL,
+            nsg: Stage(0),
+            version_max: 0,
+            version_active: 0,
+            isid: ISID.0,
+            tsih: 0,
+            itt: 0,
+            status_class: 0,
+            status_detail: 0,
+            data: Vec::new(),
+        };
+        let text = zeroed("InitialR2T=Yes TargetAddress=192.0.2.9:3260,1 MaxBurstLength=4096");
+        let step = login.receive_relayed(&response, &text).unwrap();
+        assert!(matches!(step, InitiatorLoginStep::Relay), "{step:?}");
+        let relayed: String = spaced(&login.take_relayed());
+        assert_eq!(relayed, "InitialR2T=Yes MaxBurstLength=4096");
     }
 }

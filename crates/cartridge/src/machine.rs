@@ -18,6 +18,7 @@ use crate::label::{Checkpoint, Label};
 use crate::layout::{CHUNK_LEN, Seal, occupied};
 
 mod cache;
+mod chunk;
 mod end;
 mod label_write;
 mod load;
@@ -65,6 +66,8 @@ pub struct Cartridge {
     /// The first write or flush of a log that failed.
     lost: Option<Failure>,
     damaged_headers: BTreeSet<(u8, u64)>,
+    /// Whether the last movement skipped what cannot be read behind the end of data.
+    is_end_skipped: bool,
     task: Option<Task>,
     outcome: Option<Result<Outcome, Error>>,
 }
@@ -78,6 +81,8 @@ struct Partition {
     durable: u64,
     /// Where the data ended when the label was last written.
     checkpoint: u64,
+    /// Why the log behind the end cannot be read: more objects may be there.
+    unreadable: Option<Failure>,
 }
 
 #[derive(Debug)]
@@ -123,7 +128,7 @@ impl Cartridge {
             // The outcome of the command under way stays: the owner has broken the rules.
             return;
         }
-        self.cache.forget_failures();
+        self.is_end_skipped &= matches!(command, Command::Read | Command::SkipDamage);
         match self.task_of(command) {
             Ok(task) => {
                 self.task = Some(task);
@@ -155,6 +160,10 @@ impl Cartridge {
             (Purpose::LabelRead { copy }, result) => self.label_write.handle_copy(copy, result),
             (Purpose::Chunk { partition, chunk }, result) => {
                 self.cache.handle_chunk((partition, chunk), result);
+                self.check_chunk_header(partition, chunk);
+            }
+            (Purpose::Block { partition, chunk, block }, result) => {
+                self.cache.handle_block((partition, chunk), block, result);
                 self.check_chunk_header(partition, chunk);
             }
             (Purpose::ChunkHeader { partition, chunk }, result) => {
@@ -283,6 +292,7 @@ impl Cartridge {
                 self.append = Append::Idle;
                 self.is_flushing = false;
                 self.label_write.give_up();
+                self.cache.forget_failures();
                 self.outcome = Some(Err(error));
             }
         }

@@ -44,14 +44,22 @@ def objects(folder, partition=0):
         if number * BODY < end:
             assert header[:8] == b"TgChunk1" and struct.unpack_from(">Q", header, 16)[0] == number
             assert crc32c(seal + bytes([partition]) + header[:60]) == struct.unpack(">I", header[60:])[0]
+    begun = [struct.unpack_from(">I", header, 8) + struct.unpack_from(">QQQQ", header, 24) for header in headers]
     stream = b"".join(log[at + 64:at + CHUNK] for at in range(0, len(log), CHUNK))
-    found, filemarks, at = [], 0, 0
+    found, filemarks, at, epoch = [], 0, 0, 0
     while at < end:
         header = stream[at:at + 64]
         assert header[:4] == b"TgIt" and crc32c(seal + bytes([partition]) + header[:60]) == struct.unpack(">I", header[60:])[0]
         kind, flags, metadata = header[4], header[5], struct.unpack_from(">H", header, 12)[0]
         here, number, before, length, stored, crc, stored_crc = struct.unpack_from(">QQQIIII", header, 16)
         assert (here, number, before) == (at, len(found), filemarks)
+        # Epochs never fall, and a chunk that begins at or within an item was begun when the item was written.
+        earlier, epoch = epoch, struct.unpack_from(">I", header, 8)[0]
+        behind = -(-(at + 64 + stored) // 64) * 64
+        assert epoch >= earlier
+        for chunk in range(-(-at // BODY), -(-behind // BODY)):
+            first = (behind, number + (kind != PADDING), before + (kind == FILEMARK)) if chunk * BODY > at else (at, number, before)
+            assert begun[chunk][:4] == (epoch, *first) and begun[chunk][4] <= at
         data = stream[at + 64:at + 64 + stored]
         if kind == RECORD:
             assert crc32c(data) == stored_crc
@@ -62,7 +70,7 @@ def objects(folder, partition=0):
             filemarks += 1
         else:
             assert kind == PADDING
-        at = -(-(at + 64 + stored) // 64) * 64
+        at = behind
     assert (at, len(found), filemarks) == (end, count, marks)
     return found
 

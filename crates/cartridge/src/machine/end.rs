@@ -134,6 +134,7 @@ impl Cartridge {
             seal: Seal::new(secret, number),
             durable: now.end,
             checkpoint: now.end,
+            unreadable: None,
         };
         self.parts = (0..).zip(partitions).map(part).collect();
     }

@@ -141,6 +141,6 @@ impl Cartridge {
     }
 }
 
-fn end_of(partition: u8, now: &Checkpoint) -> Position {
-    Position { partition, object: now.objects, filemarks: now.filemarks, at: now.end }
+pub(super) fn end_of(partition: u8, now: &Checkpoint) -> Position {
+    Position { partition, object: now.objects, filemarks: now.filemarks, at: now.end, epoch: now.epoch }
 }

@@ -263,9 +263,13 @@ impl Cartridge {
     fn expect_change_allowed(&mut self) -> Result<(), Error> {
         let position = self.position;
         let part = self.part(position.partition)?;
-        let (end, objects) = (part.now.end, part.now.objects);
+        let (end, objects, unreadable) = (part.now.end, part.now.objects, part.unreadable);
         let is_worm = self.changeable_label()?.is_worm;
         if position.object >= objects {
+            // What cannot be read now may be there, and is not given up.
+            if let Some(failure) = unreadable {
+                return Err(Error::Read(failure));
+            }
             self.position.at = end;
         } else if is_worm {
             return Err(Error::Worm);
@@ -300,6 +304,7 @@ impl Cartridge {
         }
         let part = self.part_mut(position.partition)?;
         part.durable = part.now.end;
+        part.unreadable = None;
         self.checkpoint();
         Ok(())
     }
@@ -315,7 +320,8 @@ impl Cartridge {
         let base = end - end % BLOCK_LEN;
         if base < end {
             let chunk = self.chunk((partition, at / BODY_LEN))?.ok_or(Error::DamagedLog)?;
-            buf.append(&chunk.slice(to_usize(base % CHUNK_LEN), to_usize(end % CHUNK_LEN)));
+            let prefix = chunk.bytes_from(to_usize(base % CHUNK_LEN)).map_err(Error::Read)?;
+            buf.append(&prefix.slice(0, to_usize(end - base)));
         }
         Ok(Writer { partition, base, buf, at })
     }
@@ -379,6 +385,7 @@ impl Cartridge {
         if is_encrypted && part.now.first_encrypted == 0 {
             part.now.first_encrypted = header.object + 1;
         }
+        self.position.epoch = header.epoch;
         self.position.at = header.end();
         self.position.object = header.object_behind();
         self.position.filemarks = header.filemarks_behind();
@@ -431,6 +438,7 @@ impl Cartridge {
             self.part_mut(partition)?.now.end = header.end();
             if is_at_end {
                 self.position.at = header.end();
+                self.position.epoch = header.epoch;
             }
         }
         self.write_out()

@@ -62,7 +62,6 @@ pub struct Cartridge {
     spares: Vec<Buf>,
     /// The segments written since they were flushed.
     dirty: BTreeSet<(u8, u32)>,
-    is_flushing: bool,
     /// The first write or flush of a log that failed.
     lost: Option<Failure>,
     damaged_headers: BTreeSet<(u8, u64)>,
@@ -290,7 +289,6 @@ impl Cartridge {
             Err(Halt::Wait) => self.task = Some(task),
             Err(Halt::Fail(error)) => {
                 self.append = Append::Idle;
-                self.is_flushing = false;
                 self.label_write.give_up();
                 self.cache.forget_failures();
                 self.outcome = Some(Err(error));

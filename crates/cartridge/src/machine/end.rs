@@ -17,21 +17,41 @@ use crate::layout::{CHUNK_LEN, Seal, occupied};
 pub(super) struct Erase {
     /// Where the data ended before.
     old_end: Option<u64>,
-    is_freeing: bool,
+    /// What is left to free, once the label says where the data end now.
+    left: Option<Vec<LogRange>>,
 }
 
 /// The command FORMAT MEDIUM.
 #[derive(Debug)]
 pub(super) struct Format {
     sizes: Vec<u64>,
-    /// What the partitions were, once the label says what they are now.
-    old: Option<Vec<Checkpoint>>,
-    is_freeing: bool,
+    /// What is left to free of the old logs, which the label gives up first.
+    left: Option<Vec<LogRange>>,
+}
+
+/// A part of a log whose storage is to be freed.
+#[derive(Debug)]
+pub(super) struct LogRange {
+    partition: u8,
+    /// Where in the log it begins: a multiple of [`CHUNK_LEN`].
+    at: u64,
+    end: u64,
+}
+
+/// How many segments are freed at the same time.
+const FREED_AT_ONCE: usize = 64;
+
+impl LogRange {
+    /// Makes the range between two places, apart from the chunk that the first one is in.
+    fn new(partition: u8, from: u64, to: u64) -> Option<Self> {
+        let (at, end) = (from.next_multiple_of(CHUNK_LEN), to.next_multiple_of(CHUNK_LEN));
+        (at < end).then_some(Self { partition, at, end })
+    }
 }
 
 impl Format {
     pub(super) fn new(sizes: Vec<u64>) -> Self {
-        Self { sizes, old: None, is_freeing: false }
+        Self { sizes, left: None }
     }
 }
 
@@ -77,20 +97,20 @@ impl Cartridge {
             Some(old_end) => old_end,
             None => *erase.old_end.insert(self.part(partition)?.now.end),
         };
-        if !erase.is_freeing {
-            self.ready_to_append()?;
-            let end = self.part(partition)?.now.end;
-            self.free(partition, occupied(end), occupied(old_end))?;
-            erase.is_freeing = true;
-        }
-        if self.io.is_pending(Purpose::Deallocate) {
-            return Err(Halt::Wait);
-        }
-        Ok(Outcome::Done)
+        let left = match &mut erase.left {
+            Some(left) => left,
+            None => {
+                self.ready_to_append()?;
+                let end = self.part(partition)?.now.end;
+                let range = LogRange::new(partition, occupied(end), occupied(old_end));
+                erase.left.insert(range.into_iter().collect())
+            }
+        };
+        self.free(left).map(|()| Outcome::Done)
     }
 
     pub(super) fn step_format(&mut self, format: &mut Format) -> Result<Outcome, Halt> {
-        if format.old.is_none() {
+        if format.left.is_none() {
             self.flush()?;
             if self.io.is_reading() {
                 return Err(Halt::Wait);
@@ -108,7 +128,9 @@ impl Cartridge {
             label.attributes.remove_coherency();
             blank.iter_mut().for_each(|part| part.epoch = epoch);
             let secret = label.secret;
-            format.old = Some(self.parts.iter().map(|part| part.now).collect());
+            let old = (0..).zip(&self.parts);
+            let left = old.filter_map(|(number, part)| LogRange::new(number, 0, occupied(part.now.end)));
+            format.left = Some(left.collect());
             self.writer = None;
             self.cache.clear();
             self.position = Position::default();
@@ -116,16 +138,7 @@ impl Cartridge {
             self.checkpoint();
         }
         self.save_label()?;
-        if !format.is_freeing {
-            format.is_freeing = true;
-            for (partition, old) in (0..).zip(format.old.iter().flatten()) {
-                self.free(partition, 0, occupied(old.end))?;
-            }
-        }
-        if self.io.is_pending(Purpose::Deallocate) {
-            return Err(Halt::Wait);
-        }
-        Ok(Outcome::Done)
+        self.free(format.left.get_or_insert_default()).map(|()| Outcome::Done)
     }
 
     pub(super) fn set_partitions(&mut self, secret: &[u8; 16], partitions: &[Checkpoint]) {
@@ -139,19 +152,28 @@ impl Cartridge {
         self.parts = (0..).zip(partitions).map(part).collect();
     }
 
-    /// Frees the storage of a log between two places, apart from the chunk that the first one is in.
-    fn free(&mut self, partition: u8, from: u64, to: u64) -> Result<(), Error> {
+    /// Frees storage, some segments at a time.
+    fn free(&mut self, left: &mut Vec<LogRange>) -> Result<(), Halt> {
         let segment_len = self.label.as_ref().ok_or(Error::NotLoaded)?.segment_len;
-        let mut at = from.next_multiple_of(CHUNK_LEN);
-        let end = to.next_multiple_of(CHUNK_LEN);
-        while at < end {
-            let (segment, offset) = segment_of(at, segment_len);
-            let len = segment_len - offset;
-            let segment = u32::try_from(segment).map_err(|_| Error::Misuse)?;
-            let action = OpAction::Deallocate { at: offset, len };
-            self.io.submit(Purpose::Deallocate, FileId::Log { partition, segment }, action);
-            at += len;
+        loop {
+            if self.io.is_pending(Purpose::Deallocate) {
+                return Err(Halt::Wait);
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            for _ in 0..FREED_AT_ONCE {
+                let Some(range) = left.last_mut() else { break };
+                let (segment, offset) = segment_of(range.at, segment_len);
+                let segment = u32::try_from(segment).map_err(|_| Error::Misuse)?;
+                let file = FileId::Log { partition: range.partition, segment };
+                let len = segment_len - offset;
+                self.io.submit(Purpose::Deallocate, file, OpAction::Deallocate { at: offset, len });
+                range.at += len;
+                if range.at >= range.end {
+                    left.pop();
+                }
+            }
         }
-        Ok(())
     }
 }

@@ -13,6 +13,7 @@ use crate::blocking::{Files, run};
 use crate::command::{Guard, LabelCopies, LoadReport, Record, SpaceUnit, Stop};
 use crate::io::FileId;
 use crate::label::Blank;
+use crate::layout::BODY_LEN;
 use crate::profile::Profile;
 use crate::testing::MemoryFiles;
 
@@ -342,6 +343,76 @@ fn erase_removes_what_is_behind_and_frees_its_storage() {
     deck.unload();
     deck.load();
     assert_eq!(deck.read_all(0).len(), 2);
+}
+
+/// How many operations a command started.
+struct Counted {
+    /// At the same time, at most.
+    most: usize,
+    /// In all.
+    all: usize,
+}
+
+fn counted(cartridge: &mut Cartridge, files: &mut impl Files, command: Command) -> Counted {
+    cartridge.handle_command(command);
+    let mut counted = Counted { most: 0, all: 0 };
+    loop {
+        let requests: Vec<_> = core::iter::from_fn(|| cartridge.poll_request()).collect();
+        counted.most = counted.most.max(requests.len());
+        counted.all += requests.len();
+        for request in requests {
+            let result = files.perform(request.file, request.action);
+            cartridge.handle_completion(request.id, result);
+        }
+        if let Some(outcome) = cartridge.poll_outcome() {
+            outcome.unwrap();
+            return counted;
+        }
+    }
+}
+
+/// Files that keep nothing.
+struct Nothing;
+
+impl Files for Nothing {
+    fn perform(&mut self, _: FileId, action: OpAction) -> Result<OpOutput, Failure> {
+        match action {
+            OpAction::Read { .. } => Err(Fault::OutOfRange.into()),
+            _ => Ok(OpOutput::Done(DataList::new())),
+        }
+    }
+}
+
+#[test]
+fn freeing_many_segments_starts_some_operations_at_a_time() {
+    let segments = 100_000;
+    let mut label = Label::blank(&Blank { capacity: 1 << 40, segment_len: CHUNK_LEN, ..blank() }).unwrap();
+    label.next_epoch = 2;
+    let part = &mut label.partitions[0];
+    (part.end, part.objects, part.epoch) = (BODY_LEN * segments, 7, 1);
+    for command in [Command::Erase, Command::Format { partitions: Vec::new() }] {
+        let mut deck = deck_of(&blank());
+        deck.files = MemoryFiles::new(&label);
+        deck.load();
+        let Counted { most, all } = counted(&mut deck.cartridge, &mut Nothing, command);
+        assert!(most <= 64 && all >= 100_000, "{most} of {all}");
+    }
+}
+
+#[test]
+fn flushing_many_segments_starts_some_operations_at_a_time() {
+    let mut deck = deck_of(&Blank { capacity: 1 << 40, segment_len: CHUNK_LEN, ..blank() });
+    deck.load();
+    let data = DataList::from(Bytes::copied_from(&vec![1; 8 << 20]));
+    let write = Command::Write(Record { data, ..Record::default() });
+    let commands = core::iter::repeat_n(write, 300).chain([Command::Synchronize]);
+    let (mut most, mut all) = (0, 0);
+    for command in commands {
+        let now = counted(&mut deck.cartridge, &mut Nothing, command);
+        (most, all) = (most.max(now.most), all + now.all);
+    }
+    assert!(most <= 64 && all >= 4800, "{most} of {all}");
+    assert_eq!(deck.cartridge.dirty.len(), 0);
 }
 
 #[test]

@@ -15,6 +15,11 @@ use crate::layout::{
     RECORD_LEN_MAX, occupied, physical,
 };
 
+/// How many segments are flushed at the same time.
+const FLUSHED_AT_ONCE: usize = 64;
+/// How many written segments are remembered before they are flushed.
+const DIRTY_MAX: usize = 1024;
+
 /// The end of the log that is being written.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -201,21 +206,28 @@ impl Cartridge {
     /// Writes everything to the files, and flushes them.
     pub(super) fn flush(&mut self) -> Result<(), Halt> {
         self.settle_as(true)?;
-        if !self.is_flushing && !self.dirty.is_empty() {
-            for (partition, segment) in core::mem::take(&mut self.dirty) {
-                self.io.submit(Purpose::LogFlush, FileId::Log { partition, segment }, OpAction::Flush);
-            }
-            self.is_flushing = true;
-        }
-        if self.io.is_pending(Purpose::LogFlush) {
-            return Err(Halt::Wait);
-        }
-        self.is_flushing = false;
-        self.expect_intact()?;
+        self.flush_segments()?;
         for part in &mut self.parts {
             part.durable = part.now.end;
         }
         Ok(())
+    }
+
+    /// Flushes the segments that were written, some at a time.
+    fn flush_segments(&mut self) -> Result<(), Halt> {
+        loop {
+            if self.io.is_pending(Purpose::LogFlush) {
+                return Err(Halt::Wait);
+            }
+            self.expect_intact()?;
+            if self.dirty.is_empty() {
+                return Ok(());
+            }
+            for _ in 0..FLUSHED_AT_ONCE {
+                let Some((partition, segment)) = self.dirty.pop_first() else { break };
+                self.io.submit(Purpose::LogFlush, FileId::Log { partition, segment }, OpAction::Flush);
+            }
+        }
     }
 
     fn settle_as(&mut self, is_sync: bool) -> Result<(), Halt> {
@@ -399,9 +411,14 @@ impl Cartridge {
             return Ok(());
         }
         self.expect_intact()?;
+        if self.dirty.len() >= DIRTY_MAX {
+            // Segments are short, and the host does not synchronise.
+            self.flush()?;
+        }
         if self.io.writing() >= WRITING_MAX {
             return Err(Halt::Wait);
         }
+        let writer = self.writer.as_ref().ok_or(Error::Misuse)?;
         let part = self.part(writer.partition)?;
         let (first, object, filemarks) = if is_start {
             (item.at, item.object, item.filemarks)

@@ -88,6 +88,11 @@ impl Cartridge {
         if self.parts.iter().any(is_behind) {
             self.checkpoint();
         }
+        let is_end_known = self.parts.iter().all(|part| part.unreadable.is_none());
+        if let Some(label) = self.label.as_mut().filter(|label| is_end_known && !label.is_unloaded) {
+            label.is_unloaded = true;
+            self.label_write.mark_changed();
+        }
         self.save_label()
     }
 

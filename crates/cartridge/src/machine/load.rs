@@ -108,8 +108,8 @@ impl Cartridge {
     fn scan(&mut self, partition: u8, scan: &mut Scan) -> Result<(), Halt> {
         loop {
             let now = self.part(partition)?.now;
-            // Nothing is written in epoch 0.
-            if now.epoch == 0 {
+            // Nothing is written in epoch 0, nor behind the end after an orderly unload.
+            if now.epoch == 0 || self.label.as_ref().is_some_and(|label| label.is_unloaded) {
                 return Ok(());
             }
             if let Some(evidence) = &mut scan.evidence {

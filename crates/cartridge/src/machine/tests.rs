@@ -175,6 +175,22 @@ fn writing_ends_the_data_where_it_is() {
 }
 
 #[test]
+fn a_load_after_an_unload_reads_the_label_only() {
+    let mut deck = loaded();
+    deck.write(&[1; 20 << 20 >> 2]).unwrap();
+    deck.unload();
+    assert_eq!(counted(&mut Cartridge::new(), &mut deck.files, Command::Load { is_writable: true }).all, 2);
+    deck.load();
+    deck.go(0, 1);
+    deck.write(b"more").unwrap();
+    deck.run(Command::Synchronize).unwrap();
+    let mut killed = deck.files;
+    let mut cartridge = Cartridge::new();
+    assert!(counted(&mut cartridge, &mut killed, Command::Load { is_writable: true }).all > 2);
+    assert_eq!(cartridge.partition(0).unwrap().objects, 2);
+}
+
+#[test]
 fn space_stops_where_the_standard_says() {
     let mut deck = loaded();
     // Objects: 0 1 2 mark 4 mark mark 7

@@ -306,6 +306,7 @@ impl Cartridge {
         let epoch = label.next_epoch;
         label.next_epoch = epoch.checked_add(1).ok_or(Error::EpochsExhausted)?;
         label.volume_change = label.volume_change.saturating_add(1);
+        label.is_unloaded = false;
         let now = &mut self.part_mut(position.partition)?.now;
         now.end = position.at;
         now.objects = position.object;

@@ -214,7 +214,7 @@ pub struct Recovery {
     /// How many objects behind the last checkpoint are damaged though they had been durable, or cannot be
     /// read.
     pub damaged: u64,
-    /// Whether the log behind the last object that was found cannot be read. Reading there fails like the log,
-    /// until [`Command::SkipDamage`] gives up what is there, and nothing is written there.
+    /// Whether the log behind the last object that was found cannot be read. Reading there fails like the
+    /// log, until [`Command::SkipDamage`] gives up what is there, and nothing is written there.
     pub is_end_unreadable: bool,
 }

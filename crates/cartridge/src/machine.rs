@@ -15,7 +15,7 @@ use crate::command::{Command, Destination, Outcome, Position, Space};
 use crate::error::Error;
 use crate::io::{Io, Purpose, Request};
 use crate::label::{Checkpoint, Label};
-use crate::layout::{CHUNK_LEN, Seal, occupied};
+use crate::layout::{CHUNK_LEN, ItemHeader, Seal, occupied};
 
 mod cache;
 mod chunk;
@@ -353,6 +353,16 @@ pub(crate) fn early_warning(capacity: u64) -> u64 {
 const fn segment_of(physical: u64, segment_len: u64) -> (u64, u64) {
     debug_assert!(segment_len.is_multiple_of(CHUNK_LEN));
     (physical / segment_len, physical % segment_len)
+}
+
+/// Returns the position before an item.
+fn before(partition: u8, item: &ItemHeader) -> Position {
+    Position { partition, object: item.object, filemarks: item.filemarks, at: item.at, epoch: item.epoch }
+}
+
+/// Returns the position at the end of data.
+fn end_of(partition: u8, now: &Checkpoint) -> Position {
+    Position { partition, object: now.objects, filemarks: now.filemarks, at: now.end, epoch: now.epoch }
 }
 
 #[cfg(test)]

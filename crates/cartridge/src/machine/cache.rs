@@ -123,8 +123,8 @@ impl Cache {
 }
 
 impl Cartridge {
-    /// Returns a chunk, or nothing if its file is not there. Of a chunk that cannot be read as a whole, it reads
-    /// what can be read.
+    /// Returns a chunk, or nothing if its file is not there. Of a chunk that cannot be read as a whole, it
+    /// reads what can be read.
     pub(super) fn chunk(&mut self, id: ChunkId) -> Result<Option<Chunk>, Halt> {
         if let Some(chunk) = self.cache.chunk(id) {
             return Ok(chunk);

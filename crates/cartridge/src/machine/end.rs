@@ -8,6 +8,7 @@ use super::label_write::LabelWrite;
 use super::{Cartridge, Halt, Partition, segment_of};
 use crate::command::{Outcome, Position};
 use crate::error::Error;
+use crate::fault_injection::{Bug, is_injected};
 use crate::io::{FileId, Purpose};
 use crate::label::{Checkpoint, partitions};
 use crate::layout::{CHUNK_LEN, Seal, occupied};
@@ -83,7 +84,11 @@ impl Cartridge {
         if !self.is_writable {
             return Ok(());
         }
-        self.flush()?;
+        if is_injected(Bug::CheckpointBeforeData) {
+            self.settle()?;
+        } else {
+            self.flush()?;
+        }
         let is_behind = |part: &Partition| part.checkpoint != part.now.end;
         if self.parts.iter().any(is_behind) {
             self.checkpoint();
@@ -93,7 +98,8 @@ impl Cartridge {
             label.is_unloaded = true;
             self.label_write.mark_changed();
         }
-        self.save_label()
+        self.save_label()?;
+        if is_injected(Bug::CheckpointBeforeData) { self.flush() } else { Ok(()) }
     }
 
     pub(super) fn step_erase(&mut self, erase: &mut Erase) -> Result<Outcome, Halt> {
@@ -105,13 +111,21 @@ impl Cartridge {
         let left = match &mut erase.left {
             Some(left) => left,
             None => {
-                self.ready_to_append()?;
-                let end = self.part(partition)?.now.end;
+                let end = if is_injected(Bug::FreeBeforeLabel) {
+                    self.position.at
+                } else {
+                    self.ready_to_append()?;
+                    self.part(partition)?.now.end
+                };
                 let range = LogRange::new(partition, occupied(end), occupied(old_end));
                 erase.left.insert(range.into_iter().collect())
             }
         };
-        self.free(left).map(|()| Outcome::Done)
+        self.free(left)?;
+        if is_injected(Bug::FreeBeforeLabel) {
+            self.ready_to_append()?;
+        }
+        Ok(Outcome::Done)
     }
 
     pub(super) fn step_format(&mut self, format: &mut Format) -> Result<Outcome, Halt> {

@@ -104,8 +104,8 @@ impl Cartridge {
         }))
     }
 
-    /// Reads what is stored behind the header of an item. Returns whether it has the right checksum; padding can
-    /// hold anything.
+    /// Reads what is stored behind the header of an item. Returns whether it has the right checksum; padding
+    /// can hold anything.
     pub(super) fn is_read_intact(&mut self, partition: u8, stored: &mut StoredBytes) -> Result<bool, Halt> {
         if stored.header.kind != ItemKind::Record {
             return Ok(true);
@@ -127,8 +127,8 @@ impl Cartridge {
         Ok(stored.crc.value() == stored.header.stored_crc)
     }
 
-    /// Returns whether a chunk that begins at or within an item was begun when the item was written. A damaged
-    /// header says nothing: then the checksums of the item decide.
+    /// Returns whether a chunk that begins at or within an item was begun when the item was written. A
+    /// damaged header says nothing: then the checksums of the item decide.
     pub(super) fn is_chunk_of(&mut self, partition: u8, chunk: u64, item: &ItemHeader) -> Result<bool, Halt> {
         let (first, object, filemarks) = if item.at >= chunk * BODY_LEN {
             (item.at, item.object, item.filemarks)

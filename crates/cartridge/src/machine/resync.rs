@@ -3,9 +3,7 @@
 use base::int_cast::{to_u64, to_usize};
 use store::api::Failure;
 
-use super::search::before;
-use super::space::end_of;
-use super::{Cartridge, Halt};
+use super::{Cartridge, Halt, before, end_of};
 use crate::command::Outcome;
 use crate::error::Error;
 use crate::label::Checkpoint;
@@ -103,8 +101,8 @@ impl Cartridge {
         Ok(None)
     }
 
-    /// Returns the first valid item behind a damaged one, if the damaged one is not torn: it cannot be read, or
-    /// had been durable, since a later item was written after a flush that came after the damaged one.
+    /// Returns the first valid item behind a damaged one, if the damaged one is not torn: it cannot be read,
+    /// or had been durable, since a later item was written after a flush that came after the damaged one.
     pub(super) fn written_behind(&mut self, evidence: &mut Evidence) -> Result<Option<ItemHeader>, Halt> {
         let (partition, epoch) = (evidence.resync.partition, evidence.resync.epochs.0);
         while let Some(item) = self.next_item(&mut evidence.resync)? {

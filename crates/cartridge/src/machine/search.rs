@@ -1,7 +1,7 @@
 //! Finding a position: a binary search over the headers of chunks, then over the headers of items.
 
 use super::resync::Resync;
-use super::{Cartridge, Halt};
+use super::{Cartridge, Halt, before};
 use crate::command::Position;
 use crate::error::Error;
 use crate::layout::{BODY_LEN, ChunkHeader, HEADER_LEN, ItemHeader, ItemKind};
@@ -177,9 +177,9 @@ impl Cartridge {
         }
     }
 
-    /// Returns the header of a chunk, if it is one that belongs behind `low`, where the first item of an earlier
-    /// chunk is. A header that was left from an earlier epoch, since a write was lost, tells wrong numbers: it
-    /// shows beside the header of the chunk before it.
+    /// Returns the header of a chunk, if it is one that belongs behind `low`, where the first item of an
+    /// earlier chunk is. A header that was left from an earlier epoch, since a write was lost, tells wrong
+    /// numbers: it shows beside the header of the chunk before it.
     fn valid_chunk_header(
         &mut self,
         partition: u8,
@@ -210,9 +210,4 @@ impl Cartridge {
             header => header,
         }
     }
-}
-
-/// Returns the position before an item.
-pub(super) fn before(partition: u8, item: &ItemHeader) -> Position {
-    Position { partition, object: item.object, filemarks: item.filemarks, at: item.at, epoch: item.epoch }
 }

@@ -20,21 +20,41 @@ use crate::testing::MemoryFiles;
 mod crash;
 mod damage;
 mod golden;
+mod interruption;
 mod model;
+#[cfg(feature = "planted")]
+mod planted;
 
 /// A cartridge with its files.
 struct Deck<F> {
     cartridge: Cartridge,
     files: F,
+    /// Chooses the next file operation of those that are started, if they are carried out in any order.
+    shuffle: Option<Rng>,
+    /// The file operations that are started and not carried out.
+    outstanding: Vec<Request>,
 }
 
 impl<F: Files> Deck<F> {
     fn new(files: F) -> Self {
-        Self { cartridge: Cartridge::new(), files }
+        Self { cartridge: Cartridge::new(), files, shuffle: None, outstanding: Vec::new() }
     }
 
     fn run(&mut self, command: Command) -> Result<Outcome, Error> {
-        run(&mut self.cartridge, &mut self.files, command)
+        let Some(rng) = &mut self.shuffle else {
+            return run(&mut self.cartridge, &mut self.files, command);
+        };
+        self.cartridge.handle_command(command);
+        loop {
+            self.outstanding.extend(core::iter::from_fn(|| self.cartridge.poll_request()));
+            if let Some(outcome) = self.cartridge.poll_outcome() {
+                return outcome;
+            }
+            assert!(!self.outstanding.is_empty(), "the command waits for nothing");
+            let request = self.outstanding.swap_remove(model::pick(rng, self.outstanding.len()));
+            let result = self.files.perform(request.file, request.action);
+            self.cartridge.handle_completion(request.id, result);
+        }
     }
 
     fn load(&mut self) -> LoadReport {
@@ -89,7 +109,9 @@ impl<F: Files> Deck<F> {
 }
 
 fn bytes_of(data: &DataList) -> Vec<u8> {
-    data.parts().iter().flat_map(|part| part.iter().copied()).collect()
+    let mut bytes = Vec::with_capacity(data.len());
+    data.parts().iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes
 }
 
 fn record(bytes: &[u8]) -> Record {

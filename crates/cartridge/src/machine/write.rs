@@ -9,6 +9,7 @@ use super::{CHECKPOINT_DISTANCE, Cartridge, Halt, WRITING_MAX, segment_of};
 use crate::command::{Outcome, Record};
 use crate::compression::compress;
 use crate::error::Error;
+use crate::fault_injection::{Bug, is_injected};
 use crate::io::{FileId, Purpose};
 use crate::layout::{
     BLOCK_LEN, BODY_LEN, CHUNK_LEN, ChunkHeader, Crc, HEADER_LEN, ItemHeader, ItemKind, METADATA_LEN_MAX,
@@ -182,7 +183,11 @@ impl Cartridge {
             task.left -= 1;
         }
         if !task.is_immediate {
-            self.synchronize()?;
+            if is_injected(Bug::FilemarkUnflushed) {
+                self.settle()?;
+            } else {
+                self.synchronize()?;
+            }
         }
         self.space().map(Outcome::Written).ok_or_else(|| Error::NotLoaded.into())
     }
@@ -303,15 +308,15 @@ impl Cartridge {
         self.writer = None;
         let position = self.position;
         let label = self.label.as_mut().ok_or(Error::NotLoaded)?;
-        let epoch = label.next_epoch;
-        label.next_epoch = epoch.checked_add(1).ok_or(Error::EpochsExhausted)?;
+        let next = label.next_epoch;
+        label.next_epoch = next.checked_add(1).ok_or(Error::EpochsExhausted)?;
         label.volume_change = label.volume_change.saturating_add(1);
         label.is_unloaded = false;
         let now = &mut self.part_mut(position.partition)?.now;
         now.end = position.at;
         now.objects = position.object;
         now.filemarks = position.filemarks;
-        now.epoch = epoch;
+        now.epoch = if is_injected(Bug::EpochKept) { now.epoch.max(1) } else { next };
         if now.first_encrypted > position.object {
             now.first_encrypted = 0;
         }

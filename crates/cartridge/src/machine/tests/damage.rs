@@ -164,8 +164,8 @@ fn what_the_disk_cannot_read_is_told_and_the_rest_is_found() {
     assert_eq!(deck.read(), Some(vec![42; 100_000]));
 }
 
-/// Returns a cartridge whose records were overwritten by others of the same length, as if the write of chunk 1
-/// had been lost then.
+/// Returns a cartridge whose records were overwritten by others of the same length, as if the write of chunk
+/// 1 had been lost then.
 fn with_a_lost_write(before: &[Vec<u8>], after: &[Vec<u8>]) -> Deck<MemoryFiles> {
     let chunk = 1 << 20..2 << 20;
     let first = FileId::Log { partition: 0, segment: 0 };

@@ -32,6 +32,18 @@ def label(folder):
     return copy[28:44], struct.unpack_from(">Q", copy, 88)[0], partitions
 
 
+def forget_unload(folder):
+    """Makes both copies of the label say what they said when partition 0 was first written: its data begin at 0, and more may follow."""
+    both = bytearray((folder / "label").read_bytes())
+    for at in (0, 65536):
+        both[at + 79] &= ~4
+        partition = at + 148 + both[at + 146]
+        both[partition + 8:partition + 40] = bytes(32)
+        length = struct.unpack_from(">I", both, at + 12)[0]
+        struct.pack_into(">I", both, at + 16, crc32c(both[at + 8:at + 16] + both[at + 20:at + length]))
+    (folder / "label").write_bytes(both)
+
+
 def objects(folder, partition=0):
     """Returns the data of each record, and b"" for each filemark, up to the checkpoint. Every checksum is checked."""
     seal, segment_len, partitions = label(folder)

@@ -143,6 +143,12 @@ impl Cartridge {
         self.io.poll()
     }
 
+    /// Returns a buffer of [`CHUNK_LEN`] bytes that is no longer needed, if there is one: the next chunk can
+    /// be read into it. A buffer that is allocated anew costs more than the read.
+    pub fn take_spare(&mut self) -> Option<Buf> {
+        self.cache.take_spent()
+    }
+
     /// Handles the completion of a file operation.
     pub fn handle_completion(&mut self, id: OpId, result: Result<OpOutput, Failure>) {
         let Some(purpose) = self.io.complete(id) else { return };

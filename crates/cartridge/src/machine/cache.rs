@@ -1,8 +1,9 @@
 //! The chunks of logs that were read last.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
-use base::buffer::Bytes;
+use base::buffer::{Buf, Bytes};
 use base::int_cast::to_usize;
 use store::api::{Failure, Fault, OpAction, OpOutput};
 
@@ -17,6 +18,9 @@ const CHUNKS_MAX: usize = 8;
 /// How many chunk headers are kept.
 const HEADERS_MAX: usize = 4096;
 
+/// How many buffers of chunks are kept for reuse.
+const SPENT_MAX: usize = 2;
+
 /// A chunk: its partition and number.
 pub(super) type ChunkId = (u8, u64);
 
@@ -29,6 +33,8 @@ pub(super) struct Cache {
     failed: BTreeMap<ChunkId, Failure>,
     /// The chunk that is read block by block, since it cannot be read as a whole.
     salvage: Option<(ChunkId, Salvage)>,
+    /// The buffers of chunks that are no longer kept, if nobody else holds them.
+    spent: Vec<Buf>,
     /// The chunk that the last record ended in.
     last_read: Option<ChunkId>,
 }
@@ -91,8 +97,11 @@ impl Cache {
 
     fn keep(&mut self, id: ChunkId, chunk: Option<Chunk>) {
         self.chunks.retain(|(of, _)| *of != id);
-        if self.chunks.len() >= CHUNKS_MAX {
-            self.chunks.pop_front();
+        if self.chunks.len() >= CHUNKS_MAX
+            && let Some((_, oldest)) = self.chunks.pop_front()
+            && self.spent.len() < SPENT_MAX
+        {
+            self.spent.extend(oldest.and_then(Chunk::into_buf));
         }
         self.chunks.push_back((id, chunk));
     }
@@ -102,6 +111,10 @@ impl Cache {
             self.failed.pop_first();
         }
         self.failed.insert(id, failure);
+    }
+
+    pub(super) fn take_spent(&mut self) -> Option<Buf> {
+        self.spent.pop()
     }
 
     pub(super) fn is_header_damaged(&self, id: ChunkId, seal: &Seal) -> bool {

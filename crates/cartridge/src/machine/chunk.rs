@@ -37,6 +37,11 @@ impl Chunk {
         self.unreadable.is_none()
     }
 
+    /// Returns the buffer, if nobody else holds it.
+    pub(super) fn into_buf(self) -> Option<Buf> {
+        self.bytes.try_into_buf().ok()
+    }
+
     /// Returns the header, or nothing if it is damaged or cannot be read.
     pub(super) fn header(&self, seal: &Seal, number: u64) -> Option<ChunkHeader> {
         ChunkHeader::decode(&self.bytes, seal, number)

@@ -384,8 +384,10 @@ impl Cartridge {
             self.begin_chunk(&header, emission.done == 0)?;
             let writer = self.writer.as_mut().ok_or(Error::Misuse)?;
             emission.done += if emission.done == 0 {
-                let bytes = DataList::from(Bytes::copied_from(&header.encode(&seal)));
-                to_u64(writer.push(&bytes, 0))
+                // Items begin at multiples of the length of a header, so a chunk holds all of it.
+                let taken = to_u64(writer.buf.append(&header.encode(&seal)));
+                writer.at += taken;
+                taken
             } else if emission.done < behind_data {
                 to_u64(writer.push(&emission.stored, to_usize(emission.done - HEADER_LEN)))
             } else {

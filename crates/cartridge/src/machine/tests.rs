@@ -212,6 +212,56 @@ fn a_load_after_an_unload_reads_the_label_only() {
     assert_eq!(cartridge.partition(0).unwrap().objects, 2);
 }
 
+/// Files that read into the buffers that they get back.
+struct Recycling {
+    files: MemoryFiles,
+    spare: Option<Buf>,
+    recycled: usize,
+}
+
+impl Files for Recycling {
+    fn perform(&mut self, file: FileId, action: OpAction) -> Result<OpOutput, Failure> {
+        let output = self.files.perform(file, action)?;
+        let OpOutput::Data(data) = output else { return Ok(output) };
+        let Some(mut buf) = self.spare.take() else { return Ok(OpOutput::Data(data)) };
+        buf.truncate(0);
+        data.parts().iter().for_each(|part| {
+            buf.append(part);
+        });
+        Ok(OpOutput::Data(buf.freeze().into()))
+    }
+
+    fn recycle(&mut self, buf: Buf) {
+        self.spare = Some(buf);
+        self.recycled += 1;
+    }
+}
+
+#[test]
+fn buffers_of_chunks_are_used_again_unless_a_record_holds_them() {
+    let mut deck = loaded();
+    (0..30).for_each(|number| deck.write(&vec![number; 1 << 20]).unwrap());
+    deck.unload();
+    for is_held in [false, true] {
+        let files = Recycling { files: deck.files.clone(), spare: None, recycled: 0 };
+        let mut reader = Deck::new(files);
+        reader.load();
+        let mut held = Vec::new();
+        for number in 0..30 {
+            let Ok(Outcome::Record(record)) = reader.run(Command::Read) else { panic!() };
+            assert!(bytes_of(&record.data) == vec![number; 1 << 20]);
+            if is_held {
+                held.push(record);
+            }
+        }
+        for (number, record) in (0..).zip(&held) {
+            assert!(bytes_of(&record.data) == vec![number; 1 << 20]);
+        }
+        let recycled = reader.files.recycled;
+        assert!(if is_held { recycled == 0 } else { recycled >= 20 }, "{recycled}");
+    }
+}
+
 #[test]
 fn space_stops_where_the_standard_says() {
     let mut deck = loaded();

@@ -37,6 +37,7 @@ sim-planted:  ## bugs planted on purpose: the simulator must find each within SE
 	$(SIM) --features planted
 	cargo test --locked -p targe-device --features planted planted_bugs
 	cargo test --locked -p targe-shard --features planted planted_bugs
+	cargo test --locked -p targe-cartridge --features planted planted_bugs
 
 risk-simulation:  ## PDUS=1000000 damaged PDUs between both ends in memory, from SEED=1: both digests must detect every one of them
 	$(SIM) --bin targe-risk-simulation

@@ -133,10 +133,12 @@ fn mend(files: &mut MemoryFiles, file: FileId, at: usize, input: &mut Input<'_>)
     if file == FileId::Label {
         let mut label = Label::decode(bytes).ok()?;
         let part = label.partitions.first_mut()?;
-        part.end = input.word()? % (5 << 20);
+        let end = input.word()?;
+        part.end = end % (5 << 20);
         part.objects = input.word()?;
         part.filemarks = u64::from(input.short()?);
         label.sequence = u64::MAX / 2;
+        label.is_unloaded = end >> 63 != 0;
         let copy = label.encode();
         bytes.get_mut(..copy.len())?.copy_from_slice(&copy);
     } else if at < 64 {
@@ -144,6 +146,7 @@ fn mend(files: &mut MemoryFiles, file: FileId, at: usize, input: &mut Input<'_>)
         header.first = input.word()?;
         header.object = input.word()?;
         header.durable = input.word()?;
+        header.epoch ^= u32::from(header.durable >> 63 != 0);
         bytes.get_mut(..64)?.copy_from_slice(&header.encode(&seal));
     } else {
         let at = at - at % 64;

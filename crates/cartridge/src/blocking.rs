@@ -1,5 +1,6 @@
 //! Runs commands to their end on files that carry out operations at once.
 
+use base::buffer::Buf;
 use store::api::{Failure, OpAction, OpOutput};
 
 use crate::Cartridge;
@@ -14,6 +15,9 @@ pub trait Files {
     /// # Errors
     /// The file could not be read, written or flushed.
     fn perform(&mut self, file: FileId, action: OpAction) -> Result<OpOutput, Failure>;
+
+    /// Takes a buffer that the next read can use, or drops it.
+    fn recycle(&mut self, _: Buf) {}
 }
 
 /// Runs a command to its end.
@@ -24,6 +28,9 @@ pub fn run(cartridge: &mut Cartridge, files: &mut impl Files, command: Command) 
     cartridge.handle_command(command);
     loop {
         while let Some(request) = cartridge.poll_request() {
+            if let Some(spare) = cartridge.take_spare() {
+                files.recycle(spare);
+            }
             let result = files.perform(request.file, request.action);
             cartridge.handle_completion(request.id, result);
         }

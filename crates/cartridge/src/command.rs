@@ -104,7 +104,7 @@ pub enum SpaceUnit {
 }
 
 /// The place between two objects where the next command begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Position {
     /// The partition.
     pub partition: u8,
@@ -114,6 +114,8 @@ pub struct Position {
     pub filemarks: u64,
     /// Where in the stream of the log it is.
     pub(crate) at: u64,
+    /// The smallest epoch that what is behind it can have: epochs never fall along the stream.
+    pub(crate) epoch: u32,
 }
 
 impl Position {
@@ -122,6 +124,16 @@ impl Position {
         self.at
     }
 }
+
+impl PartialEq for Position {
+    /// Compares the places: what is known of the epoch behind a place depends on the way to it.
+    fn eq(&self, other: &Self) -> bool {
+        let place = |of: &Self| (of.partition, of.object, of.filemarks, of.at);
+        place(self) == place(other)
+    }
+}
+
+impl Eq for Position {}
 
 /// What a command led to.
 #[derive(Clone, Debug)]
@@ -199,6 +211,10 @@ pub enum LabelCopies {
 pub struct Recovery {
     /// How many objects were found behind the last checkpoint: the cartridge was not unloaded.
     pub recovered: u64,
-    /// How many objects behind the last checkpoint are damaged though they had been durable.
+    /// How many objects behind the last checkpoint are damaged though they had been durable, or cannot be
+    /// read.
     pub damaged: u64,
+    /// Whether the log behind the last object that was found cannot be read. Reading there fails like the
+    /// log, until [`Command::SkipDamage`] gives up what is there, and nothing is written there.
+    pub is_end_unreadable: bool,
 }

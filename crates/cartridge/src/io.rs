@@ -39,6 +39,7 @@ pub(crate) enum Purpose {
     Label,
     LabelRead { copy: u8 },
     Chunk { partition: u8, chunk: u64 },
+    Block { partition: u8, chunk: u64, block: u16 },
     ChunkHeader { partition: u8, chunk: u64 },
     Deallocate,
 }
@@ -77,8 +78,9 @@ impl Io {
 
     /// Returns whether a log is being read, perhaps ahead.
     pub(crate) fn is_reading(&self) -> bool {
-        let mut purposes = self.pending.values();
-        purposes.any(|purpose| matches!(purpose, Purpose::Chunk { .. } | Purpose::ChunkHeader { .. }))
+        self.pending.values().any(|purpose| {
+            matches!(purpose, Purpose::Chunk { .. } | Purpose::Block { .. } | Purpose::ChunkHeader { .. })
+        })
     }
 
     pub(crate) fn is_idle(&self) -> bool {

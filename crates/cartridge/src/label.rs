@@ -76,6 +76,8 @@ pub struct Label {
     pub is_worm: bool,
     /// Whether the write protect switch is set.
     pub is_write_protected: bool,
+    /// Whether nothing was written behind the ends of the partitions: the cartridge was unloaded in order.
+    pub is_unloaded: bool,
     /// The bar code, or nothing.
     pub barcode: String,
     /// The capacity of all partitions together, in bytes.
@@ -150,6 +152,7 @@ impl Label {
             profile: blank.profile,
             is_worm: blank.is_worm,
             is_write_protected: false,
+            is_unloaded: true,
             barcode: blank.barcode.clone(),
             capacity: blank.capacity,
             segment_len: blank.segment_len,
@@ -226,7 +229,8 @@ impl Label {
         out.put(&self.serial)?;
         out.put(&self.date)?;
         out.u8(self.profile.generation())?;
-        out.u8(u8::from(self.is_worm) | u8::from(self.is_write_protected) << 1)?;
+        let flags = [self.is_worm, self.is_write_protected, self.is_unloaded];
+        out.u8(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)))?;
         out.u64(self.capacity)?;
         out.u64(self.segment_len)?;
         out.u32(self.next_epoch)?;
@@ -252,7 +256,7 @@ impl Label {
         let (secret, uuid) = (from.array().ok()?, from.array().ok()?);
         let (serial, date) = (from.array().ok()?, from.array().ok()?);
         let profile = Profile::of_generation(from.u8().ok()?)?;
-        let flags = from.u8().ok().filter(|flags| *flags < 4)?;
+        let flags = from.u8().ok().filter(|flags| *flags < 8)?;
         let (capacity, segment_len) = (from.u64().ok()?, from.u64().ok()?);
         let (next_epoch, volume_change, formats) = (from.u32().ok()?, from.u32().ok()?, from.u16().ok()?);
         let mut number = || from.u64().ok();
@@ -268,7 +272,7 @@ impl Label {
             partitions.push(Checkpoint::decode(from)?);
         }
         let attributes = Attributes::decode(from)?;
-        let (is_worm, is_write_protected) = (flags & 1 != 0, flags & 2 != 0);
+        let (is_worm, is_write_protected, is_unloaded) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
         Some(Self {
             sequence,
             secret,
@@ -278,6 +282,7 @@ impl Label {
             profile,
             is_worm,
             is_write_protected,
+            is_unloaded,
             barcode,
             capacity,
             segment_len,

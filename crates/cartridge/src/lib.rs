@@ -23,6 +23,7 @@ pub mod blocking;
 pub mod command;
 mod compression;
 pub mod error;
+pub mod fault_injection;
 pub mod io;
 pub mod label;
 pub mod layout;

@@ -15,9 +15,10 @@ use crate::command::{Command, Destination, Outcome, Position, Space};
 use crate::error::Error;
 use crate::io::{Io, Purpose, Request};
 use crate::label::{Checkpoint, Label};
-use crate::layout::{CHUNK_LEN, Seal, occupied};
+use crate::layout::{CHUNK_LEN, ItemHeader, Seal, occupied};
 
 mod cache;
+mod chunk;
 mod end;
 mod label_write;
 mod load;
@@ -61,10 +62,11 @@ pub struct Cartridge {
     spares: Vec<Buf>,
     /// The segments written since they were flushed.
     dirty: BTreeSet<(u8, u32)>,
-    is_flushing: bool,
     /// The first write or flush of a log that failed.
     lost: Option<Failure>,
     damaged_headers: BTreeSet<(u8, u64)>,
+    /// Whether the last movement skipped what cannot be read behind the end of data.
+    is_end_skipped: bool,
     task: Option<Task>,
     outcome: Option<Result<Outcome, Error>>,
 }
@@ -78,6 +80,8 @@ struct Partition {
     durable: u64,
     /// Where the data ended when the label was last written.
     checkpoint: u64,
+    /// Why the log behind the end cannot be read: more objects may be there.
+    unreadable: Option<Failure>,
 }
 
 #[derive(Debug)]
@@ -123,7 +127,7 @@ impl Cartridge {
             // The outcome of the command under way stays: the owner has broken the rules.
             return;
         }
-        self.cache.forget_failures();
+        self.is_end_skipped &= matches!(command, Command::Read | Command::SkipDamage);
         match self.task_of(command) {
             Ok(task) => {
                 self.task = Some(task);
@@ -137,6 +141,12 @@ impl Cartridge {
     /// be carried out in any order.
     pub fn poll_request(&mut self) -> Option<Request> {
         self.io.poll()
+    }
+
+    /// Returns a buffer of [`CHUNK_LEN`] bytes that is no longer needed, if there is one: the next chunk can
+    /// be read into it. A buffer that is allocated anew costs more than the read.
+    pub fn take_spare(&mut self) -> Option<Buf> {
+        self.cache.take_spent()
     }
 
     /// Handles the completion of a file operation.
@@ -155,6 +165,10 @@ impl Cartridge {
             (Purpose::LabelRead { copy }, result) => self.label_write.handle_copy(copy, result),
             (Purpose::Chunk { partition, chunk }, result) => {
                 self.cache.handle_chunk((partition, chunk), result);
+                self.check_chunk_header(partition, chunk);
+            }
+            (Purpose::Block { partition, chunk, block }, result) => {
+                self.cache.handle_block((partition, chunk), block, result);
                 self.check_chunk_header(partition, chunk);
             }
             (Purpose::ChunkHeader { partition, chunk }, result) => {
@@ -281,8 +295,8 @@ impl Cartridge {
             Err(Halt::Wait) => self.task = Some(task),
             Err(Halt::Fail(error)) => {
                 self.append = Append::Idle;
-                self.is_flushing = false;
                 self.label_write.give_up();
+                self.cache.forget_failures();
                 self.outcome = Some(Err(error));
             }
         }
@@ -345,6 +359,16 @@ pub(crate) fn early_warning(capacity: u64) -> u64 {
 const fn segment_of(physical: u64, segment_len: u64) -> (u64, u64) {
     debug_assert!(segment_len.is_multiple_of(CHUNK_LEN));
     (physical / segment_len, physical % segment_len)
+}
+
+/// Returns the position before an item.
+fn before(partition: u8, item: &ItemHeader) -> Position {
+    Position { partition, object: item.object, filemarks: item.filemarks, at: item.at, epoch: item.epoch }
+}
+
+/// Returns the position at the end of data.
+fn end_of(partition: u8, now: &Checkpoint) -> Position {
+    Position { partition, object: now.objects, filemarks: now.filemarks, at: now.end, epoch: now.epoch }
 }
 
 #[cfg(test)]

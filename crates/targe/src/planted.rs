@@ -11,7 +11,8 @@ const VARIABLE: &str = "TARGE_PLANTED";
 pub(crate) fn plant_from_environment() -> Result<(), String> {
     let Some(name) = std::env::var_os(VARIABLE) else { return Ok(()) };
     let name = name.to_string_lossy();
-    if !names().any(|known| known == name) {
+    let cartridges = cartridge::fault_injection::Bug::ALL.iter().map(|bug| bug.name());
+    if !names().chain(cartridges).any(|known| known == name) {
         return Err(format!("{VARIABLE}={name}: no such bug"));
     }
     inject(Some(&name));

@@ -215,6 +215,12 @@ fn note_recovery(tape: &Tape) {
                 tape.name, part.recovered
             );
         }
+        if part.is_end_unreadable {
+            eprintln!(
+                "targe: {}: partition {number}: what is behind the last object cannot be read",
+                tape.name
+            );
+        }
     }
 }
 

@@ -32,6 +32,18 @@ def label(folder):
     return copy[28:44], struct.unpack_from(">Q", copy, 88)[0], partitions
 
 
+def forget_unload(folder):
+    """Makes both copies of the label say what they said when partition 0 was first written: its data begin at 0, and more may follow."""
+    both = bytearray((folder / "label").read_bytes())
+    for at in (0, 65536):
+        both[at + 79] &= ~4
+        partition = at + 148 + both[at + 146]
+        both[partition + 8:partition + 40] = bytes(32)
+        length = struct.unpack_from(">I", both, at + 12)[0]
+        struct.pack_into(">I", both, at + 16, crc32c(both[at + 8:at + 16] + both[at + 20:at + length]))
+    (folder / "label").write_bytes(both)
+
+
 def objects(folder, partition=0):
     """Returns the data of each record, and b"" for each filemark, up to the checkpoint. Every checksum is checked."""
     seal, segment_len, partitions = label(folder)
@@ -44,14 +56,22 @@ def objects(folder, partition=0):
         if number * BODY < end:
             assert header[:8] == b"TgChunk1" and struct.unpack_from(">Q", header, 16)[0] == number
             assert crc32c(seal + bytes([partition]) + header[:60]) == struct.unpack(">I", header[60:])[0]
+    begun = [struct.unpack_from(">I", header, 8) + struct.unpack_from(">QQQQ", header, 24) for header in headers]
     stream = b"".join(log[at + 64:at + CHUNK] for at in range(0, len(log), CHUNK))
-    found, filemarks, at = [], 0, 0
+    found, filemarks, at, epoch = [], 0, 0, 0
     while at < end:
         header = stream[at:at + 64]
         assert header[:4] == b"TgIt" and crc32c(seal + bytes([partition]) + header[:60]) == struct.unpack(">I", header[60:])[0]
         kind, flags, metadata = header[4], header[5], struct.unpack_from(">H", header, 12)[0]
         here, number, before, length, stored, crc, stored_crc = struct.unpack_from(">QQQIIII", header, 16)
         assert (here, number, before) == (at, len(found), filemarks)
+        # Epochs never fall, and a chunk that begins at or within an item was begun when the item was written.
+        earlier, epoch = epoch, struct.unpack_from(">I", header, 8)[0]
+        behind = -(-(at + 64 + stored) // 64) * 64
+        assert epoch >= earlier
+        for chunk in range(-(-at // BODY), -(-behind // BODY)):
+            first = (behind, number + (kind != PADDING), before + (kind == FILEMARK)) if chunk * BODY > at else (at, number, before)
+            assert begun[chunk][:4] == (epoch, *first) and begun[chunk][4] <= at
         data = stream[at + 64:at + 64 + stored]
         if kind == RECORD:
             assert crc32c(data) == stored_crc
@@ -62,7 +82,7 @@ def objects(folder, partition=0):
             filemarks += 1
         else:
             assert kind == PADDING
-        at = -(-(at + 64 + stored) // 64) * 64
+        at = behind
     assert (at, len(found), filemarks) == (end, count, marks)
     return found
 

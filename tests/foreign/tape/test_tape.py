@@ -154,6 +154,29 @@ def test_damage_is_named_and_the_rest_can_be_read(tmp_path, tape):
     assert not (tmp_path / "out.tap").exists()
 
 
+def test_what_the_disk_cannot_read_is_told_and_not_overwritten(tmp_path, tape):
+    (tmp_path / "in.tap").write_bytes(cartridges.image([bytes([number]) * 10_000 for number in range(30)], "simh"))
+    run("import", tape, tmp_path / "in.tap")
+    log = next(tape.glob("p0-*.log"))
+    log.rename(tmp_path / "log")
+    # Reading a folder fails like a disk.
+    log.mkdir()
+    damaged = json.loads(run("verify", "--json", tape, code=1))["partitions"][0]
+    assert damaged["damaged"] == [{"first_object": 0, "count": 30}] and not damaged["end_unreadable"]
+    assert "a read failed" in fails("export", tape, tmp_path / "out.tap")
+    # What a killed process wrote is found by reading, so here the end of the data is not known.
+    cartridges.forget_unload(tape)
+    assert "more objects may be behind the last one" in run("verify", tape, code=1)
+    assert json.loads(run("verify", "--json", tape, code=1))["partitions"][0]["end_unreadable"]
+    assert json.loads(run("ls", "--json", tape))["partitions"][0]["objects"] == 0
+    assert "a read failed" in fails("import", tape, tmp_path / "in.tap")
+    log.rmdir()
+    (tmp_path / "log").rename(log)
+    assert "30 records" in run("verify", tape)
+    run("import", "--append", tape, tmp_path / "in.tap")
+    assert len(cartridges.objects(tape)) == 60
+
+
 def test_a_damaged_label_is_repaired_by_its_copy_and_both_damaged_are_refused(tmp_path, tape):
     (tmp_path / "in.tap").write_bytes(cartridges.image([b"data"], "simh"))
     run("import", tape, tmp_path / "in.tap")

@@ -21,6 +21,7 @@ fn full() -> Label {
     let mut label = Label::blank(&blank()).unwrap();
     label.sequence = 77;
     label.is_write_protected = true;
+    label.is_unloaded = false;
     label.next_epoch = 12;
     label.volume_change = 13;
     label.formats = 1;

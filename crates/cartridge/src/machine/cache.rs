@@ -1,11 +1,13 @@
 //! The chunks of logs that were read last.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
-use base::buffer::{Buf, Bytes, DataList};
+use base::buffer::{Buf, Bytes};
 use base::int_cast::to_usize;
 use store::api::{Failure, Fault, OpAction, OpOutput};
 
+use super::chunk::{BLOCKS, Chunk, Salvage, in_one_piece};
 use super::{Cartridge, Halt, segment_of};
 use crate::error::Error;
 use crate::io::{FileId, Purpose};
@@ -16,16 +18,23 @@ const CHUNKS_MAX: usize = 8;
 /// How many chunk headers are kept.
 const HEADERS_MAX: usize = 4096;
 
+/// How many buffers of chunks are kept for reuse.
+const SPENT_MAX: usize = 2;
+
 /// A chunk: its partition and number.
 pub(super) type ChunkId = (u8, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     /// The chunk used last is at the back. A chunk of a file that is not there has no bytes.
-    chunks: VecDeque<(ChunkId, Option<Bytes>)>,
+    chunks: VecDeque<(ChunkId, Option<Chunk>)>,
     headers: BTreeMap<ChunkId, Option<ChunkHeader>>,
-    /// The reads that failed during this command. The next command tries again.
+    /// The reads that failed since the last command that failed.
     failed: BTreeMap<ChunkId, Failure>,
+    /// The chunk that is read block by block, since it cannot be read as a whole.
+    salvage: Option<(ChunkId, Salvage)>,
+    /// The buffers of chunks that are no longer kept, if nobody else holds them.
+    spent: Vec<Buf>,
     /// The chunk that the last record ended in.
     last_read: Option<ChunkId>,
 }
@@ -35,27 +44,35 @@ impl Cache {
         *self = Self::default();
     }
 
-    /// Forgets which reads failed.
+    /// Forgets what could not be read, so that the next command tries again.
     pub(super) fn forget_failures(&mut self) {
         self.failed.clear();
+        self.chunks.retain(|(_, chunk)| chunk.as_ref().is_none_or(Chunk::is_whole));
     }
 
     /// Forgets a chunk, which is written again.
     pub(super) fn forget(&mut self, id: ChunkId) {
         self.chunks.retain(|(of, _)| *of != id);
         self.headers.remove(&id);
+        self.failed.remove(&id);
     }
 
     pub(super) fn handle_chunk(&mut self, id: ChunkId, result: Result<OpOutput, Failure>) {
         match bytes_of(result) {
-            Ok(bytes) => {
-                self.chunks.retain(|(of, _)| *of != id);
-                if self.chunks.len() >= CHUNKS_MAX {
-                    self.chunks.pop_front();
-                }
-                self.chunks.push_back((id, bytes));
-            }
+            Ok(Some(bytes)) if bytes.len() != to_usize(CHUNK_LEN) => self.fail(id, Fault::Bug.into()),
+            Ok(bytes) => self.keep(id, bytes.map(Chunk::from)),
             Err(failure) => self.fail(id, failure),
+        }
+    }
+
+    pub(super) fn handle_block(&mut self, id: ChunkId, block: u16, result: Result<OpOutput, Failure>) {
+        let Some((_, salvage)) = self.salvage.as_mut().filter(|(of, _)| *of == id) else { return };
+        salvage.handle_block(block, bytes_of(result));
+        if salvage.is_done()
+            && let Some((_, salvage)) = self.salvage.take()
+        {
+            self.failed.remove(&id);
+            self.keep(id, Some(salvage.chunk()));
         }
     }
 
@@ -78,6 +95,17 @@ impl Cache {
         }
     }
 
+    fn keep(&mut self, id: ChunkId, chunk: Option<Chunk>) {
+        self.chunks.retain(|(of, _)| *of != id);
+        if self.chunks.len() >= CHUNKS_MAX
+            && let Some((_, oldest)) = self.chunks.pop_front()
+            && self.spent.len() < SPENT_MAX
+        {
+            self.spent.extend(oldest.and_then(Chunk::into_buf));
+        }
+        self.chunks.push_back((id, chunk));
+    }
+
     fn fail(&mut self, id: ChunkId, failure: Failure) {
         if self.failed.len() >= HEADERS_MAX {
             self.failed.pop_first();
@@ -85,30 +113,47 @@ impl Cache {
         self.failed.insert(id, failure);
     }
 
-    pub(super) fn is_header_damaged(&self, id: ChunkId, seal: &Seal) -> bool {
-        let chunk = self.chunks.iter().find(|(of, _)| *of == id).and_then(|(_, bytes)| bytes.as_ref());
-        chunk.is_some_and(|bytes| ChunkHeader::decode(bytes, seal, id.1).is_none())
+    pub(super) fn take_spent(&mut self) -> Option<Buf> {
+        self.spent.pop()
     }
 
-    fn chunk(&mut self, id: ChunkId) -> Option<Option<Bytes>> {
+    pub(super) fn is_header_damaged(&self, id: ChunkId, seal: &Seal) -> bool {
+        let chunk = self.chunks.iter().find(|(of, _)| *of == id).and_then(|(_, chunk)| chunk.as_ref());
+        chunk.is_some_and(|chunk| chunk.header(seal, id.1).is_none())
+    }
+
+    fn chunk(&mut self, id: ChunkId) -> Option<Option<Chunk>> {
         let at = self.chunks.iter().position(|(of, _)| *of == id)?;
         let entry = self.chunks.remove(at)?;
-        let bytes = entry.1.clone();
+        let chunk = entry.1.clone();
         self.chunks.push_back(entry);
-        Some(bytes)
+        Some(chunk)
+    }
+
+    fn is_salvaged(&self, id: ChunkId) -> bool {
+        self.salvage.as_ref().is_some_and(|(of, _)| *of == id)
     }
 }
 
 impl Cartridge {
-    /// Returns a chunk, or nothing if its file is not there.
-    pub(super) fn chunk(&mut self, id: ChunkId) -> Result<Option<Bytes>, Halt> {
-        if let Some(bytes) = self.cache.chunk(id) {
-            return Ok(bytes);
+    /// Returns a chunk, or nothing if its file is not there. Of a chunk that cannot be read as a whole, it
+    /// reads what can be read.
+    pub(super) fn chunk(&mut self, id: ChunkId) -> Result<Option<Chunk>, Halt> {
+        if let Some(chunk) = self.cache.chunk(id) {
+            return Ok(chunk);
         }
-        if let Some(failure) = self.cache.failed.get(&id).copied() {
-            return Err(Error::Read(failure).into());
+        match self.cache.failed.get(&id).copied() {
+            None => self.request_chunk(id),
+            Some(_) if self.cache.is_salvaged(id) => {}
+            Some(failure) if failure.fault == Fault::Medium => {
+                self.cache.salvage = Some((id, Salvage::new(failure)));
+                for block in 0..BLOCKS {
+                    let purpose = Purpose::Block { partition: id.0, chunk: id.1, block };
+                    self.request_read(purpose, id, u64::from(block) * BLOCK_LEN, BLOCK_LEN);
+                }
+            }
+            Some(failure) => return Err(Error::Read(failure).into()),
         }
-        self.request_chunk(id);
         Err(Halt::Wait)
     }
 
@@ -119,29 +164,44 @@ impl Cartridge {
         }
         let seal = self.part(id.0)?.seal;
         if let Some(chunk) = self.cache.chunk(id) {
-            return Ok(chunk.and_then(|bytes| ChunkHeader::decode(&bytes, &seal, id.1)));
+            return Ok(chunk.and_then(|chunk| chunk.header(&seal, id.1)));
         }
         if let Some(failure) = self.cache.failed.get(&id).copied() {
             return Err(Error::Read(failure).into());
         }
         let purpose = Purpose::ChunkHeader { partition: id.0, chunk: id.1 };
         if !self.io.is_pending(purpose) {
-            self.request_read(purpose, id, BLOCK_LEN);
+            self.request_read(purpose, id, 0, BLOCK_LEN);
         }
         Err(Halt::Wait)
     }
 
-    /// Returns the bytes of the stream from `at` to the end of the chunk, or nothing if they are not there.
+    /// Returns the header of a chunk whose body is needed too.
+    pub(super) fn header_in_chunk(&mut self, id: ChunkId) -> Result<Option<ChunkHeader>, Halt> {
+        let seal = self.part(id.0)?.seal;
+        Ok(self.chunk(id)?.and_then(|chunk| chunk.header(&seal, id.1)))
+    }
+
+    /// Returns bytes of the stream from `at` on, at most to the end of the chunk, or nothing if they are not
+    /// there.
     pub(super) fn stream(&mut self, partition: u8, at: u64) -> Result<Option<Bytes>, Halt> {
-        let chunk = self.chunk((partition, at / BODY_LEN))?;
-        let start = to_usize(HEADER_LEN + at % BODY_LEN);
-        Ok(chunk.map(|bytes| bytes.slice(start, bytes.len())).filter(|bytes| !bytes.is_empty()))
+        let Some(chunk) = self.chunk((partition, at / BODY_LEN))? else { return Ok(None) };
+        let bytes = chunk.bytes_from(to_usize(HEADER_LEN + at % BODY_LEN)).map_err(Error::Read)?;
+        Ok(Some(bytes))
     }
 
     /// Returns the header of the item at `at` in the stream, or nothing if there is none.
     pub(super) fn item(&mut self, partition: u8, at: u64) -> Result<Option<ItemHeader>, Halt> {
         let seal = self.part(partition)?.seal;
-        Ok(self.stream(partition, at)?.and_then(|bytes| ItemHeader::decode(&bytes, &seal, at)))
+        let item = self.stream(partition, at)?.and_then(|bytes| ItemHeader::decode(&bytes, &seal, at));
+        match item {
+            Some(item)
+                if at.is_multiple_of(BODY_LEN) && !self.is_chunk_of(partition, at / BODY_LEN, &item)? =>
+            {
+                Ok(None)
+            }
+            item => Ok(item),
+        }
     }
 
     /// Requests the chunk behind one that is read, if reads are sequential.
@@ -151,7 +211,8 @@ impl Cartridge {
         let Ok(part) = self.part(id.0) else { return };
         let is_sequential =
             before.is_some_and(|before| before == id || (before.0, before.1 + 1) == id) || id.1 == 0;
-        let is_known = self.cache.chunks.iter().any(|(of, _)| *of == next);
+        let is_known =
+            self.cache.chunks.iter().any(|(of, _)| *of == next) || self.cache.failed.contains_key(&next);
         if is_sequential && next.1 * BODY_LEN < part.now.end && !is_known {
             self.request_chunk(next);
         }
@@ -160,13 +221,14 @@ impl Cartridge {
     fn request_chunk(&mut self, id: ChunkId) {
         let purpose = Purpose::Chunk { partition: id.0, chunk: id.1 };
         if !self.io.is_pending(purpose) {
-            self.request_read(purpose, id, CHUNK_LEN);
+            self.request_read(purpose, id, 0, CHUNK_LEN);
         }
     }
 
-    fn request_read(&mut self, purpose: Purpose, (partition, chunk): ChunkId, len: u64) {
+    /// Requests `len` bytes of a chunk from `from` on.
+    fn request_read(&mut self, purpose: Purpose, (partition, chunk): ChunkId, from: u64, len: u64) {
         let segment_len = self.label.as_ref().map_or(CHUNK_LEN, |label| label.segment_len);
-        let (segment, at) = segment_of(chunk * CHUNK_LEN, segment_len);
+        let (segment, at) = segment_of(chunk * CHUNK_LEN + from, segment_len);
         let segment = u32::try_from(segment).unwrap_or(u32::MAX);
         let file = FileId::Log { partition, segment };
         self.io.submit(purpose, file, OpAction::Read { at, len: to_usize(len) });
@@ -181,15 +243,4 @@ pub(super) fn bytes_of(result: Result<OpOutput, Failure>) -> Result<Option<Bytes
         Err(Failure { fault: Fault::OutOfRange, .. }) => Ok(None),
         Err(failure) => Err(failure),
     }
-}
-
-fn in_one_piece(data: DataList) -> Bytes {
-    if let [one] = data.parts() {
-        return one.clone();
-    }
-    let mut buf = Buf::with_capacity(data.len());
-    data.parts().iter().for_each(|part| {
-        buf.append(part);
-    });
-    buf.freeze()
 }

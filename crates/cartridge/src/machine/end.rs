@@ -8,6 +8,7 @@ use super::label_write::LabelWrite;
 use super::{Cartridge, Halt, Partition, segment_of};
 use crate::command::{Outcome, Position};
 use crate::error::Error;
+use crate::fault_injection::{Bug, is_injected};
 use crate::io::{FileId, Purpose};
 use crate::label::{Checkpoint, partitions};
 use crate::layout::{CHUNK_LEN, Seal, occupied};
@@ -17,21 +18,41 @@ use crate::layout::{CHUNK_LEN, Seal, occupied};
 pub(super) struct Erase {
     /// Where the data ended before.
     old_end: Option<u64>,
-    is_freeing: bool,
+    /// What is left to free, once the label says where the data end now.
+    left: Option<Vec<LogRange>>,
 }
 
 /// The command FORMAT MEDIUM.
 #[derive(Debug)]
 pub(super) struct Format {
     sizes: Vec<u64>,
-    /// What the partitions were, once the label says what they are now.
-    old: Option<Vec<Checkpoint>>,
-    is_freeing: bool,
+    /// What is left to free of the old logs, which the label gives up first.
+    left: Option<Vec<LogRange>>,
+}
+
+/// A part of a log whose storage is to be freed.
+#[derive(Debug)]
+pub(super) struct LogRange {
+    partition: u8,
+    /// Where in the log it begins: a multiple of [`CHUNK_LEN`].
+    at: u64,
+    end: u64,
+}
+
+/// How many segments are freed at the same time.
+const FREED_AT_ONCE: usize = 64;
+
+impl LogRange {
+    /// Makes the range between two places, apart from the chunk that the first one is in.
+    fn new(partition: u8, from: u64, to: u64) -> Option<Self> {
+        let (at, end) = (from.next_multiple_of(CHUNK_LEN), to.next_multiple_of(CHUNK_LEN));
+        (at < end).then_some(Self { partition, at, end })
+    }
 }
 
 impl Format {
     pub(super) fn new(sizes: Vec<u64>) -> Self {
-        Self { sizes, old: None, is_freeing: false }
+        Self { sizes, left: None }
     }
 }
 
@@ -63,12 +84,22 @@ impl Cartridge {
         if !self.is_writable {
             return Ok(());
         }
-        self.flush()?;
+        if is_injected(Bug::CheckpointBeforeData) {
+            self.settle()?;
+        } else {
+            self.flush()?;
+        }
         let is_behind = |part: &Partition| part.checkpoint != part.now.end;
         if self.parts.iter().any(is_behind) {
             self.checkpoint();
         }
-        self.save_label()
+        let is_end_known = self.parts.iter().all(|part| part.unreadable.is_none());
+        if let Some(label) = self.label.as_mut().filter(|label| is_end_known && !label.is_unloaded) {
+            label.is_unloaded = true;
+            self.label_write.mark_changed();
+        }
+        self.save_label()?;
+        if is_injected(Bug::CheckpointBeforeData) { self.flush() } else { Ok(()) }
     }
 
     pub(super) fn step_erase(&mut self, erase: &mut Erase) -> Result<Outcome, Halt> {
@@ -77,20 +108,28 @@ impl Cartridge {
             Some(old_end) => old_end,
             None => *erase.old_end.insert(self.part(partition)?.now.end),
         };
-        if !erase.is_freeing {
+        let left = match &mut erase.left {
+            Some(left) => left,
+            None => {
+                let end = if is_injected(Bug::FreeBeforeLabel) {
+                    self.position.at
+                } else {
+                    self.ready_to_append()?;
+                    self.part(partition)?.now.end
+                };
+                let range = LogRange::new(partition, occupied(end), occupied(old_end));
+                erase.left.insert(range.into_iter().collect())
+            }
+        };
+        self.free(left)?;
+        if is_injected(Bug::FreeBeforeLabel) {
             self.ready_to_append()?;
-            let end = self.part(partition)?.now.end;
-            self.free(partition, occupied(end), occupied(old_end))?;
-            erase.is_freeing = true;
-        }
-        if self.io.is_pending(Purpose::Deallocate) {
-            return Err(Halt::Wait);
         }
         Ok(Outcome::Done)
     }
 
     pub(super) fn step_format(&mut self, format: &mut Format) -> Result<Outcome, Halt> {
-        if format.old.is_none() {
+        if format.left.is_none() {
             self.flush()?;
             if self.io.is_reading() {
                 return Err(Halt::Wait);
@@ -108,7 +147,9 @@ impl Cartridge {
             label.attributes.remove_coherency();
             blank.iter_mut().for_each(|part| part.epoch = epoch);
             let secret = label.secret;
-            format.old = Some(self.parts.iter().map(|part| part.now).collect());
+            let old = (0..).zip(&self.parts);
+            let left = old.filter_map(|(number, part)| LogRange::new(number, 0, occupied(part.now.end)));
+            format.left = Some(left.collect());
             self.writer = None;
             self.cache.clear();
             self.position = Position::default();
@@ -116,16 +157,7 @@ impl Cartridge {
             self.checkpoint();
         }
         self.save_label()?;
-        if !format.is_freeing {
-            format.is_freeing = true;
-            for (partition, old) in (0..).zip(format.old.iter().flatten()) {
-                self.free(partition, 0, occupied(old.end))?;
-            }
-        }
-        if self.io.is_pending(Purpose::Deallocate) {
-            return Err(Halt::Wait);
-        }
-        Ok(Outcome::Done)
+        self.free(format.left.get_or_insert_default()).map(|()| Outcome::Done)
     }
 
     pub(super) fn set_partitions(&mut self, secret: &[u8; 16], partitions: &[Checkpoint]) {
@@ -134,23 +166,33 @@ impl Cartridge {
             seal: Seal::new(secret, number),
             durable: now.end,
             checkpoint: now.end,
+            unreadable: None,
         };
         self.parts = (0..).zip(partitions).map(part).collect();
     }
 
-    /// Frees the storage of a log between two places, apart from the chunk that the first one is in.
-    fn free(&mut self, partition: u8, from: u64, to: u64) -> Result<(), Error> {
+    /// Frees storage, some segments at a time.
+    fn free(&mut self, left: &mut Vec<LogRange>) -> Result<(), Halt> {
         let segment_len = self.label.as_ref().ok_or(Error::NotLoaded)?.segment_len;
-        let mut at = from.next_multiple_of(CHUNK_LEN);
-        let end = to.next_multiple_of(CHUNK_LEN);
-        while at < end {
-            let (segment, offset) = segment_of(at, segment_len);
-            let len = segment_len - offset;
-            let segment = u32::try_from(segment).map_err(|_| Error::Misuse)?;
-            let action = OpAction::Deallocate { at: offset, len };
-            self.io.submit(Purpose::Deallocate, FileId::Log { partition, segment }, action);
-            at += len;
+        loop {
+            if self.io.is_pending(Purpose::Deallocate) {
+                return Err(Halt::Wait);
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            for _ in 0..FREED_AT_ONCE {
+                let Some(range) = left.last_mut() else { break };
+                let (segment, offset) = segment_of(range.at, segment_len);
+                let segment = u32::try_from(segment).map_err(|_| Error::Misuse)?;
+                let file = FileId::Log { partition: range.partition, segment };
+                let len = segment_len - offset;
+                self.io.submit(Purpose::Deallocate, file, OpAction::Deallocate { at: offset, len });
+                range.at += len;
+                if range.at >= range.end {
+                    left.pop();
+                }
+            }
         }
-        Ok(())
     }
 }

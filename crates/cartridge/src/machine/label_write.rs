@@ -7,6 +7,7 @@ use super::cache::bytes_of;
 use super::{Cartridge, Halt};
 use crate::command::Outcome;
 use crate::error::Error;
+use crate::fault_injection::{Bug, is_injected};
 use crate::io::{FileId, Purpose};
 use crate::label::COPY_LEN;
 
@@ -77,6 +78,9 @@ impl Cartridge {
                     label.sequence += 1;
                     self.label_write.bytes = Some(Bytes::copied_from(&label.encode()));
                     self.write_copy(self.label_write.first, false);
+                }
+                Stage::Writing(copy, false) if is_injected(Bug::LabelCopiesTogether) => {
+                    self.write_copy(1 - copy, true);
                 }
                 Stage::Writing(copy, is_last) => {
                     self.io.submit(Purpose::Label, FileId::Label, OpAction::Flush);

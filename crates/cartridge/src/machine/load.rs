@@ -4,13 +4,14 @@ use alloc::boxed::Box;
 
 use base::buffer::Bytes;
 use base::int_cast::to_usize;
-use store::api::{Failure, OpAction};
+use store::api::{Failure, Fault, OpAction};
 
 use super::read::StoredBytes;
 use super::resync::Evidence;
 use super::{Cartridge, Halt, segment_of};
 use crate::command::{LabelCopies, LoadReport, Outcome, Position, Recovery};
 use crate::error::Error;
+use crate::fault_injection::{Bug, is_injected};
 use crate::io::{FileId, Purpose};
 use crate::label::{COPY_LEN, Label};
 use crate::layout::{ItemHeader, ItemKind, occupied};
@@ -108,12 +109,17 @@ impl Cartridge {
     fn scan(&mut self, partition: u8, scan: &mut Scan) -> Result<(), Halt> {
         loop {
             let now = self.part(partition)?.now;
-            // Nothing is written in epoch 0.
-            if now.epoch == 0 {
+            // Nothing is written in epoch 0, nor behind the end after an orderly unload.
+            if now.epoch == 0 || self.label.as_ref().is_some_and(|label| label.is_unloaded) {
                 return Ok(());
             }
             if let Some(evidence) = &mut scan.evidence {
-                let Some(item) = self.durable_behind(evidence)? else { break };
+                let Some(item) = self.written_behind(evidence)? else {
+                    let unreadable = evidence.unreadable;
+                    scan.recovery.is_end_unreadable = unreadable.is_some();
+                    self.part_mut(partition)?.unreadable = unreadable;
+                    break;
+                };
                 scan.evidence = None;
                 scan.recovery.damaged += item.object - now.objects;
                 let now = &mut self.part_mut(partition)?.now;
@@ -124,19 +130,25 @@ impl Cartridge {
             }
             let stored = match &mut scan.stored {
                 Some(stored) => stored,
-                None => match self.item(partition, now.end)?.filter(|item| is_next(item, &now)) {
-                    Some(item) => scan.stored.insert(StoredBytes::new(item, false)),
-                    None => {
-                        scan.evidence = Some(Evidence::new(partition, now.end, now.objects, now.epoch));
+                None => match readable(self.item(partition, now.end))? {
+                    Ok(Some(item)) if is_next(&item, &now) => {
+                        scan.stored.insert(StoredBytes::new(item, false))
+                    }
+                    found => {
+                        scan.evidence = Some(Evidence::new(partition, &now, now.objects, found.err()));
                         continue;
                     }
                 },
             };
-            let is_intact = self.is_read_intact(partition, stored)?;
+            let is_intact = if is_injected(Bug::TornItemAccepted) {
+                Ok(true)
+            } else {
+                readable(self.is_read_intact(partition, stored))?
+            };
             let item = stored.header;
             scan.stored = None;
-            if !is_intact {
-                scan.evidence = Some(Evidence::new(partition, now.end, now.objects + 1, now.epoch));
+            if is_intact != Ok(true) {
+                scan.evidence = Some(Evidence::new(partition, &now, item.object_behind(), is_intact.err()));
                 continue;
             }
             self.accept(partition, &item)?;
@@ -167,6 +179,15 @@ impl Cartridge {
             self.dirty.extend((number(first)..=number(last)).map(|segment| (partition, segment)));
         }
         Ok(())
+    }
+}
+
+/// Tells what a disk cannot read from other reasons to halt, such as a disk that is gone.
+fn readable<T>(result: Result<T, Halt>) -> Result<Result<T, Failure>, Halt> {
+    match result {
+        Ok(found) => Ok(Ok(found)),
+        Err(Halt::Fail(Error::Read(failure))) if failure.fault == Fault::Medium => Ok(Err(failure)),
+        Err(halt) => Err(halt),
     }
 }
 

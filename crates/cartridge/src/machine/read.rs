@@ -7,7 +7,7 @@ use super::{Cartridge, Halt};
 use crate::command::{Guard, Outcome, Record};
 use crate::compression::decompress;
 use crate::error::Error;
-use crate::layout::{BODY_LEN, Crc, HEADER_LEN, ItemHeader, ItemKind};
+use crate::layout::{BODY_LEN, ChunkHeader, Crc, HEADER_LEN, ItemHeader, ItemKind};
 
 #[derive(Debug, Default)]
 pub(super) struct ReadTask {
@@ -59,14 +59,15 @@ impl Cartridge {
         let partition = self.position.partition;
         let damaged = Error::Damaged { object: self.position.object };
         while task.stored.is_none() {
-            let now = self.part(partition)?.now;
-            if self.position.object >= now.objects {
-                self.position.at = now.end;
-                return Ok(Outcome::EndOfData);
+            let part = self.part(partition)?;
+            if self.position.object >= part.now.objects {
+                let unreadable = part.unreadable.filter(|_| !self.is_end_skipped);
+                self.position.at = part.now.end;
+                return unreadable.map_or(Ok(Outcome::EndOfData), |failure| Err(Error::Read(failure).into()));
             }
             let header = self.expected_item()?.ok_or(damaged)?;
             match header.kind {
-                ItemKind::Pad => self.position.at = header.end(),
+                ItemKind::Pad => self.move_behind(&header),
                 ItemKind::Filemark => {
                     self.move_behind(&header);
                     return Ok(Outcome::Filemark);
@@ -98,16 +99,23 @@ impl Cartridge {
         Ok(header.filter(|header| {
             header.object == position.object
                 && header.filemarks == position.filemarks
-                && header.epoch <= now.epoch
+                && (position.epoch..=now.epoch).contains(&header.epoch)
                 && header.end() <= now.end
         }))
     }
 
-    /// Reads what is stored behind the header of an item. Returns whether it has the right checksum.
+    /// Reads what is stored behind the header of an item. Returns whether it has the right checksum; padding
+    /// can hold anything.
     pub(super) fn is_read_intact(&mut self, partition: u8, stored: &mut StoredBytes) -> Result<bool, Halt> {
+        if stored.header.kind != ItemKind::Record {
+            return Ok(true);
+        }
         let len = to_usize(stored.header.stored_len);
         while stored.done < len {
             let at = stored.header.at + HEADER_LEN + to_u64(stored.done);
+            if at.is_multiple_of(BODY_LEN) && !self.is_chunk_of(partition, at / BODY_LEN, &stored.header)? {
+                return Ok(false);
+            }
             let Some(rest) = self.stream(partition, at)? else { return Ok(false) };
             let piece = rest.slice(0, len - stored.done);
             stored.crc.update(&piece);
@@ -116,10 +124,27 @@ impl Cartridge {
                 stored.bytes.push(piece);
             }
         }
-        Ok(stored.header.kind != ItemKind::Record || stored.crc.value() == stored.header.stored_crc)
+        Ok(stored.crc.value() == stored.header.stored_crc)
+    }
+
+    /// Returns whether a chunk that begins at or within an item was begun when the item was written. A
+    /// damaged header says nothing: then the checksums of the item decide.
+    pub(super) fn is_chunk_of(&mut self, partition: u8, chunk: u64, item: &ItemHeader) -> Result<bool, Halt> {
+        let (first, object, filemarks) = if item.at >= chunk * BODY_LEN {
+            (item.at, item.object, item.filemarks)
+        } else {
+            (item.end(), item.object_behind(), item.filemarks_behind())
+        };
+        let epoch = item.epoch;
+        Ok(self.header_in_chunk((partition, chunk))?.is_none_or(|found| {
+            let expected =
+                ChunkHeader { epoch, chunk, first, object, filemarks, durable: found.durable.min(item.at) };
+            found == expected
+        }))
     }
 
     fn move_behind(&mut self, item: &ItemHeader) {
+        self.position.epoch = item.epoch;
         self.position.at = item.end();
         self.position.object = item.object_behind();
         self.position.filemarks = item.filemarks_behind();

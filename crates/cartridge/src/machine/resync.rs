@@ -1,11 +1,13 @@
 //! Finding the next item behind a damaged part of a log.
 
-use base::int_cast::to_usize;
+use base::int_cast::{to_u64, to_usize};
+use store::api::Failure;
 
-use super::{Cartridge, Halt};
+use super::{Cartridge, Halt, before, end_of};
 use crate::command::Outcome;
 use crate::error::Error;
-use crate::layout::{BODY_LEN, ChunkHeader, HEADER_LEN, ItemHeader, ItemKind};
+use crate::label::Checkpoint;
+use crate::layout::{BLOCK_LEN, BODY_LEN, HEADER_LEN, ItemHeader, ItemKind, physical};
 
 /// A search for the next valid item header.
 #[derive(Debug)]
@@ -27,11 +29,14 @@ pub(super) struct Skip {
     resync: Resync,
 }
 
-/// A search for evidence that a damaged item had been durable: then it was not torn by a crash.
+/// A search for evidence that a damaged item had been durable: then it was not torn by a crash. An item that
+/// cannot be read is no torn one either.
 #[derive(Debug)]
 pub(super) struct Evidence {
     resync: Resync,
     damaged_at: u64,
+    /// How the read of the item failed.
+    pub(super) unreadable: Option<Failure>,
     /// The first valid item behind the damage.
     first: Option<ItemHeader>,
     is_sync_seen: bool,
@@ -51,11 +56,12 @@ impl Resync {
 }
 
 impl Evidence {
-    pub(super) fn new(partition: u8, damaged_at: u64, object: u64, epoch: u32) -> Self {
-        let limit = damaged_at.saturating_add(EVIDENCE_LEN);
-        let at = damaged_at + HEADER_LEN;
-        let resync = Resync::new(partition, at, limit, object, (epoch, epoch));
-        Self { resync, damaged_at, first: None, is_sync_seen: false }
+    /// Starts behind the end `now` of what was found. `object` is the smallest number of a later object.
+    pub(super) fn new(partition: u8, now: &Checkpoint, object: u64, unreadable: Option<Failure>) -> Self {
+        let limit = now.end.saturating_add(EVIDENCE_LEN);
+        let at = now.end + HEADER_LEN;
+        let resync = Resync::new(partition, at, limit, object, (now.epoch, now.epoch));
+        Self { resync, damaged_at: now.end, unreadable, first: None, is_sync_seen: false }
     }
 }
 
@@ -67,10 +73,16 @@ impl Cartridge {
         while resync.at < resync.limit {
             let start = resync.at;
             let chunk_end = (start / BODY_LEN + 1) * BODY_LEN;
-            let bytes = match self.stream(resync.partition, start) {
-                Ok(bytes) => bytes,
+            let (bytes, end) = match self.stream(resync.partition, start) {
+                Ok(Some(bytes)) => {
+                    let end = start + to_u64(bytes.len());
+                    (Some(bytes), end)
+                }
+                Ok(None) => (None, chunk_end),
                 // What cannot be read is damaged.
-                Err(Halt::Fail(Error::Read(_))) => None,
+                Err(Halt::Fail(Error::Read(_))) => {
+                    (None, (start + BLOCK_LEN - physical(start) % BLOCK_LEN).min(chunk_end))
+                }
                 Err(halt) => return Err(halt),
             };
             let bytes = bytes.as_deref().unwrap_or_default();
@@ -84,24 +96,22 @@ impl Cartridge {
                     return Ok(Some(header));
                 }
             }
-            resync.at = chunk_end;
+            resync.at = end;
         }
         Ok(None)
     }
 
-    /// Returns the first valid item behind a damaged one, if the damaged one had been durable: a later item
-    /// was written after a flush that came after the damaged one.
-    pub(super) fn durable_behind(&mut self, evidence: &mut Evidence) -> Result<Option<ItemHeader>, Halt> {
+    /// Returns the first valid item behind a damaged one, if the damaged one is not torn: it cannot be read,
+    /// or had been durable, since a later item was written after a flush that came after the damaged one.
+    pub(super) fn written_behind(&mut self, evidence: &mut Evidence) -> Result<Option<ItemHeader>, Halt> {
         let (partition, epoch) = (evidence.resync.partition, evidence.resync.epochs.0);
-        let seal = self.part(partition)?.seal;
         while let Some(item) = self.next_item(&mut evidence.resync)? {
             let first = *evidence.first.get_or_insert(item);
             let chunk = item.at / BODY_LEN;
-            let header = self.chunk((partition, chunk))?;
-            let header = header.and_then(|bytes| ChunkHeader::decode(&bytes, &seal, chunk));
+            let header = self.header_in_chunk((partition, chunk))?;
             let is_durable =
                 header.is_some_and(|header| header.epoch == epoch && header.durable > evidence.damaged_at);
-            if is_durable || evidence.is_sync_seen {
+            if is_durable || evidence.is_sync_seen || evidence.unreadable.is_some() {
                 return Ok(Some(first));
             }
             evidence.is_sync_seen = item.kind == ItemKind::Pad && item.is_sync;
@@ -115,23 +125,26 @@ impl Cartridge {
         let now = self.part(position.partition)?.now;
         let skip = skip.get_or_insert_with(|| {
             let at = position.at + HEADER_LEN;
-            let resync = Resync::new(position.partition, at, now.end, position.object, (0, now.epoch));
+            let epochs = (position.epoch, now.epoch);
+            let resync = Resync::new(position.partition, at, now.end, position.object, epochs);
             Skip { resync }
         });
         let next = loop {
             // Padding tells a position as well as an object does.
             match self.next_item(&mut skip.resync)? {
-                Some(item) if item.end() > now.end || item.object > now.objects => {}
+                Some(item)
+                    if item.end() > now.end
+                        || item.object > now.objects
+                        || item.filemarks < position.filemarks => {}
                 next => break next,
             }
         };
-        let (at, object, filemarks) = match next {
-            Some(item) => (item.at, item.object, item.filemarks),
-            None => (now.end, now.objects, now.filemarks),
+        self.is_end_skipped = position.object >= now.objects;
+        self.position = match next {
+            Some(item) => before(position.partition, &item),
+            None => end_of(position.partition, &now),
         };
-        self.position.at = at;
-        self.position.object = object;
-        self.position.filemarks = filemarks;
-        Ok(Outcome::Skipped { objects: object - position.object.min(object) })
+        let objects = self.position.object.saturating_sub(position.object);
+        Ok(Outcome::Skipped { objects })
     }
 }

@@ -1,7 +1,7 @@
 //! Finding a position: a binary search over the headers of chunks, then over the headers of items.
 
 use super::resync::Resync;
-use super::{Cartridge, Halt};
+use super::{Cartridge, Halt, before};
 use crate::command::Position;
 use crate::error::Error;
 use crate::layout::{BODY_LEN, ChunkHeader, HEADER_LEN, ItemHeader, ItemKind};
@@ -70,13 +70,13 @@ impl Cartridge {
             }
             let middle = *low + (*high - *low) / 2;
             let mut next = probe.unwrap_or(Probe { middle, chunk: middle, is_backward: true });
-            let header = self.valid_chunk_header(partition, next.chunk)?;
+            let header = self.valid_chunk_header(partition, next.chunk, *start)?;
             *probe = None;
             match header {
                 Some(header) if goal.is_behind(&header) => {
-                    let (at, object, filemarks) = (header.first, header.object, header.filemarks);
+                    let ChunkHeader { first: at, object, filemarks, epoch, .. } = header;
                     *low = next.chunk;
-                    *start = Position { partition, object, filemarks, at };
+                    *start = Position { partition, object, filemarks, at, epoch };
                 }
                 // All headers between `low` and this one are damaged, if the search went forward.
                 Some(_) if !next.is_backward => *high = *low + 1,
@@ -119,25 +119,22 @@ impl Cartridge {
             };
             *resync = None;
             // An object between the damage and this item is lost.
+            let before = before(at.partition, &item);
             let behind = Position {
-                partition: at.partition,
                 object: item.object_behind(),
                 filemarks: item.filemarks_behind(),
                 at: item.end(),
+                ..before
             };
             match goal {
                 Goal::Object(object) if item.object > object => return Err(Error::Damaged { object }.into()),
-                Goal::Object(object) if item.object == object => {
-                    return Ok(Position { object, filemarks: item.filemarks, at: item.at, ..*at });
-                }
+                Goal::Object(object) if item.object == object => return Ok(before),
                 Goal::Object(_) => {}
                 Goal::BehindFilemark(count) | Goal::BeforeFilemark(count) => {
                     if item.filemarks >= count {
                         return Err(Error::DamagedLog.into());
                     }
                     if item.kind == ItemKind::Filemark && item.filemarks + 1 == count {
-                        let before =
-                            Position { object: item.object, filemarks: item.filemarks, at: item.at, ..*at };
                         let is_before = matches!(goal, Goal::BeforeFilemark(_));
                         return Ok(if is_before { before } else { behind });
                     }
@@ -159,7 +156,7 @@ impl Cartridge {
         };
         Ok(item.filter(|item| {
             let is_next = item.object == at.object && item.filemarks == at.filemarks;
-            is_next && item.epoch <= now.epoch && item.end() <= now.end
+            is_next && (at.epoch..=now.epoch).contains(&item.epoch) && item.end() <= now.end
         }))
     }
 
@@ -170,7 +167,7 @@ impl Cartridge {
     ) -> Result<Option<ItemHeader>, Halt> {
         let now = self.part(at.partition)?.now;
         let resync = resync.get_or_insert_with(|| {
-            Resync::new(at.partition, at.at + HEADER_LEN, now.end, at.object, (0, now.epoch))
+            Resync::new(at.partition, at.at + HEADER_LEN, now.end, at.object, (at.epoch, now.epoch))
         });
         loop {
             match self.next_item(resync)? {
@@ -180,17 +177,37 @@ impl Cartridge {
         }
     }
 
-    fn valid_chunk_header(&mut self, partition: u8, chunk: u64) -> Result<Option<ChunkHeader>, Halt> {
+    /// Returns the header of a chunk, if it is one that belongs behind `low`, where the first item of an
+    /// earlier chunk is. A header that was left from an earlier epoch, since a write was lost, tells wrong
+    /// numbers: it shows beside the header of the chunk before it.
+    fn valid_chunk_header(
+        &mut self,
+        partition: u8,
+        chunk: u64,
+        low: Position,
+    ) -> Result<Option<ChunkHeader>, Halt> {
         let now = self.part(partition)?.now;
-        let header = match self.chunk_header((partition, chunk)) {
-            Err(Halt::Fail(Error::Read(_))) => None,
-            header => header?,
-        };
-        Ok(header.filter(|header| {
-            header.epoch <= now.epoch
-                && header.first <= now.end
-                && header.object <= now.objects
-                && header.filemarks <= now.filemarks
-        }))
+        let header = self.readable_chunk_header(partition, chunk)?.filter(|header| {
+            (low.epoch..=now.epoch).contains(&header.epoch)
+                && (low.at..=now.end).contains(&header.first)
+                && (low.object..=now.objects).contains(&header.object)
+                && (low.filemarks..=now.filemarks).contains(&header.filemarks)
+        });
+        let Some(found) = header else { return Ok(None) };
+        if found.epoch == now.epoch || chunk == 0 {
+            return Ok(header);
+        }
+        let before = self.readable_chunk_header(partition, chunk - 1)?;
+        let is_behind = before.is_none_or(|before| {
+            before.epoch <= found.epoch && before.first <= found.first && before.object <= found.object
+        });
+        Ok(header.filter(|_| is_behind))
+    }
+
+    fn readable_chunk_header(&mut self, partition: u8, chunk: u64) -> Result<Option<ChunkHeader>, Halt> {
+        match self.chunk_header((partition, chunk)) {
+            Err(Halt::Fail(Error::Read(_))) => Ok(None),
+            header => header,
+        }
     }
 }

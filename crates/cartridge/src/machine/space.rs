@@ -1,7 +1,7 @@
 //! LOCATE and SPACE.
 
 use super::search::{Goal, Search};
-use super::{Cartridge, Halt};
+use super::{Cartridge, Halt, end_of};
 use crate::command::{Destination, Outcome, Position, SpaceUnit, Stop};
 use crate::error::Error;
 use crate::label::Checkpoint;
@@ -139,8 +139,4 @@ impl Cartridge {
         let moved = reached.object.abs_diff(start.object).saturating_sub(1);
         Ok(Outcome::Moved { stop: Some(Stop::Filemark), left: distance - moved.min(distance) })
     }
-}
-
-fn end_of(partition: u8, now: &Checkpoint) -> Position {
-    Position { partition, object: now.objects, filemarks: now.filemarks, at: now.end }
 }

@@ -13,27 +13,48 @@ use crate::blocking::{Files, run};
 use crate::command::{Guard, LabelCopies, LoadReport, Record, SpaceUnit, Stop};
 use crate::io::FileId;
 use crate::label::Blank;
+use crate::layout::BODY_LEN;
 use crate::profile::Profile;
 use crate::testing::MemoryFiles;
 
 mod crash;
 mod damage;
 mod golden;
+mod interruption;
 mod model;
+#[cfg(feature = "planted")]
+mod planted;
 
 /// A cartridge with its files.
 struct Deck<F> {
     cartridge: Cartridge,
     files: F,
+    /// Chooses the next file operation of those that are started, if they are carried out in any order.
+    shuffle: Option<Rng>,
+    /// The file operations that are started and not carried out.
+    outstanding: Vec<Request>,
 }
 
 impl<F: Files> Deck<F> {
     fn new(files: F) -> Self {
-        Self { cartridge: Cartridge::new(), files }
+        Self { cartridge: Cartridge::new(), files, shuffle: None, outstanding: Vec::new() }
     }
 
     fn run(&mut self, command: Command) -> Result<Outcome, Error> {
-        run(&mut self.cartridge, &mut self.files, command)
+        let Some(rng) = &mut self.shuffle else {
+            return run(&mut self.cartridge, &mut self.files, command);
+        };
+        self.cartridge.handle_command(command);
+        loop {
+            self.outstanding.extend(core::iter::from_fn(|| self.cartridge.poll_request()));
+            if let Some(outcome) = self.cartridge.poll_outcome() {
+                return outcome;
+            }
+            assert!(!self.outstanding.is_empty(), "the command waits for nothing");
+            let request = self.outstanding.swap_remove(model::pick(rng, self.outstanding.len()));
+            let result = self.files.perform(request.file, request.action);
+            self.cartridge.handle_completion(request.id, result);
+        }
     }
 
     fn load(&mut self) -> LoadReport {
@@ -88,7 +109,9 @@ impl<F: Files> Deck<F> {
 }
 
 fn bytes_of(data: &DataList) -> Vec<u8> {
-    data.parts().iter().flat_map(|part| part.iter().copied()).collect()
+    let mut bytes = Vec::with_capacity(data.len());
+    data.parts().iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes
 }
 
 fn record(bytes: &[u8]) -> Record {
@@ -171,6 +194,72 @@ fn writing_ends_the_data_where_it_is() {
     deck.unload();
     deck.load();
     assert_eq!(deck.read_all(0), expected);
+}
+
+#[test]
+fn a_load_after_an_unload_reads_the_label_only() {
+    let mut deck = loaded();
+    deck.write(&[1; 20 << 20 >> 2]).unwrap();
+    deck.unload();
+    assert_eq!(counted(&mut Cartridge::new(), &mut deck.files, Command::Load { is_writable: true }).all, 2);
+    deck.load();
+    deck.go(0, 1);
+    deck.write(b"more").unwrap();
+    deck.run(Command::Synchronize).unwrap();
+    let mut killed = deck.files;
+    let mut cartridge = Cartridge::new();
+    assert!(counted(&mut cartridge, &mut killed, Command::Load { is_writable: true }).all > 2);
+    assert_eq!(cartridge.partition(0).unwrap().objects, 2);
+}
+
+/// Files that read into the buffers that they get back.
+struct Recycling {
+    files: MemoryFiles,
+    spare: Option<Buf>,
+    recycled: usize,
+}
+
+impl Files for Recycling {
+    fn perform(&mut self, file: FileId, action: OpAction) -> Result<OpOutput, Failure> {
+        let output = self.files.perform(file, action)?;
+        let OpOutput::Data(data) = output else { return Ok(output) };
+        let Some(mut buf) = self.spare.take() else { return Ok(OpOutput::Data(data)) };
+        buf.truncate(0);
+        data.parts().iter().for_each(|part| {
+            buf.append(part);
+        });
+        Ok(OpOutput::Data(buf.freeze().into()))
+    }
+
+    fn recycle(&mut self, buf: Buf) {
+        self.spare = Some(buf);
+        self.recycled += 1;
+    }
+}
+
+#[test]
+fn buffers_of_chunks_are_used_again_unless_a_record_holds_them() {
+    let mut deck = loaded();
+    (0..30).for_each(|number| deck.write(&vec![number; 1 << 20]).unwrap());
+    deck.unload();
+    for is_held in [false, true] {
+        let files = Recycling { files: deck.files.clone(), spare: None, recycled: 0 };
+        let mut reader = Deck::new(files);
+        reader.load();
+        let mut held = Vec::new();
+        for number in 0..30 {
+            let Ok(Outcome::Record(record)) = reader.run(Command::Read) else { panic!() };
+            assert!(bytes_of(&record.data) == vec![number; 1 << 20]);
+            if is_held {
+                held.push(record);
+            }
+        }
+        for (number, record) in (0..).zip(&held) {
+            assert!(bytes_of(&record.data) == vec![number; 1 << 20]);
+        }
+        let recycled = reader.files.recycled;
+        assert!(if is_held { recycled == 0 } else { recycled >= 20 }, "{recycled}");
+    }
 }
 
 #[test]
@@ -342,6 +431,76 @@ fn erase_removes_what_is_behind_and_frees_its_storage() {
     deck.unload();
     deck.load();
     assert_eq!(deck.read_all(0).len(), 2);
+}
+
+/// How many operations a command started.
+struct Counted {
+    /// At the same time, at most.
+    most: usize,
+    /// In all.
+    all: usize,
+}
+
+fn counted(cartridge: &mut Cartridge, files: &mut impl Files, command: Command) -> Counted {
+    cartridge.handle_command(command);
+    let mut counted = Counted { most: 0, all: 0 };
+    loop {
+        let requests: Vec<_> = core::iter::from_fn(|| cartridge.poll_request()).collect();
+        counted.most = counted.most.max(requests.len());
+        counted.all += requests.len();
+        for request in requests {
+            let result = files.perform(request.file, request.action);
+            cartridge.handle_completion(request.id, result);
+        }
+        if let Some(outcome) = cartridge.poll_outcome() {
+            outcome.unwrap();
+            return counted;
+        }
+    }
+}
+
+/// Files that keep nothing.
+struct Nothing;
+
+impl Files for Nothing {
+    fn perform(&mut self, _: FileId, action: OpAction) -> Result<OpOutput, Failure> {
+        match action {
+            OpAction::Read { .. } => Err(Fault::OutOfRange.into()),
+            _ => Ok(OpOutput::Done(DataList::new())),
+        }
+    }
+}
+
+#[test]
+fn freeing_many_segments_starts_some_operations_at_a_time() {
+    let segments = 100_000;
+    let mut label = Label::blank(&Blank { capacity: 1 << 40, segment_len: CHUNK_LEN, ..blank() }).unwrap();
+    label.next_epoch = 2;
+    let part = &mut label.partitions[0];
+    (part.end, part.objects, part.epoch) = (BODY_LEN * segments, 7, 1);
+    for command in [Command::Erase, Command::Format { partitions: Vec::new() }] {
+        let mut deck = deck_of(&blank());
+        deck.files = MemoryFiles::new(&label);
+        deck.load();
+        let Counted { most, all } = counted(&mut deck.cartridge, &mut Nothing, command);
+        assert!(most <= 64 && all >= 100_000, "{most} of {all}");
+    }
+}
+
+#[test]
+fn flushing_many_segments_starts_some_operations_at_a_time() {
+    let mut deck = deck_of(&Blank { capacity: 1 << 40, segment_len: CHUNK_LEN, ..blank() });
+    deck.load();
+    let data = DataList::from(Bytes::copied_from(&vec![1; 8 << 20]));
+    let write = Command::Write(Record { data, ..Record::default() });
+    let commands = core::iter::repeat_n(write, 300).chain([Command::Synchronize]);
+    let (mut most, mut all) = (0, 0);
+    for command in commands {
+        let now = counted(&mut deck.cartridge, &mut Nothing, command);
+        (most, all) = (most.max(now.most), all + now.all);
+    }
+    assert!(most <= 64 && all >= 4800, "{most} of {all}");
+    assert_eq!(deck.cartridge.dirty.len(), 0);
 }
 
 #[test]

@@ -9,11 +9,17 @@ use super::{CHECKPOINT_DISTANCE, Cartridge, Halt, WRITING_MAX, segment_of};
 use crate::command::{Outcome, Record};
 use crate::compression::compress;
 use crate::error::Error;
+use crate::fault_injection::{Bug, is_injected};
 use crate::io::{FileId, Purpose};
 use crate::layout::{
     BLOCK_LEN, BODY_LEN, CHUNK_LEN, ChunkHeader, Crc, HEADER_LEN, ItemHeader, ItemKind, METADATA_LEN_MAX,
     RECORD_LEN_MAX, occupied, physical,
 };
+
+/// How many segments are flushed at the same time.
+const FLUSHED_AT_ONCE: usize = 64;
+/// How many written segments are remembered before they are flushed.
+const DIRTY_MAX: usize = 1024;
 
 /// The end of the log that is being written.
 #[derive(Debug)]
@@ -177,7 +183,11 @@ impl Cartridge {
             task.left -= 1;
         }
         if !task.is_immediate {
-            self.synchronize()?;
+            if is_injected(Bug::FilemarkUnflushed) {
+                self.settle()?;
+            } else {
+                self.synchronize()?;
+            }
         }
         self.space().map(Outcome::Written).ok_or_else(|| Error::NotLoaded.into())
     }
@@ -201,21 +211,28 @@ impl Cartridge {
     /// Writes everything to the files, and flushes them.
     pub(super) fn flush(&mut self) -> Result<(), Halt> {
         self.settle_as(true)?;
-        if !self.is_flushing && !self.dirty.is_empty() {
-            for (partition, segment) in core::mem::take(&mut self.dirty) {
-                self.io.submit(Purpose::LogFlush, FileId::Log { partition, segment }, OpAction::Flush);
-            }
-            self.is_flushing = true;
-        }
-        if self.io.is_pending(Purpose::LogFlush) {
-            return Err(Halt::Wait);
-        }
-        self.is_flushing = false;
-        self.expect_intact()?;
+        self.flush_segments()?;
         for part in &mut self.parts {
             part.durable = part.now.end;
         }
         Ok(())
+    }
+
+    /// Flushes the segments that were written, some at a time.
+    fn flush_segments(&mut self) -> Result<(), Halt> {
+        loop {
+            if self.io.is_pending(Purpose::LogFlush) {
+                return Err(Halt::Wait);
+            }
+            self.expect_intact()?;
+            if self.dirty.is_empty() {
+                return Ok(());
+            }
+            for _ in 0..FLUSHED_AT_ONCE {
+                let Some((partition, segment)) = self.dirty.pop_first() else { break };
+                self.io.submit(Purpose::LogFlush, FileId::Log { partition, segment }, OpAction::Flush);
+            }
+        }
     }
 
     fn settle_as(&mut self, is_sync: bool) -> Result<(), Halt> {
@@ -263,9 +280,13 @@ impl Cartridge {
     fn expect_change_allowed(&mut self) -> Result<(), Error> {
         let position = self.position;
         let part = self.part(position.partition)?;
-        let (end, objects) = (part.now.end, part.now.objects);
+        let (end, objects, unreadable) = (part.now.end, part.now.objects, part.unreadable);
         let is_worm = self.changeable_label()?.is_worm;
         if position.object >= objects {
+            // What cannot be read now may be there, and is not given up.
+            if let Some(failure) = unreadable {
+                return Err(Error::Read(failure));
+            }
             self.position.at = end;
         } else if is_worm {
             return Err(Error::Worm);
@@ -287,19 +308,21 @@ impl Cartridge {
         self.writer = None;
         let position = self.position;
         let label = self.label.as_mut().ok_or(Error::NotLoaded)?;
-        let epoch = label.next_epoch;
-        label.next_epoch = epoch.checked_add(1).ok_or(Error::EpochsExhausted)?;
+        let next = label.next_epoch;
+        label.next_epoch = next.checked_add(1).ok_or(Error::EpochsExhausted)?;
         label.volume_change = label.volume_change.saturating_add(1);
+        label.is_unloaded = false;
         let now = &mut self.part_mut(position.partition)?.now;
         now.end = position.at;
         now.objects = position.object;
         now.filemarks = position.filemarks;
-        now.epoch = epoch;
+        now.epoch = if is_injected(Bug::EpochKept) { now.epoch.max(1) } else { next };
         if now.first_encrypted > position.object {
             now.first_encrypted = 0;
         }
         let part = self.part_mut(position.partition)?;
         part.durable = part.now.end;
+        part.unreadable = None;
         self.checkpoint();
         Ok(())
     }
@@ -315,7 +338,8 @@ impl Cartridge {
         let base = end - end % BLOCK_LEN;
         if base < end {
             let chunk = self.chunk((partition, at / BODY_LEN))?.ok_or(Error::DamagedLog)?;
-            buf.append(&chunk.slice(to_usize(base % CHUNK_LEN), to_usize(end % CHUNK_LEN)));
+            let prefix = chunk.bytes_from(to_usize(base % CHUNK_LEN)).map_err(Error::Read)?;
+            buf.append(&prefix.slice(0, to_usize(end - base)));
         }
         Ok(Writer { partition, base, buf, at })
     }
@@ -360,8 +384,10 @@ impl Cartridge {
             self.begin_chunk(&header, emission.done == 0)?;
             let writer = self.writer.as_mut().ok_or(Error::Misuse)?;
             emission.done += if emission.done == 0 {
-                let bytes = DataList::from(Bytes::copied_from(&header.encode(&seal)));
-                to_u64(writer.push(&bytes, 0))
+                // Items begin at multiples of the length of a header, so a chunk holds all of it.
+                let taken = to_u64(writer.buf.append(&header.encode(&seal)));
+                writer.at += taken;
+                taken
             } else if emission.done < behind_data {
                 to_u64(writer.push(&emission.stored, to_usize(emission.done - HEADER_LEN)))
             } else {
@@ -379,6 +405,7 @@ impl Cartridge {
         if is_encrypted && part.now.first_encrypted == 0 {
             part.now.first_encrypted = header.object + 1;
         }
+        self.position.epoch = header.epoch;
         self.position.at = header.end();
         self.position.object = header.object_behind();
         self.position.filemarks = header.filemarks_behind();
@@ -392,9 +419,14 @@ impl Cartridge {
             return Ok(());
         }
         self.expect_intact()?;
+        if self.dirty.len() >= DIRTY_MAX {
+            // Segments are short, and the host does not synchronise.
+            self.flush()?;
+        }
         if self.io.writing() >= WRITING_MAX {
             return Err(Halt::Wait);
         }
+        let writer = self.writer.as_ref().ok_or(Error::Misuse)?;
         let part = self.part(writer.partition)?;
         let (first, object, filemarks) = if is_start {
             (item.at, item.object, item.filemarks)
@@ -431,6 +463,7 @@ impl Cartridge {
             self.part_mut(partition)?.now.end = header.end();
             if is_at_end {
                 self.position.at = header.end();
+                self.position.epoch = header.epoch;
             }
         }
         self.write_out()

@@ -23,6 +23,8 @@ pub(super) struct Folder {
     /// Files that were made, and whose names are not flushed.
     fresh: BTreeSet<FileId>,
     is_writable: bool,
+    /// A buffer for the next read.
+    spare: Option<Buf>,
     /// The first error of the operating system, which tells more than a fault.
     pub(super) error: Option<io::Error>,
 }
@@ -76,7 +78,7 @@ impl Folder {
             flushed.map_err(|error| error.to_string())?;
         }
         let (logs, fresh) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { path: path.to_owned(), label, logs, fresh, is_writable, error: None })
+        Ok(Self { path: path.to_owned(), label, logs, fresh, is_writable, spare: None, error: None })
     }
 
     fn path_of(&self, file: FileId) -> PathBuf {
@@ -120,8 +122,10 @@ impl Folder {
     fn try_perform(&mut self, file: FileId, action: OpAction) -> io::Result<Option<OpOutput>> {
         match action {
             OpAction::Read { at, len } => {
+                let spare = self.spare.take().filter(|spare| spare.capacity() >= len);
                 let Some(from) = self.file(file, false)? else { return Ok(None) };
-                Ok(Some(OpOutput::Data(read_at(from, at, len)?.freeze().into())))
+                let buf = spare.unwrap_or_else(|| Buf::with_capacity(len));
+                Ok(Some(OpOutput::Data(read_at(from, at, len, buf)?.freeze().into())))
             }
             OpAction::Write { at, data, .. } => {
                 let Some(to) = self.file(file, true)? else { return Ok(None) };
@@ -163,6 +167,10 @@ impl Folder {
 }
 
 impl Files for Folder {
+    fn recycle(&mut self, buf: Buf) {
+        self.spare = Some(buf);
+    }
+
     fn perform(&mut self, file: FileId, action: OpAction) -> Result<OpOutput, api::Failure> {
         match self.try_perform(file, action) {
             Ok(Some(output)) => Ok(output),
@@ -182,9 +190,9 @@ impl Files for Folder {
     }
 }
 
-/// Reads `len` bytes; what is behind the end of the file is zeros.
-fn read_at(file: &File, at: u64, len: usize) -> io::Result<Buf> {
-    let mut buf = Buf::with_capacity(len);
+/// Reads `len` bytes into a buffer that has room for them; what is behind the end of the file is zeros.
+fn read_at(file: &File, at: u64, len: usize, mut buf: Buf) -> io::Result<Buf> {
+    buf.truncate(0);
     while buf.len() < len {
         let offset = at + base::int_cast::to_u64(buf.len());
         let left = len - buf.len();

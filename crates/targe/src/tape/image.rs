@@ -9,6 +9,9 @@ use base::int_cast::{to_u64, to_usize};
 use cartridge::layout::{HEADER_LEN, RECORD_LEN_MAX, aligned};
 use cartridge::tap::{TapForm, TapMark};
 
+/// How much of an image is read for the marks: records that are longer are read past this buffer.
+const READ_LEN: usize = 16 << 10;
+
 /// An object of an image.
 pub(super) enum ImageObject {
     Record(Buf),
@@ -42,7 +45,7 @@ impl Image {
         if !file.metadata().map_err(|error| error.to_string())?.is_file() {
             return Err("this is no file".to_owned());
         }
-        let mut image = Self { file: BufReader::with_capacity(1 << 20, file), form: TapForm::Simh, at: 0 };
+        let mut image = Self { file: BufReader::with_capacity(READ_LEN, file), form: TapForm::Simh, at: 0 };
         let forms = form.map_or(vec![TapForm::Simh, TapForm::E11], |form| vec![form]);
         let mut first = None;
         for form in forms {
@@ -66,11 +69,13 @@ impl Image {
         self.form
     }
 
-    /// Reads the next object.
-    pub(super) fn next(&mut self) -> Result<Option<ImageObject>, String> {
+    /// Reads the next object. A record is read into `spare`, if that is large enough.
+    pub(super) fn next(&mut self, spare: Option<Buf>) -> Result<Option<ImageObject>, String> {
         let Some((mark, _)) = self.next_mark()? else { return Ok(None) };
         let TapMark::Record { len, .. } = mark else { return Ok(Some(ImageObject::Filemark)) };
-        let mut buf = Buf::with_capacity(to_usize(len));
+        let large = spare.filter(|spare| spare.capacity() >= to_usize(len));
+        let mut buf = large.unwrap_or_else(|| Buf::with_capacity(to_usize(len)));
+        buf.truncate(0);
         let spare = buf.spare_mut().get_mut(..to_usize(len)).unwrap_or_default();
         self.file.read_exact(spare).map_err(|error| error.to_string())?;
         buf.advance(to_usize(len));

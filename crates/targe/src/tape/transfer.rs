@@ -87,13 +87,16 @@ fn write_image(
     is_compressed: bool,
     progress: &mut Progress,
 ) -> Result<(), Failure> {
-    while let Some(object) = image.next().map_err(Failure::Failed)? {
+    // The buffer of the last record, which the next one reuses.
+    let mut spare = None;
+    while let Some(object) = image.next(spare.take()).map_err(Failure::Failed)? {
         match object {
             ImageObject::Record(buf) => {
-                let len = to_u64(buf.len());
-                let data = DataList::from(buf.freeze());
+                let bytes = buf.freeze();
+                let data = DataList::from(bytes.clone());
                 tape.run(Command::Write(Record { data, is_compressed, ..Record::default() }))?;
-                progress.add(len);
+                progress.add(to_u64(bytes.len()));
+                spare = bytes.try_into_buf().ok();
             }
             ImageObject::Filemark => {
                 tape.run(Command::WriteFilemarks { count: 1, is_immediate: true })?;

@@ -21,6 +21,8 @@ struct Verified {
     bytes: u64,
     /// The first object and the number of objects of each damaged part.
     damaged: Vec<(u64, u64)>,
+    /// Why what is behind the last object cannot be read, if it cannot.
+    unreadable_end: Option<Error>,
     digest: String,
 }
 
@@ -36,7 +38,8 @@ pub(super) fn verify(dir: &Path, is_json: bool) -> Result<(), Failure> {
     let headers = tape.cartridge.damaged_headers().count();
     let copies = tape.report.label_copies;
     let is_label_damaged = copies == LabelCopies::OneDamaged;
-    let is_whole = verified.iter().all(|part| part.damaged.is_empty()) && headers == 0 && !is_label_damaged;
+    let is_read = |part: &Verified| part.damaged.is_empty() && part.unreadable_end.is_none();
+    let is_whole = verified.iter().all(is_read) && headers == 0 && !is_label_damaged;
     if is_json {
         let parts: Vec<Value> = verified
             .iter()
@@ -47,7 +50,8 @@ pub(super) fn verify(dir: &Path, is_json: bool) -> Result<(), Failure> {
                     .map(|(first, count)| json!({ "first_object": first, "count": count }))
                     .collect();
                 json!({ "records": part.records, "filemarks": part.filemarks, "bytes": part.bytes,
-                        "damaged": damaged, "sha256": part.digest })
+                        "damaged": damaged, "end_unreadable": part.unreadable_end.is_some(),
+                        "sha256": part.digest })
             })
             .collect();
         let value = json!({ "whole": is_whole, "label_copy_damaged": is_label_damaged,
@@ -74,6 +78,9 @@ fn verification(verified: &[Verified], headers: usize, is_label_damaged: bool) -
                 1 => writeln!(text, "  object {first} is damaged"),
                 count => writeln!(text, "  objects {first} to {} are damaged", first + count - 1),
             };
+        }
+        if let Some(why) = &part.unreadable_end {
+            let _ = writeln!(text, "  more objects may be behind the last one: {why}");
         }
     }
     if headers > 0 {
@@ -104,10 +111,15 @@ fn verify_partition(tape: &mut Tape, partition: u8, progress: &mut Progress) -> 
                 digest.update([2]);
             }
             Ok(Outcome::EndOfData) => break,
-            Err(Error::Damaged { .. } | Error::Read(_)) => {
+            Err(error @ (Error::Damaged { .. } | Error::Read(_))) => {
+                let objects = tape.cartridge.partition(partition).map_or(0, |part| part.objects);
                 let skipped = tape.run(Command::SkipDamage)?;
-                if let Outcome::Skipped { objects } = skipped {
-                    verified.damaged.push((before.object, objects));
+                match skipped {
+                    Outcome::Skipped { .. } if before.object >= objects => {
+                        verified.unreadable_end = Some(error);
+                    }
+                    Outcome::Skipped { objects } => verified.damaged.push((before.object, objects)),
+                    _ => {}
                 }
             }
             Ok(other) => return Err(Failure::Failed(format!("{}: unexpected {other:?}", tape.name))),

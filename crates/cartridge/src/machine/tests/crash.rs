@@ -83,23 +83,31 @@ impl Files for Powered {
 /// What a partition may hold after a crash: the start of one of the states since the last synchronisation,
 /// with everything that was durable and not overwritten by then.
 #[derive(Default)]
-struct Allowed {
-    states: Vec<(Objects, usize)>,
+pub(super) struct Allowed {
+    pub(super) states: Vec<(Objects, usize)>,
 }
 
 impl Allowed {
-    fn synchronized(&mut self, objects: &Objects) {
+    pub(super) fn synchronized(&mut self, objects: &Objects) {
         self.states = vec![(Rc::clone(objects), objects.len())];
     }
 
-    fn add(&mut self, objects: &Objects) {
+    /// Adds what a partition holds after a step that began at object `at`. If that changed the partition, it
+    /// gave up what was there, even if the new objects are like the old ones.
+    pub(super) fn add(&mut self, objects: &Objects, at: usize) {
         let Some((before, kept)) = self.states.last() else { return };
-        let common = before.iter().zip(&**objects).take_while(|(old, new)| old == new).count();
-        let kept = (*kept).min(common);
+        let kept = if Rc::ptr_eq(before, objects) { *kept } else { (*kept).min(at) };
         self.states.push((Rc::clone(objects), kept));
     }
 
-    fn allows(&self, found: &[Object]) -> bool {
+    /// Adds what an interruption left.
+    pub(super) fn add_found(&mut self, objects: &Objects) {
+        let Some((before, _)) = self.states.last() else { return };
+        let common = before.iter().zip(&**objects).take_while(|(old, new)| old == new).count();
+        self.add(objects, common);
+    }
+
+    pub(super) fn allows(&self, found: &[Object]) -> bool {
         self.states.iter().any(|(state, kept)| found.len() >= *kept && state.starts_with(found))
     }
 }
@@ -124,9 +132,10 @@ fn a_loss_of_power_keeps_what_was_synchronized_and_garbles_nothing() {
             let mut is_alive = loaded.is_ok();
             while is_alive {
                 let step = Step::random(&mut rng, 2, 200_000);
+                let at = model.at;
                 is_alive = deck.step(&step, &mut model).is_ok();
                 for (allowed, objects) in allowed.iter_mut().zip(&model.parts) {
-                    allowed.add(objects);
+                    allowed.add(objects, at);
                     if is_alive && step.is_synchronizing() {
                         allowed.synchronized(objects);
                     }

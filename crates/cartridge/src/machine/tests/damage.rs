@@ -163,3 +163,175 @@ fn what_the_disk_cannot_read_is_told_and_the_rest_is_found() {
     assert!(matches!(deck.run(Command::SkipDamage), Ok(Outcome::Skipped { objects: 22 })));
     assert_eq!(deck.read(), Some(vec![42; 100_000]));
 }
+
+/// Returns a cartridge whose records were overwritten by others of the same length, as if the write of chunk
+/// 1 had been lost then.
+fn with_a_lost_write(before: &[Vec<u8>], after: &[Vec<u8>]) -> Deck<MemoryFiles> {
+    let chunk = 1 << 20..2 << 20;
+    let first = FileId::Log { partition: 0, segment: 0 };
+    let mut deck = loaded();
+    before.iter().for_each(|record| deck.write(record).unwrap());
+    deck.unload();
+    let old = deck.files.files[&first][chunk.clone()].to_vec();
+    deck.load();
+    after.iter().for_each(|record| deck.write(record).unwrap());
+    deck.unload();
+    deck.files.files.get_mut(&first).unwrap()[chunk].copy_from_slice(&old);
+    deck.load();
+    deck
+}
+
+#[test]
+fn a_lost_write_does_not_bring_back_what_was_overwritten() {
+    let records = |first: u8| (first..first + 40).map(|number| vec![number; 100_000]).collect::<Vec<_>>();
+    let mut deck = with_a_lost_write(&records(0), &records(100));
+    let (mut read, mut lost) = (Vec::new(), Vec::new());
+    loop {
+        match deck.run(Command::Read) {
+            Ok(Outcome::Record(record)) => read.push(bytes_of(&record.data)[0]),
+            Ok(Outcome::EndOfData) => break,
+            Err(Error::Damaged { object }) => lost.push((object, skipped(&mut deck))),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(lost, [(10, 11)], "the records that chunk 1 held a part of");
+    assert_eq!(read, (100..110).chain(121..140).collect::<Vec<u8>>());
+    for object in 0..40_u8 {
+        let destination = Destination::Object(u64::from(object));
+        let found = deck.run(Command::Locate { partition: 0, destination });
+        match object {
+            12..=20 => assert_eq!(found.unwrap_err(), Error::Damaged { object: u64::from(object) }),
+            10 | 11 => {
+                let error = Error::Damaged { object: u64::from(object) };
+                assert_eq!(deck.run(Command::Read).unwrap_err(), error);
+            }
+            _ => assert_eq!(deck.read(), Some(vec![100 + object; 100_000])),
+        }
+    }
+}
+
+#[test]
+fn a_chunk_of_an_earlier_epoch_within_a_record_is_damage() {
+    // Both records have the same bytes, so only the header of the chunk tells that a write was lost.
+    let records = [vec![7; 3 << 20]];
+    let mut deck = with_a_lost_write(&records, &records);
+    assert_eq!(deck.run(Command::Read).unwrap_err(), Error::Damaged { object: 0 });
+    assert_eq!(skipped(&mut deck), 1);
+    assert_eq!(deck.read(), None);
+}
+
+/// Files that return less of a chunk than was asked for.
+struct Short(MemoryFiles);
+
+impl Files for Short {
+    fn perform(&mut self, file: FileId, action: OpAction) -> Result<OpOutput, Failure> {
+        match (file, self.0.perform(file, action)?) {
+            (FileId::Log { .. }, OpOutput::Data(data)) => Ok(OpOutput::Data(data.slice(0, 8192))),
+            (_, output) => Ok(output),
+        }
+    }
+}
+
+#[test]
+fn a_read_that_returns_less_than_a_chunk_has_failed() {
+    let mut deck = Deck::new(Short(written(1, 100).files));
+    let loaded = deck.run(Command::Load { is_writable: false });
+    let read = loaded.and_then(|_| deck.run(Command::Read));
+    assert_eq!(read.unwrap_err(), Error::Read(Fault::Bug.into()));
+}
+
+/// Files with sectors that cannot be read.
+struct BadSectors {
+    files: MemoryFiles,
+    /// Where in the log of partition 0 they are.
+    sectors: Vec<u64>,
+}
+
+impl Files for BadSectors {
+    fn perform(&mut self, file: FileId, action: OpAction) -> Result<OpOutput, Failure> {
+        if let (OpAction::Read { at, len }, FileId::Log { segment, .. }) = (&action, file) {
+            let start = u64::from(segment) * (2 << 20) + at;
+            let range = start..start + to_u64(*len);
+            if self.sectors.iter().any(|sector| range.contains(sector)) {
+                return Err(Fault::Medium.into());
+            }
+        }
+        self.files.perform(file, action)
+    }
+}
+
+/// Returns a cartridge with 30 records of 10,000 bytes that was not unloaded, and a sector in each of these
+/// records that cannot be read.
+fn with_bad_sectors(records: &[u64]) -> Deck<BadSectors> {
+    let mut deck = loaded();
+    for number in 0..30 {
+        deck.write(&[number; 10_000]).unwrap();
+    }
+    deck.run(Command::Synchronize).unwrap();
+    let sectors = records.iter().map(|record| 64 + record * 10_112 + 5000).collect();
+    Deck::new(BadSectors { files: deck.files, sectors })
+}
+
+#[test]
+fn a_sector_behind_the_checkpoint_that_cannot_be_read_costs_its_record() {
+    for is_writable in [false, true] {
+        let mut deck = with_bad_sectors(&[12]);
+        let Ok(Outcome::Loaded(report)) = deck.run(Command::Load { is_writable }) else { panic!() };
+        let part = report.partitions[0];
+        assert_eq!((part.recovered, part.damaged, part.is_end_unreadable), (29, 1, false));
+        for number in (0..30).filter(|number| *number != 12) {
+            deck.go(0, u64::from(number));
+            assert_eq!(deck.read(), Some(vec![number; 10_000]));
+        }
+        assert_eq!(deck.read(), None);
+        deck.go(0, 11);
+        deck.read();
+        assert_eq!(deck.run(Command::Read).unwrap_err(), Error::Read(Fault::Medium.into()));
+        assert!(matches!(deck.run(Command::SkipDamage), Ok(Outcome::Skipped { objects: 1 })));
+        assert_eq!(deck.read(), Some(vec![13; 10_000]));
+    }
+}
+
+#[test]
+fn an_end_that_cannot_be_read_is_told_and_not_overwritten() {
+    // The padding behind the last record cannot be read either.
+    let padding = 64 + 30 * 10_112;
+    let mut deck = with_bad_sectors(&[29]);
+    deck.files.sectors.push(padding);
+    let unreadable = Error::Read(Fault::Medium.into());
+    let part = deck.load().partitions[0];
+    assert_eq!((part.recovered, part.damaged, part.is_end_unreadable), (29, 0, true));
+    deck.go(0, 28);
+    assert_eq!(deck.read(), Some(vec![28; 10_000]));
+    for _ in 0..2 {
+        assert_eq!(deck.run(Command::Read).unwrap_err(), unreadable);
+    }
+    assert_eq!(deck.write(b"more").unwrap_err(), unreadable);
+    assert!(matches!(deck.run(Command::SkipDamage), Ok(Outcome::Skipped { objects: 0 })));
+    assert_eq!(deck.read(), None);
+    deck.unload();
+    // The sector can be read again: nothing was given up.
+    deck.files.sectors.clear();
+    assert_eq!(deck.load().partitions[0].recovered, 1);
+    assert_eq!(deck.read_all(0).len(), 30);
+    deck.unload();
+    // Overwriting what can be read is no matter of what cannot.
+    let mut deck = with_bad_sectors(&[29]);
+    deck.files.sectors.push(padding);
+    deck.load();
+    deck.go(0, 5);
+    deck.write(b"new").unwrap();
+    assert_eq!(deck.read(), None);
+}
+
+#[test]
+fn a_read_that_failed_is_tried_again() {
+    let mut deck = with_bad_sectors(&[3]);
+    deck.load();
+    deck.go(0, 3);
+    for _ in 0..2 {
+        assert_eq!(deck.run(Command::Read).unwrap_err(), Error::Read(Fault::Medium.into()));
+    }
+    deck.files.sectors.clear();
+    assert_eq!(deck.read(), Some(vec![3; 10_000]));
+}

@@ -64,9 +64,15 @@ impl Step {
     pub(super) fn is_synchronizing(&self) -> bool {
         matches!(self, Self::Filemarks { is_immediate: false, .. } | Self::Synchronize | Self::Reload)
     }
+
+    /// Returns whether everything is in its files after the step.
+    pub(super) fn is_settling(&self) -> bool {
+        let is_movement = matches!(self, Self::Read | Self::Locate { .. } | Self::Space { .. });
+        is_movement || self.is_synchronizing()
+    }
 }
 
-fn pick(rng: &mut Rng, count: usize) -> usize {
+pub(super) fn pick(rng: &mut Rng, count: usize) -> usize {
     usize::try_from(rng.below(u64::try_from(count).unwrap())).unwrap()
 }
 

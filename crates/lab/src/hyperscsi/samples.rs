@@ -225,7 +225,7 @@ impl Measured {
         cell.frame_bound(Protocol::HyperScsi).or_else(|| {
             let bounds = self.bounds.iter().find(|bounds| bounds.link == cell.link_plan())?;
             let mtu = f64::from(cell.mtu);
-            Some(bounds.disk_frames?.payload / 1e6 * (mtu - 32.0) / mtu)
+            Some(bounds.disk_frames?.payload / 1e6 * (mtu - 32.0) / mtu).filter(|bound| *bound > 0.0)
         })
     }
 

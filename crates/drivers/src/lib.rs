@@ -18,6 +18,7 @@ pub mod fault_injection;
 pub mod files;
 pub mod inherited;
 pub mod listener;
+pub mod loop_device;
 pub mod message_queue;
 pub mod perf_counter;
 pub mod reactor;

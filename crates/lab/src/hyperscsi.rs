@@ -125,7 +125,7 @@ fn measure_cell(
 ) -> Result<(), LabError> {
     let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(()) };
     let (cell, seed) = (samples.cell, place.seed(plan.seed));
-    paths.prepare(&cell, seed)?;
+    paths.prepare(plan, &cell, seed, control.stop)?;
     let is_fresh = |bounds: &samples::Bounds| bounds.link != cell.link_plan();
     if cell.disturbance.is_none() && measured.bounds.iter().all(is_fresh) {
         measured.bounds.push(paths.bounds()?);

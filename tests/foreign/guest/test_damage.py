@@ -12,18 +12,18 @@ from guest import image
 from guest.damaging_relay import BLOCK, FAULTS, LBA_BIT, DamagingRelay
 from guest.initiator import COMPLAINTS, Initiator
 from guest.machine import Guest
-from servers import MIB
 from serving import serving
 from verdicts import expect
 
-SIZE = 32 * MIB
-# The target can recover more than open-iscsi asks for.
-EXPORT = servers.Export(luns=(servers.Lun(size=SIZE),), level=2)
 # A trial reads or writes so many blocks: more than FirstBurstLength, so that a write has Data-Out PDUs. The next trial begins
 # STEP blocks later; the address with the wrong bit lies between them.
 COUNT, STEP = 1024, 2 * LBA_BIT
-DIGESTS = {"None": [], "CRC32C": ["header", "data"]}
-TRIALS = [(digest, fault) for digest in DIGESTS for fault in FAULTS]
+# What each choice of digests protects: a wrong bit in anything else stays silent.
+DIGESTS = {"none": [], "header": ["header"], "data": ["data"], "both": ["header", "data"]}
+TRIALS = [(digests, fault) for digests in DIGESTS for fault in FAULTS]
+SIZE = (1 + len(TRIALS)) * STEP * BLOCK
+# The target can recover more than open-iscsi asks for.
+EXPORT = servers.Export(luns=(servers.Lun(size=SIZE),), level=2)
 # Both are emulated: the guest's boot, and what it does.
 pytestmark = pytest.mark.timeout(900)
 
@@ -104,14 +104,24 @@ def report(path, versions, findings):
         file.writelines(f"| {' | '.join(map(str, row))} |\n" for row in findings)
 
 
-@pytest.mark.parametrize("digest, fault", TRIALS, ids=lambda value: value.replace(" ", "-"))
-def test_one_wrong_bit(rig, digest, fault):
+def values(digests):
+    """The values of HeaderDigest and DataDigest."""
+    return ["CRC32C" if name in DIGESTS[digests] else "None" for name in ("header", "data")]
+
+
+def damaged_part(fault):
+    return "header" if fault.endswith("LBA") else "data"
+
+
+@pytest.mark.parametrize("digests, fault", TRIALS, ids=lambda value: value.replace(" ", "-"))
+def test_one_wrong_bit(rig, digests, fault):
     initiator, relay, guest = rig.initiator, rig.relay, rig.guest
-    first = STEP * (1 + TRIALS.index((digest, fault)))
+    first = STEP * (1 + TRIALS.index((digests, fault)))
     blocks, writes = range(first, first + COUNT), fault.startswith("write")
-    with initiator.logged_in(header=digest, data=digest) as disk:
+    header, data = values(digests)
+    with initiator.logged_in(header=header, data=data) as disk:
         agreed = initiator.negotiated()
-        expect((agreed["HeaderDigest"], agreed["DataDigest"]) == (digest, digest), f"agreed on {agreed}")
+        expect((agreed["HeaderDigest"], agreed["DataDigest"]) == (header, data), f"agreed on {agreed}")
         expect(guest.run("cat /sys/class/iscsi_session/session*/erl") == "0", "open-iscsi has another recovery level than 0")
 
         # Without a fault nothing happens.
@@ -134,19 +144,19 @@ def test_one_wrong_bit(rig, digest, fault):
         on_medium = rig.wrong_on_medium()
         renewed, reported = relay.connections - connections, relay.reported - reported
         said = guest.run(f"dmesg | grep -E '{COMPLAINTS}|DataDigest'", check=False)
-        rig.findings.append((fault, digest, code, len(wrong), len(on_medium), renewed, dict(reported) or "nothing"))
+        rig.findings.append((fault, digests, code, len(wrong), len(on_medium), renewed, dict(reported) or "nothing"))
         print(*rig.findings[-1], said, sep="\n")
         rig.accept_medium()
-        judge(fault, digest, damaged, code, wrong, on_medium)
-        expect_reaction(fault, digest, renewed, reported, said)
+        judge(fault, digests, damaged, code, wrong, on_medium)
+        expect_reaction(fault, digests, renewed, reported, said)
 
 
-def expect_reaction(fault, digest, renewed, reported, said):
-    """Without digests nothing happens. With digests the target answers a damaged Data-Out PDU on the same connection, by a Reject and a
-    CHECK CONDITION, after which the kernel sends the command again (RFC 7143 §7.8). Everything else ends the connection, and the
-    kernel logs in again."""
+def expect_reaction(fault, digests, renewed, reported, said):
+    """Nothing happens without the digest of what is damaged, whether or not there is the other one. With it the target answers a
+    damaged Data-Out PDU on the same connection, by a Reject and a CHECK CONDITION, after which the kernel sends the command again (RFC
+    7143 §7.8). Everything else ends the connection, and the kernel logs in again."""
     told = f"{renewed} new connections, {dict(reported)}; the kernel says {said!r}"
-    if not DIGESTS[digest]:
+    if damaged_part(fault) not in DIGESTS[digests]:
         expect(renewed == 0 and not reported and not said, told)
     elif fault == "write data":
         expect(renewed == 0 and reported == {"Reject": 1, "status 02h": 1} and "rejected due to DataDigest error" in said, told)
@@ -154,17 +164,17 @@ def expect_reaction(fault, digest, renewed, reported, said):
         expect(renewed > 0 and not reported["Reject"] and "detected conn error" in said, told)
 
 
-def judge(fault, digest, damaged, code, wrong, on_medium):
-    """The application has no error in any case. With digests it has the right data, and without them exactly the wrong data that
-    follows from the wrong bit."""
-    part = "header" if fault.endswith("LBA") else "data"
+def judge(fault, digests, damaged, code, wrong, on_medium):
+    """The application has no error in any case. With the digest of what is damaged it has the right data, and without it exactly the
+    wrong data that follows from the wrong bit."""
+    part = damaged_part(fault)
     expect(not damaged.before, f"the relay reads wrong digests: {damaged.before}")
-    expect(damaged.after == [name for name in DIGESTS[digest] if name == part], f"after the damage do not match: {damaged.after}")
+    expect(damaged.after == [name for name in DIGESTS[digests] if name == part], f"after the damage do not match: {damaged.after}")
     expect(code == "0", f"dd ends with {code}")
     command = range(damaged.command.first, damaged.command.first + damaged.command.count)
     mistaken = {damaged.block} if part == "data" else set(command)
     elsewhere = {number ^ LBA_BIT for number in command} if part == "header" else set()
-    if DIGESTS[digest]:
+    if part in DIGESTS[digests]:
         mistaken = elsewhere = set()
     expect(wrong == mistaken, f"dd has {len(wrong)} wrong blocks, not {len(mistaken)}: {sorted(wrong)[:4]}, {sorted(mistaken)[:4]}")
     stored = mistaken | elsewhere if fault.startswith("write") else set()

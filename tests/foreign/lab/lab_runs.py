@@ -1,18 +1,28 @@
 """Runs an experiment of `targe lab` as a user does, and sees what it leaves behind."""
 
+import contextlib
 import html.parser
 import json
 import os
+import pty
 import re
+import signal
 import subprocess
+import threading
 import time
 
 import servers
 
 TARGE = servers.Targe.binary
+CHARON = "/usr/sbin/charon-systemd"
 FILES = {"report.html", "samples.csv", "result.json", "plan.toml"}
 # Longest that a child may take to end after its parent, and an experiment to begin, seconds.
 PATIENCE_S = 20
+# Longest that an experiment may take until a round is complete, and in all, seconds.
+ROUND_WITHIN_S = 90
+RUN_MAX_S = 180
+# The programs that copies start: all of them have the folder of the copies among their arguments, but one.
+COPY_PROGRAM = re.compile(r"targe-lab-[0-9a-f]{16}|rpcbind")
 NO_END_TAG = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -46,16 +56,32 @@ class Lab:
         self.out = folder / "out"
         self.before = traces()
 
-    def start(self, *arguments, plan=None):
+    def start(self, *arguments, plan=None, prefix=(), stderr=subprocess.PIPE):
         (self.folder / "plan.toml").write_text(plan or self.plan)
-        command = [TARGE, "lab", self.experiment, *arguments, f"--out={self.out}", f"--plan={self.folder / 'plan.toml'}"]
+        command = [*prefix, TARGE, "lab", self.experiment, *arguments, f"--out={self.out}", f"--plan={self.folder / 'plan.toml'}"]
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
             env=dict(os.environ, TMPDIR=str(self.temporary)), preexec_fn=servers.die_with_parent)
+
+    def under_way(self, *arguments, plan=None, percent=1):
+        """Starts an experiment, and waits until so much of it is done."""
+        run = UnderWay(lambda terminal: self.start(*arguments, plan=plan, stderr=terminal))
+        wait_for(f"{percent} % of the run", lambda: run.percent() >= percent, ROUND_WITHIN_S)
+        return run
+
+    def interrupt(self, *arguments, plan=None):
+        """Ends an experiment by a signal when the first of its hundred rounds is complete. Returns the report."""
+        run = self.under_way(*arguments, plan=plan)
+        run.process.send_signal(signal.SIGINT)
+        told = run.end()
+        assert run.process.returncode == 1 and "ended early" in told, told
+        result = self.report()
+        assert "stopped in round" in result["ended"]["early"] and any(metric["samples"] for metric in result["metrics"])
+        return result
 
     def run(self, *arguments, plan=None, code=0):
         process = self.start(*arguments, plan=plan)
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=RUN_MAX_S)
         assert process.returncode == code, f"exit code {process.returncode}: {errors}"
         return out, errors
 
@@ -73,11 +99,66 @@ class Lab:
         assert traces() == self.before
 
 
+class UnderWay:
+    """An experiment with a terminal for its messages, which shows its progress there."""
+
+    def __init__(self, start):
+        self.ours, theirs = pty.openpty()
+        self.process = start(theirs)
+        os.close(theirs)
+        self.written = b""
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        # EIO is the end: no process has the other side any more.
+        with contextlib.suppress(OSError):
+            while piece := os.read(self.ours, 1 << 16):
+                self.written += piece
+        os.close(self.ours)
+
+    def text(self):
+        return self.written.decode(errors="replace")
+
+    def percent(self):
+        """How much is done, as the last progress line tells it."""
+        assert self.process.poll() is None, self.text()
+        told = re.findall(r"\x1b\[K *(\d+) % ", self.text())
+        return int(told[-1]) if told else 0
+
+    def end(self, patience=PATIENCE_S):
+        """Waits for the end. Returns what was written to the terminal."""
+        self.process.communicate(timeout=patience)
+        self.reader.join(PATIENCE_S)
+        return self.text()
+
+
 def traces():
-    """What an experiment could leave behind: interfaces and named namespaces."""
+    """What an experiment could leave behind: interfaces, named namespaces, files in memory, and daemons."""
     links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
     names = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
-    return sorted(link["ifname"] for link in links), names
+    return sorted(link["ifname"] for link in links), names, disks(), daemons()
+
+
+def disks():
+    """The folders in memory in which experiments have disks."""
+    return sorted(name for name in os.listdir("/dev/shm") if name.startswith("targe-lab-"))
+
+
+def daemons():
+    """The daemons of strongSwan that run here."""
+    return subprocess.run(["pgrep", "--full", CHARON], capture_output=True, text=True).stdout.split()
+
+
+def copy_traces():
+    """What copies of files could leave behind besides: loop devices, mounts, and programs."""
+    loops = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME"], capture_output=True, text=True, check=True).stdout
+    with open("/proc/self/mounts") as mounts:
+        mounted = mounts.read()
+    listed = subprocess.run(["ps", "-eo", "stat=,pid=,args="], capture_output=True, text=True, check=True).stdout
+    # A program that has ended may wait for long to be reaped by the machine's init.
+    programs = [line for line in listed.splitlines() if COPY_PROGRAM.search(line) and not line.startswith("Z")]
+    return sorted(loops.split()), mounted, programs
 
 
 def wait_for(what, condition, patience=PATIENCE_S):

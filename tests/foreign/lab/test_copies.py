@@ -1,63 +1,39 @@
 """Copies of files by `targe lab hyperscsi`: every carrier has samples of both directions, and nothing is left, however the run ends."""
 
-import glob
 import os
-import re
 import signal
 import subprocess
+import threading
+import time
 
 import pytest
 
-import namespaces
-from lab_runs import Lab, wait_for
+from lab_runs import Lab, copy_traces, wait_for
+from quick_runs import PLANS
 
-PLAN = """
-rounds = 2
-seconds = 0.05
-warmup = 0.0
-link = ["unshaped"]
-mtu = [1500]
-workload = ["read 64K 4"]
-loss = []
-traffic = []
-copy = ["2 1M", "30 4K"]
-copy_link = ["1G"]
-"""
-# The programs that copies start: all of them have the folder of the copies among their arguments, but one.
-PROGRAM = re.compile(r"targe-lab-[0-9a-f]{16}|rpcbind")
 CARRIERS = {"local disk", "HyperSCSI", "iSCSI", "NFS"}
 # Copies that are under way for long enough to be ended by a signal.
-LONG = PLAN.replace("rounds = 2", "rounds = 8").replace('"2 1M", "30 4K"', '"8 4M"')
+LONG = PLANS["copies"].replace("rounds = 2", "rounds = 5").replace('"2 1M", "30 4K"', '"8 4M"').replace("[0.0]", "[]")
 # Longest until then, seconds: what comes before are the measurements without files.
 COPIES_WITHIN_S = 90
+LOOP_DEVICES = "/sys/block"
+# How often they are looked at, seconds: a program that attaches one and another that changes it have more than that between them.
+INTERVAL_S = 0.001
 
 
 @pytest.fixture
-def lab(tmp_path, root):
+def lab(tmp_path, loop_devices):
     """The experiment. How it ends is nothing but its report."""
-    if not namespaces.is_real_root() or not os.path.exists("/dev/loop-control"):
-        pytest.skip("disks for file systems need root of the machine and loop devices")
-    left = traces()
-    lab = Lab("hyperscsi", PLAN, tmp_path)
+    left = copy_traces()
+    lab = Lab("hyperscsi", LONG, tmp_path)
     yield lab
-    wait_for("the end of what the experiment made", lambda: traces() == left)
+    wait_for("the end of what the experiment made", lambda: copy_traces() == left)
+    wait_for("the end of its files", lambda: not os.listdir(lab.temporary))
     lab.expect_nothing_left()
 
 
-def traces():
-    """What copies could leave behind: loop devices, mounts, files in memory, and programs."""
-    loops = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME"], capture_output=True, text=True, check=True).stdout
-    with open("/proc/self/mounts") as mounts:
-        mounted = mounts.read()
-    listed = subprocess.run(["ps", "-eo", "stat=,pid=,args="], capture_output=True, text=True, check=True).stdout
-    # A program that has ended may wait for long to be reaped by the machine's init.
-    programs = [line for line in listed.splitlines() if PROGRAM.search(line) and not line.startswith("Z")]
-    return sorted(loops.split()), mounted, sorted(glob.glob("/dev/shm/targe-lab-*")), programs
-
-
-def test_every_carrier_copies_both_ways(lab):
-    lab.run()
-    report = lab.report()
+def test_every_carrier_copies_both_ways(quick_copies):
+    report = quick_copies.result
     copies = {}
     for metric in report["metrics"]:
         about = dict(metric["circumstances"])
@@ -81,7 +57,7 @@ def test_every_carrier_copies_both_ways(lab):
 
 
 def test_a_signal_during_the_copies_leaves_a_partial_report(lab):
-    process = lab.start(plan=LONG)
+    process = lab.start()
     wait_for_copies(process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -90,12 +66,54 @@ def test_a_signal_during_the_copies_leaves_a_partial_report(lab):
 
 
 def test_a_killed_experiment_leaves_no_disk(lab):
-    process = lab.start(plan=LONG)
+    process = lab.start()
     wait_for_copies(process)
     process.kill()
-    process.communicate(timeout=60)
     # What a killed process leaves in its folder for temporary files is the target's, which ends by itself.
-    wait_for("the end of the target", lambda: os.listdir(lab.temporary) == [])
+    process.communicate(timeout=60)
+
+
+class LoopDevices(threading.Thread):
+    """Looks at the loop devices of an experiment again and again: each must be one that the kernel detaches by itself, at any moment."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.seen, self.kept, self.ends = set(), set(), threading.Event()
+
+    def run(self):
+        while not self.ends.is_set():
+            for name, detaches in experiment_loop_devices():
+                self.seen.add(name)
+                if not detaches:
+                    self.kept.add(name)
+            time.sleep(INTERVAL_S)
+
+
+def experiment_loop_devices():
+    """The loop devices over files of experiments, and whether the kernel detaches each when it is closed."""
+    for name in os.listdir(LOOP_DEVICES):
+        folder = f"{LOOP_DEVICES}/{name}/loop"
+        try:
+            with open(f"{folder}/autoclear") as flag, open(f"{folder}/backing_file") as backing:
+                behind, detaches = backing.read(), flag.read()
+        except OSError:
+            continue
+        if "targe-lab-" in behind:
+            yield name, detaches == "1\n"
+
+
+def test_no_moment_leaves_a_loop_device_behind(lab):
+    """Killed at the moment at which its first disk appears, and until then watched."""
+    watch = LoopDevices()
+    watch.start()
+    process = lab.start()
+    wait_for("a disk", lambda: watch.seen or process.poll() is not None, COPIES_WITHIN_S)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for("the end of its disks", lambda: not list(experiment_loop_devices()))
+    watch.ends.set()
+    watch.join()
+    assert watch.seen and not watch.kept
 
 
 def wait_for_copies(process):

@@ -5,29 +5,30 @@ import itertools
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
 import servers
-from lab_runs import PATIENCE_S, Lab, is_running, target_of, wait_for
+from lab_runs import Lab, is_running, target_of, wait_for
 
 TARGE = servers.Targe.binary
+# For a path that is as it is.
 PLAN = """
-rounds = 3
+rounds = 2
 seconds = 0.1
 warmup = 0.02
-mtu = [1500, 9000]
 depth = [1, 8]
 block = ["4K"]
 mix = [50]
 load = [100, 60]
-link = ["1G", "unshaped"]
 """
 SETTINGS = ("none", "header", "data", "both")
-# A plan that takes longer than any test waits, and the time after which it has measured something, seconds.
-ENDLESS = 'rounds = 1000\nseconds = 0.1\nwarmup = 0.0\nmtu = [1500]\ndepth = [8]\nblock = ["4K"]\nload = [100]\nlink = ["unshaped"]\n'
-BEGUN_S = 10
+# The duration of a measurement of the quick run, its blocks, and how far a number of random times may lie from its mean.
+SECONDS = 0.1
+BLOCKS = {"4K": 4096, "64K": 65536}
+SIGMAS = 4
+# A hundred rounds, of which no test waits for more than the first.
+LONG = 'rounds = 100\nseconds = 0.1\nwarmup = 0.0\nmtu = [1500]\ndepth = [8]\nblock = ["4K"]\nload = [100]\nlink = ["unshaped"]\n'
 
 
 @pytest.fixture
@@ -35,28 +36,29 @@ def lab(tmp_path):
     return Lab("digests", PLAN, tmp_path)
 
 
-def test_measures_every_cell_and_leaves_nothing_behind(lab, root):
-    out, _ = lab.run()
-    result = lab.report()
-    assert result["ended"] == "complete" and result["experiment"] == "digests"
-    assert out.startswith(result["summary"][0]) and str(lab.out / "report.html") in out
+def test_measures_every_cell(quick_digests):
+    result, lab = quick_digests.result, quick_digests.lab
     throughput = {tuple(value for _, value in metric["circumstances"]): metric["samples"] for metric in result["metrics"]
                   if metric["quantity"] == "throughput"}
-    for link, mtu, depth, digests in itertools.product(("1G", "unshaped"), ("1500", "9000"), ("1", "8"), SETTINGS):
-        samples = throughput[link, mtu, depth, "4K", "50 % reads", "100 %", digests]
-        assert len(samples) == 3 and min(samples) > 0
+    for link, mtu, depth, block, digests in itertools.product(("1G", "unshaped"), ("1500", "9000"), ("1", "8"), BLOCKS, SETTINGS):
+        samples = throughput[link, mtu, depth, block, "50 % reads", "100 %", digests]
+        assert len(samples) == 2 and min(samples) > 0
     offered = {tuple(value for _, value in metric["circumstances"]): metric["samples"] for metric in result["metrics"]
                if metric["quantity"] == "offered load"}
     # A lower load has the greatest depth, and offers the same to each setting: 60 % of what none reached, give or take its random times.
     assert set(offered) == {cell for cell in throughput if cell[5] == "60 %" and cell[2] == "8"}
-    assert len(offered) == 2 * 2 * len(SETTINGS)
+    assert len(offered) == 2 * 2 * 2 * len(SETTINGS)
     for (link, mtu, depth, block, mix, load, _), samples in offered.items():
         same = offered[link, mtu, depth, block, mix, load, "none"]
-        assert all(abs(mine / others - 1) < 0.2 for mine, others in zip(samples, same))
         full = throughput[link, mtu, depth, block, mix, "100 %", "none"]
-        assert all(0.4 < mine / whole < 0.8 for mine, whole in zip(samples, full))
+        for mine, others, whole in zip(samples, same, full):
+            # Commands come at random times: the fewer of them are due, the farther can their number be from what it must be.
+            due = 0.6 * whole * 1e6 * SECONDS / BLOCKS[block]
+            noise = SIGMAS / due ** 0.5
+            assert abs(mine / others - 1) < 0.2 + noise, (link, mtu, block, mine, others)
+            assert abs(mine / whole - 0.6) < 0.2 + 0.6 * noise, (link, mtu, block, mine, whole)
     lower = next(section for section in result["sections"] if section["title"] == "Lower loads")
-    assert len(lower["tables"]) == 2 * 4 and all(len(table["rows"]) == 1 for table in lower["tables"])
+    assert len(lower["tables"]) == 2 * 4 and all(len(table["rows"]) == 2 for table in lower["tables"])
     quantities = {metric["quantity"] for metric in result["metrics"]}
     assert {"processor time of the target", "processor time of the initiator", "latency, median", "latency, 99th percentile"} <= quantities
     shaped = [row for section in result["sections"] if section["title"] == "Calibration" for row in section["tables"][0]["rows"]
@@ -67,44 +69,29 @@ def test_measures_every_cell_and_leaves_nothing_behind(lab, root):
     assert (worst < 1) == (not any("deviates" in caveat for caveat in result["caveats"]))
     with open(lab.out / "samples.csv", newline="") as file:
         assert sum(1 for _ in csv.DictReader(file)) == sum(len(metric["samples"]) for metric in result["metrics"])
-    assert (lab.out / "plan.toml").read_text() == result["plan"]
-    lab.expect_nothing_left()
 
 
 def test_a_signal_leaves_a_partial_report(lab, root):
-    process = lab.start(plan=ENDLESS)
-    target = target_of(process)
-    time.sleep(BEGUN_S)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1 and "ended early" in errors
-    result = lab.report()
-    assert "stopped in round" in result["ended"]["early"]
-    assert any(len(metric["samples"]) > 0 for metric in result["metrics"])
-    assert not is_running(target)
+    lab.interrupt(plan=LONG)
     lab.expect_nothing_left()
 
 
 def test_a_target_that_dies_leaves_a_report_that_says_so(lab, root):
-    process = lab.start(plan=ENDLESS)
-    target = target_of(process)
-    time.sleep(BEGUN_S)
-    os.kill(target, signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1 and "the target ended: signal: 9" in errors
+    run = lab.under_way(plan=LONG)
+    os.kill(target_of(run.process), signal.SIGKILL)
+    told = run.end()
+    assert run.process.returncode == 1 and "the target ended: signal: 9" in told, told
     result = lab.report()
     assert "the target ended" in result["ended"]["early"] and result["metrics"]
     lab.expect_nothing_left()
 
 
 def test_nothing_is_left_when_the_experiment_is_killed(lab, root):
-    process = lab.start(plan=ENDLESS)
-    target = target_of(process)
-    wait_for("a state directory", lambda: os.listdir(lab.temporary))
-    time.sleep(2)
-    assert is_running(target)
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
+    run = lab.under_way(plan=LONG)
+    target = target_of(run.process)
+    assert is_running(target) and os.listdir(lab.temporary)
+    run.process.kill()
+    run.end()
     wait_for("the target's end", lambda: not is_running(target))
     wait_for("an empty folder", lambda: not os.listdir(lab.temporary))
     lab.expect_nothing_left()

@@ -2,30 +2,14 @@
 
 import os
 import pathlib
-import subprocess
 
 import pytest
 
-import servers
 from browser import CHECK, Browser
+from quick_runs import PLANS
 
-# Enough for every table and figure of a report, and no more: the figures themselves do not matter here.
-WORKLOADS = '[[workload]]\naccess = "random"\nmix = "read"\nblock = "4K"\ndepth = 1\n[[workload]]\naccess = "sequential"\nmix = "read"\n' \
-    'block = "1M"\ndepth = 4\n'
-PLANS = {
-    "digests": 'rounds = 2\nseconds = 0.1\nwarmup = 0.02\nmtu = [1500]\ndepth = [1, 8]\nblock = ["4K", "64K"]\nlink = ["1G", "unshaped"]\n',
-    "risk": 'erl = [0, 1, 2]\ntrials = 26\ncontrols = 4\nlengths = [4096]\nrange = 2097152\nsessions = 4\n',
-    "targets": f'rounds = 2\nseconds = 0.1\nwarmup = 0.02\nconformance = ["login-version"]\n{WORKLOADS}',
-    "hyperscsi": 'rounds = 2\nseconds = 0.1\nwarmup = 0.05\nlink = ["100M", "unshaped"]\nmtu = [1500]\n'
-                 'workload = ["read 64K 4", "random-write 4K 1"]\nloss = [0.0, 3.0]\ntraffic = [0, 50]\ndisturbed_workload = ["read 64K 4"]\n'
-                 'copy = ["2 1M"]\n',
-}
-# The experiments that make network namespaces need root.
-NEED_ROOT = {"digests", "targets", "hyperscsi"}
 WIDTHS = (1280, 380)
 SCHEMES = ("light", "dark")
-# Longest that a run may take, seconds.
-RUN_MAX_S = 180
 # The pictures stay for a look at them.
 PICTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "out", "pages")
 
@@ -37,16 +21,9 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=PLANS)
-def report(request, tmp_path_factory):
-    """The report of a small run."""
-    experiment, folder = request.param, tmp_path_factory.mktemp(request.param)
-    if experiment in NEED_ROOT:
-        request.getfixturevalue("root")
-    (folder / "plan.toml").write_text(PLANS[experiment])
-    command = [servers.Targe.binary, "lab", experiment, f"--plan={folder / 'plan.toml'}", f"--out={folder / 'out'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_MAX_S)
-    assert done.returncode == 0, done.stderr
-    return experiment, folder / "out" / "report.html"
+def report(request):
+    """The report of a quick run."""
+    return request.param, request.getfixturevalue(f"quick_{request.param}").lab.out / "report.html"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

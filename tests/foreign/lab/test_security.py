@@ -3,39 +3,22 @@
 import itertools
 import os
 import shutil
-import signal
-import subprocess
-import time
 
 import pytest
 
-from lab_runs import PATIENCE_S, TARGE, Lab, is_running, target_of, wait_for
+from lab_runs import CHARON, RUN_MAX_S, Lab, daemons, is_running, target_of, wait_for
 
-PLAN = """
-rounds = 2
-seconds = 0.1
-warmup = 0.05
-block = ["512", "64K"]
-depth = [1, 4]
-link = ["100M", "unshaped"]
-"""
-# A plan that takes longer than any test waits, and the time after which it has measured something, seconds.
-ENDLESS = 'rounds = 1000\nseconds = 0.1\nwarmup = 0.0\naccess = ["read"]\nblock = ["4K"]\ndepth = [1]\nlink = ["unshaped"]\n'
-BEGUN_S = 6
+# A hundred rounds, of which no test waits for more than the first.
+LONG = 'rounds = 100\nseconds = 0.1\nwarmup = 0.0\naccess = ["read"]\nblock = ["4K"]\ndepth = [1]\nlink = ["unshaped"]\n'
+SHORT = LONG.replace("rounds = 100", "rounds = 1")
 EVERYWHERE = ("plain", "tls", "aead-encrypt", "aead-integrity")
 TUNNELS = {"ipsec": "IPsec", "ipsec-3des": "IPsec, 3DES"}
 QUANTITIES = {"throughput", "processor time", "processor time, user", "processor time, system"}
-CHARON = "/usr/sbin/charon-systemd"
 
 
 @pytest.fixture
 def lab(tmp_path):
-    return Lab("security", PLAN, tmp_path)
-
-
-def daemons():
-    """The daemons of strongSwan that run here."""
-    return subprocess.run(["pgrep", "--full", CHARON], capture_output=True, text=True).stdout.split()
+    return Lab("security", LONG, tmp_path)
 
 
 def rows(result, title):
@@ -48,19 +31,16 @@ def reasons(result):
     return {row[0]["text"]: row[1]["absent"] for row in rows(result, "Not measured")}
 
 
-def test_measures_every_protection_and_leaves_nothing_behind(lab, root):
-    before = daemons()
-    out, _ = lab.run()
-    result = lab.report()
-    assert result["ended"] == "complete" and result["experiment"] == "security"
-    assert out.startswith(result["summary"][0]) and result["summary"][0].startswith("To encrypt iSCSI here, use ")
+def test_measures_every_protection(quick_security):
+    result = quick_security.result
+    assert result["summary"][0].startswith("To encrypt iSCSI here, use ")
     samples = {}
     for metric in result["metrics"]:
         about = dict(metric["circumstances"])
         samples[about["link"], about["access"], about["block"], about["depth"], about["protection"], metric["quantity"]] = metric["samples"]
     absent = reasons(result)
     tunnels = tuple(name for name, title in TUNNELS.items() if title not in absent)
-    for link, access, block, depth in itertools.product(("100M", "unshaped"), ("socket", "read", "write"), ("512", "64K"), ("1", "4")):
+    for link, access, block, depth in itertools.product(("100M", "unshaped"), ("socket", "read", "write"), ("512", "64K"), ("4",)):
         for protection in (*EVERYWHERE, *tunnels):
             for quantity in QUANTITIES:
                 values = samples[link, access, block, depth, protection, quantity]
@@ -71,8 +51,6 @@ def test_measures_every_protection_and_leaves_nothing_behind(lab, root):
     assert set(absent) <= set(TUNNELS.values()) and all(absent.values())
     published = rows(result, "Published figures")
     assert {row[1]["text"] for row in published} == {"Kamisaka, Yamaguchi, Oguchi", "this run"}
-    assert daemons() == before
-    lab.expect_nothing_left()
 
 
 def test_a_proxy_is_measured_with_iscsi_alone(lab, root):
@@ -88,7 +66,7 @@ def test_a_proxy_is_measured_with_iscsi_alone(lab, root):
 def test_ipsec_in_user_space_says_so(lab, root):
     if not (os.path.exists(CHARON) and shutil.which("swanctl")):
         pytest.skip("strongSwan is not installed")
-    lab.run(plan=ENDLESS.replace("1000", "1"))
+    lab.run(plan=SHORT)
     result = lab.report()
     esp = dict(result["machine"])["IPsec"]
     assert "kernel" in esp and not any(what.startswith("IPsec") for what in reasons(result))
@@ -100,12 +78,10 @@ def test_what_is_not_installed_is_absent_with_the_reason(lab, root):
     # The same machine without the programs of IPsec: an empty directory stands where they are, and PATH has no ip.
     empty = lab.folder / "empty"
     empty.mkdir()
-    (lab.folder / "plan.toml").write_text(ENDLESS.replace("1000", "1"))
     script = f'mount --bind {empty} /usr/sbin && PATH={empty} exec "$@"'
-    command = ["unshare", "--mount", "sh", "-c", script, "sh", TARGE, "lab", "security", f"--out={lab.out}",
-               f"--plan={lab.folder / 'plan.toml'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=dict(os.environ, TMPDIR=str(lab.temporary)))
-    assert done.returncode == 0, done.stderr
+    process = lab.start(plan=SHORT, prefix=("unshare", "--mount", "sh", "-c", script, "sh"))
+    _, errors = process.communicate(timeout=RUN_MAX_S)
+    assert process.returncode == 0, errors
     result = lab.report()
     for name in TUNNELS.values():
         assert "strongSwan is not installed" in reasons(result)[name]
@@ -115,25 +91,16 @@ def test_what_is_not_installed_is_absent_with_the_reason(lab, root):
 
 
 def test_a_signal_leaves_a_partial_report(lab, root):
-    before = daemons()
-    process = lab.start(plan=ENDLESS)
-    time.sleep(BEGUN_S)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1 and "ended early" in errors
-    result = lab.report()
-    assert "stopped in round" in result["ended"]["early"] and result["metrics"]
-    assert daemons() == before
+    lab.interrupt()
     lab.expect_nothing_left()
 
 
 def test_nothing_is_left_when_the_experiment_is_killed(lab, root):
     before = daemons()
-    process = lab.start(plan=ENDLESS)
-    child = target_of(process)
-    time.sleep(BEGUN_S)
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
+    run = lab.under_way()
+    child = target_of(run.process)
+    run.process.kill()
+    run.end()
     wait_for("the end of the first child", lambda: not is_running(child))
     wait_for("the end of the daemons", lambda: daemons() == before)
     wait_for("an empty folder", lambda: not os.listdir(lab.temporary))
@@ -150,7 +117,7 @@ def test_mistakes_are_refused_before_anything_starts(lab):
 def test_without_rights_it_says_what_it_needs(lab):
     if os.geteuid() != 0:
         pytest.skip("only root can give up rights on purpose")
-    probe = subprocess.run(["setpriv", "--bounding-set=-all", "--inh-caps=-all", TARGE, "lab", "security", f"--out={lab.out}"],
-                           capture_output=True, text=True, timeout=60)
-    assert probe.returncode == 2 and "CAP_NET_ADMIN" in probe.stderr and not lab.out.exists()
+    process = lab.start(prefix=("setpriv", "--bounding-set=-all", "--inh-caps=-all"))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and "CAP_NET_ADMIN" in errors and not lab.out.exists()
     lab.expect_nothing_left()

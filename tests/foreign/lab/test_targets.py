@@ -1,114 +1,34 @@
 """`targe lab targets` as a user runs it: targets that others wrote, one that is absent, one that dies, and bad rival files."""
 
 import os
-import signal
-import time
 
 import pytest
 
 import servers
-from lab_runs import PATIENCE_S, TARGE, Lab, wait_for
+from lab_runs import RUN_MAX_S, TARGE, Lab, disks, wait_for
+from quick_runs import PLANS, WORKLOADS
+from rival_files import ABSENT, MORTAL, REFUSES_DIGESTS, written
 
-WORKLOADS = """
-[[workload]]
-access = "sequential"
-mix = "read"
-block = 512
-depth = 32
-[[workload]]
-access = "random"
-mix = "write"
-block = "4K"
-depth = 1
-"""
-PLAN = 'rounds = 2\nseconds = 0.1\nwarmup = 0.02\nconformance = ["login-version"]\n' + WORKLOADS
+QUICK = PLANS["targets"]
 # With digests, and sessions that do nothing.
 WHOLE = ('rounds = 2\nseconds = 0.1\nwarmup = 0.02\nconformance = []\nidle_sessions = [1, 5]\n' + WORKLOADS
          + WORKLOADS.replace("depth =", 'digests = "both"\ndepth ='))
-# Long enough for a target to die in the middle.
-LONG = "rounds = 12\nseconds = 0.2\nwarmup = 0.02\nconformance = []\n" + WORKLOADS
-ENDLESS = LONG.replace("rounds = 12", "rounds = 1000")
-DIES_AFTER_S = 4
-ABSENT = """
-title = "Absent"
-about = "a target that nobody has"
-version = "echo none"
-backing = "nothing"
-programs = ["no-such-target"]
-serve = "exec no-such-target"
-"""
-MORTAL = f"""
-title = "Mortal"
-about = "a target that dies"
-version = "echo 1"
-backing = "a file in tmpfs"
-serve = '''
-"$TARGE" serve --listen "$ADDRESS:$PORT" --target "$IQN" --lun "file:$FILE" --state-dir "$DIR/state" --socket "$DIR/admin.sock" &
-child=$!
-sleep {DIES_AFTER_S}
-echo the disk is on fire >&2
-kill -KILL $child
-exit 3
-'''
-"""
-# One that accepts no login with digests, and few sessions: one more than it says, which could replace one of the same initiator.
-REFUSES_DIGESTS = """
-title = "Picky"
-about = "targe without digests"
-version = "echo 1"
-backing = "a file in tmpfs"
-prepare = '''
-cat > targe.toml <<END
-state_dir = "$DIR/state"
-admin_socket = "$DIR/admin.sock"
-[[portal]]
-listen = "$ADDRESS:$PORT"
-[session]
-header_digest = "forbid"
-data_digest = "forbid"
-[[target]]
-name = "$IQN"
-max_sessions = 2
-[[target.lun]]
-type = "file"
-path = "$FILE"
-END
-'''
-serve = 'exec "$TARGE" serve --config "$DIR/targe.toml"'
-"""
-# One that starts and serves nothing.
-MUTE = """
-title = "Mute"
-about = "a program that listens nowhere"
-version = "echo 1"
-backing = "nothing"
-serve = "echo this is no target >&2; exit 1"
-"""
-DISKS = "/dev/shm"
+# A hundred rounds, of which no test waits for more than the first.
+LONG = "rounds = 100\nseconds = 0.1\nwarmup = 0.02\nconformance = []\n" + WORKLOADS
+# Five rounds and the one that counts: a target dies behind the first.
+FIVE = LONG.replace("rounds = 100", "rounds = 5")
+ONE_ROUND_PERCENT = 16
 
 
 @pytest.fixture
 def lab(tmp_path):
-    before = disks()
-    yield Lab("targets", PLAN, tmp_path)
-    assert disks() == before
+    return Lab("targets", WHOLE, tmp_path)
 
 
 @pytest.fixture
 def rivals(tmp_path):
     """Adds rival files; what it returns is the option that names them."""
-    folder = tmp_path / "rivals"
-    folder.mkdir()
-
-    def add(**files):
-        for name, text in files.items():
-            (folder / f"{name}.toml").write_text(text)
-        return f"--rivals={folder}"
-    return add
-
-
-def disks():
-    return sorted(name for name in os.listdir(DISKS) if name.startswith("targe-lab-"))
+    return lambda **texts: written(tmp_path, **texts)
 
 
 def rates(result):
@@ -139,12 +59,9 @@ def children_of(process):
     return found
 
 
-def test_compares_targets_of_others_and_lists_what_is_absent(lab, rivals, root):
-    option = rivals(absent=ABSENT, mute=MUTE)
-    out, _ = lab.run(option, "--rival=tgt", "--rival=istgt", "--rival=absent", "--rival=mute")
-    result = lab.report()
-    assert result["ended"] == "complete" and result["experiment"] == "targets"
-    assert out.startswith(result["summary"][0]) and "targe, tgt and istgt" in result["summary"][0]
+def test_compares_targets_of_others_and_lists_what_is_absent(quick_targets):
+    result = quick_targets.result
+    assert "targe, tgt and istgt" in result["summary"][0]
     found = rates(result)
     assert set(found) == {"targe", "tgt", "istgt", "bare echo"}
     for target in ("targe", "tgt", "istgt"):
@@ -162,8 +79,6 @@ def test_compares_targets_of_others_and_lists_what_is_absent(lab, rivals, root):
         assert cell.get("number", 1) > 0 and ("number" in cell or cell["absent"].startswith("not measured: "))
     verdicts = next(section for section in result["sections"] if section["title"] == "Conformance")["tables"][0]["rows"]
     assert [row[1]["number"] + row[2]["number"] for row in verdicts] == [1, 1, 1]
-    assert (lab.out / "plan.toml").read_text() == result["plan"]
-    lab.expect_nothing_left()
 
 
 def section(result, title):
@@ -171,7 +86,7 @@ def section(result, title):
 
 
 def test_digests_and_idle_sessions_are_measured_for_each_target(lab, rivals, root):
-    out, _ = lab.run(rivals(header=REFUSES_DIGESTS), "--rival=tgt", "--rival=header", plan=WHOLE)
+    out, _ = lab.run(rivals(header=REFUSES_DIGESTS), "--rival=tgt", "--rival=header")
     result = lab.report()
     assert result["ended"] == "complete"
     found = rates(result)
@@ -199,46 +114,42 @@ def test_the_rivals_of_bench_run(lab, root, tmp_path, monkeypatch):
     programs.mkdir()
     (programs / "targe-other-build").symlink_to(TARGE)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    lab.run(f"--rivals={servers.ROOT}/bench/rivals", "--rival=ram", "--rival=other-build")
+    lab.run(f"--rivals={servers.ROOT}/bench/rivals", "--rival=ram", "--rival=other-build", plan=QUICK)
     result = lab.report()
     assert {"targe", "ram", "other-build"} <= set(rates(result)) and set(states(result)) == {"targe", "targe, RAM disk", "targe, other build"}
     lab.expect_nothing_left()
 
 
-def test_a_target_that_dies_is_reported_and_the_others_go_on(lab, rivals, root):
-    lab.run(rivals(mortal=MORTAL), "--rival=mortal", plan=LONG)
+def test_a_target_that_dies_is_reported_and_the_others_go_on(lab, rivals, root, tmp_path, monkeypatch):
+    ends = tmp_path / "ends"
+    monkeypatch.setenv("MORTAL_ENDS", str(ends))
+    run = lab.under_way(rivals(mortal=MORTAL), "--rival=mortal", plan=FIVE, percent=ONE_ROUND_PERCENT)
+    ends.touch()
+    told = run.end(RUN_MAX_S)
+    assert run.process.returncode == 0, told
     result = lab.report()
     assert result["ended"] == "complete"
     told = next(text for text in result["summary"] if text.startswith("Mortal is not compared to the end: "))
     assert "it failed in round" in told and "exit status: 3" in told and "the disk is on fire" in told
     assert states(result)["targe"] == {"text": "measured"}
     found = rates(result)
-    assert [len(samples) for samples in found["targe"]] == [12, 12]
-    assert all(0 < len(samples) < 12 for samples in found["mortal"])
+    assert [len(samples) for samples in found["targe"]] == [5, 5]
+    assert all(0 < len(samples) < 5 for samples in found["mortal"])
     lab.expect_nothing_left()
 
 
 def test_a_signal_leaves_a_partial_report(lab, root):
-    process = lab.start("--rival=tgt", plan=ENDLESS)
-    wait_for("a target", lambda: children_of(process))
-    time.sleep(DIES_AFTER_S)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1 and "ended early" in errors
-    result = lab.report()
-    assert "stopped in round" in result["ended"]["early"] and rates(result)["tgt"]
-    assert not children_of(process)
+    assert rates(lab.interrupt("--rival=tgt", plan=LONG))["tgt"]
     lab.expect_nothing_left()
 
 
 def test_nothing_is_left_when_the_experiment_is_killed(lab, root):
     before = disks()
-    process = lab.start("--rival=tgt", plan=ENDLESS)
-    wait_for("a target", lambda: children_of(process))
-    time.sleep(2)
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
-    wait_for("the end of the targets", lambda: not children_of(process))
+    run = lab.under_way("--rival=tgt", plan=LONG)
+    assert children_of(run.process) and disks() != before
+    run.process.kill()
+    run.end()
+    wait_for("the end of the targets", lambda: not children_of(run.process))
     wait_for("the end of their disks", lambda: disks() == before)
     lab.expect_nothing_left()
 

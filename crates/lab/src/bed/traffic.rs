@@ -9,6 +9,7 @@ use drivers::ether::PortError;
 use drivers::ether::raw::RawPort;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::calibration::STALL_MAX;
 use super::namespace::system;
 use super::{Bed, ETHERNET_HEADER_LEN, LinkPlan, Namespace, WIRE_OVERHEAD, to_f64};
 use crate::experiment::LabError;
@@ -72,7 +73,7 @@ pub fn frame_rate(bed: &Bed, memory: usize, span: Duration) -> Result<BareFrames
             }
         })
     });
-    let rate = rate?;
+    let rate = rate?.ok_or_else(|| LabError::Target("no bare frame arrives".to_owned()))?;
     let LinkPlan { mtu, rate_bits } = bed.link();
     let (payload, overhead) = (f64::from(mtu), f64::from(WIRE_OVERHEAD));
     let bits = rate * (payload + overhead) * 8.0;
@@ -102,15 +103,20 @@ fn blast(opened: &RawPort, memory: usize, stop: &AtomicBool) -> Result<(), PortE
     Ok(())
 }
 
-/// Returns the frames per second.
-fn receive(port: &mut RawPort, span: Duration) -> f64 {
-    let (opened, mut start, mut frames) = (Instant::now(), None, 0_u64);
+/// Returns the frames per second, from a moment after the first one; none if no frame arrives. A busy machine
+/// may take long until the sender has its frames.
+fn receive(port: &mut RawPort, span: Duration) -> Option<f64> {
+    let (opened, mut first, mut start, mut frames) = (Instant::now(), None, None, 0_u64);
     loop {
         let (count, _) = port.receive(|_| frames += 1);
         let now = Instant::now();
-        match start {
-            None if now - opened >= WARMUP => (start, frames) = (Some(now), 0),
-            Some(start) if now - start >= span => return to_f64(frames) / (now - start).as_secs_f64(),
+        match (first, start) {
+            (None, _) if count > 0 => first = Some(now),
+            (None, _) if now - opened >= STALL_MAX => return None,
+            (Some(first), None) if now - first >= WARMUP => (start, frames) = (Some(now), 0),
+            (_, Some(start)) if now - start >= span => {
+                return Some(to_f64(frames) / (now - start).as_secs_f64());
+            }
             _ => {}
         }
         if count == 0 {

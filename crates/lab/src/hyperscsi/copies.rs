@@ -9,6 +9,7 @@
 mod disks;
 mod measure;
 mod nfs;
+mod program;
 #[cfg(test)]
 pub(super) mod tests;
 

@@ -34,6 +34,10 @@ const WITHOUT_ANSWER: &str = "timeout=10";
 const FILL_BLOCK: u32 = 1 << 20;
 const FILL_DEPTH: usize = 8;
 
+/// The link of the relayed hosts while the disks are filled: one with a limit, since the relay forwards
+/// single frames.
+const FILL_LINK: LinkPlan = LinkPlan { rate_bits: Some(1_000_000_000), ..LinkPlan::DEFAULT };
+
 /// The duration of a calibration by TCP, and of one by bare frames, of a link with a rate limit: what waits
 /// in the buffers of a socket at the start is less than 1 % of what it counts at 1 Gbit/s.
 const CALIBRATION: Duration = Duration::from_secs(2);
@@ -82,19 +86,27 @@ impl TestPaths {
     ) -> Result<Self, LabError> {
         let bed = Bed::create().map_err(explain_rights)?;
         let luns = folder.map(CopyFolder::luns);
-        let direct = TestPath::open(bed, program, (plan, luns.as_ref().map_or(&[], |luns| luns)), stop)?;
+        let has_stripe = plan.workload.iter().chain(&plan.disturbed_workload).any(Workload::is_striped);
+        let files = luns.as_ref().map_or([].as_slice(), |luns| luns);
+        let direct = TestPath::open(bed, program, (has_stripe, files), stop)?;
         Ok(Self { program: program.to_owned(), direct, relayed: None, loss: None })
     }
 
     /// Gives the path of a workload its link and its loss. The relay is created when it is used first.
-    pub(super) fn prepare(&mut self, cell: &Cell, seed: u64) -> Result<(), LabError> {
+    pub(super) fn prepare(
+        &mut self,
+        plan: &HyperScsiPlan,
+        cell: &Cell,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Result<(), LabError> {
         let Disturbance::Loss(percent) = cell.disturbance else { return self.direct.shape(cell) };
         if self.relayed.is_none() {
             let (mut bed, mut relay) = Bed::create_relayed().map_err(explain_rights)?;
-            bed.shape(cell.link_plan())?;
+            bed.shape(FILL_LINK)?;
             relay.lose(Probability::NEVER, seed)?;
-            let plan = HyperScsiPlan::quick();
-            let path = TestPath::open(bed, &self.program, (&plan, &[]), &AtomicBool::new(false))?;
+            let has_stripe = plan.disturbed_workload.iter().any(Workload::is_striped);
+            let path = TestPath::open(bed, &self.program, (has_stripe, &[]), stop)?;
             self.relayed = Some((path, relay));
         }
         if let Some((path, relay)) = &mut self.relayed {
@@ -114,7 +126,7 @@ impl TestPaths {
         let span = if is_limited { CALIBRATION } else { UNLIMITED_CALIBRATION };
         let (tcp, frames) = (bed.calibrate(span.as_secs_f64())?, frame_rate(bed, 0, span)?);
         let memory = usize::try_from(DISK_LEN).unwrap_or(0);
-        let disk_frames = frame_rate(bed, memory, span)?;
+        let disk_frames = if is_limited { None } else { Some(frame_rate(bed, memory, span)?) };
         Ok(Bounds { link: bed.link(), tcp, frames, disk_frames })
     }
 
@@ -154,11 +166,12 @@ impl TestPaths {
 }
 
 impl TestPath {
-    /// Starts the target. The LUNs behind the stripe are these files.
+    /// Starts the target and fills its disks, the stripe only if it is used. The LUNs behind the stripe are
+    /// these files.
     fn open(
         bed: Bed,
         program: &Path,
-        (plan, files): (&HyperScsiPlan, &[PathBuf]),
+        (has_stripe, files): (bool, &[PathBuf]),
         stop: &AtomicBool,
     ) -> Result<Self, LabError> {
         let stripe = std::iter::repeat_n(STRIPE_LUN_LEN, stripe_luns());
@@ -168,9 +181,8 @@ impl TestPath {
         let geometry = |lun| bed.initiator().run(|| client_load::geometry_of(&url_of(&target.url(lun))?))?;
         let (disk, stripe) = (geometry(0)?, geometry(1)?);
         let path = Self { target, bed, name, disk, stripe, vblade: None };
-        let all = plan.workload.iter().chain(&plan.disturbed_workload);
         path.fill(0..1, DISK_LEN, stop)?;
-        if all.clone().any(|workload| workload.access.striped) {
+        if has_stripe {
             path.fill(1..STRIPE_LUNS + 1, STRIPE_LUN_LEN, stop)?;
         }
         Ok(path)

@@ -111,6 +111,11 @@ impl Workload {
         Ok(workload)
     }
 
+    /// Returns whether a command is striped over several LUNs.
+    pub(super) const fn is_striped(&self) -> bool {
+        self.access.striped
+    }
+
     /// Returns the length of a command to one LUN.
     pub(super) const fn bytes_per_command(self) -> u32 {
         if self.access.striped { self.block / STRIPE_LUNS } else { self.block }

@@ -75,8 +75,9 @@ pub(super) struct Bounds {
     pub(super) tcp: Calibration,
     /// The same frame again and again.
     pub(super) frames: BareFrames,
-    /// Different frames out of as much memory as a disk has.
-    pub(super) disk_frames: BareFrames,
+    /// Different frames out of as much memory as a disk has. Measured only without a rate limit, where they
+    /// are the bound of HyperSCSI.
+    pub(super) disk_frames: Option<BareFrames>,
 }
 
 /// All that a run measured.
@@ -224,7 +225,7 @@ impl Measured {
         cell.frame_bound(Protocol::HyperScsi).or_else(|| {
             let bounds = self.bounds.iter().find(|bounds| bounds.link == cell.link_plan())?;
             let mtu = f64::from(cell.mtu);
-            Some(bounds.disk_frames.payload / 1e6 * (mtu - 32.0) / mtu)
+            Some(bounds.disk_frames?.payload / 1e6 * (mtu - 32.0) / mtu).filter(|bound| *bound > 0.0)
         })
     }
 

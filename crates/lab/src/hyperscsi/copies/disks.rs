@@ -1,21 +1,27 @@
 //! Disks with a file system: loop devices over files, and LUNs that `targe attach` makes disks of.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use drivers::loop_device::LoopDevice;
 use rustix::fs::syncfs;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use super::program;
 use crate::bed::{MountNamespace, Namespace};
 use crate::experiment::LabError;
 use crate::target_process::supervisor::Supervised;
 use crate::target_process::{PrivateDirectory, TargetProcess};
 use crate::targets::{disk_directory, search_path};
+
+/// How long mkfs.ext4 may take: it writes less than 100 MiB to a disk of at most 3 GiB. A LUN whose target
+/// does not answer fails before.
+const MADE_WITHIN: Duration = Duration::from_secs(120);
 
 /// How long `targe attach` may take to have a disk.
 const ATTACHED_WITHIN: Duration = Duration::from_secs(20);
@@ -41,11 +47,11 @@ pub(super) enum DiskFile {
     Device(PathBuf),
 }
 
+/// The block device of a file system.
 #[derive(Debug)]
-struct Device {
-    path: PathBuf,
-    /// The kernel detaches a loop device when it is closed and unmounted.
-    _open: File,
+enum Device {
+    Loop(LoopDevice),
+    Other(PathBuf),
 }
 
 impl FileSystem {
@@ -54,16 +60,18 @@ impl FileSystem {
         mounts: &Arc<MountNamespace>,
         disk: &DiskFile,
         directory: &Path,
+        stop: &AtomicBool,
     ) -> Result<Self, LabError> {
         let device = mounts.run(|| {
             let device = match disk {
-                DiskFile::Plain(file) => Device::over(file),
-                DiskFile::Device(path) => Device::open(path),
-            }?;
+                DiskFile::Plain(file) => Device::Loop(attach_loop_device(file)?),
+                DiskFile::Device(path) => Device::Other(path.clone()),
+            };
             // What mkfs.ext4 leaves for later would be written during a measurement.
-            let options = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
-            tool("mkfs.ext4", &options, &device.path)?;
-            mount_at(&device.path, directory)?;
+            let options = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"].map(OsStr::new);
+            let arguments = options.into_iter().chain([device.path().as_os_str()]);
+            program::run("mkfs.ext4", arguments, MADE_WITHIN, stop)?;
+            mount_at(device.path(), directory)?;
             Ok(device)
         })??;
         Ok(Self { mounts: Arc::clone(mounts), device, directory: directory.to_owned() })
@@ -91,7 +99,7 @@ impl FileSystem {
                 what: "unmount a file system".to_owned(),
                 why: why.into(),
             })?;
-            mount_at(&self.device.path, &self.directory)
+            mount_at(self.device.path(), &self.directory)
         })?
     }
 }
@@ -104,41 +112,23 @@ impl Drop for FileSystem {
 }
 
 impl Device {
-    fn open(path: &Path) -> Result<Self, LabError> {
-        let open = File::open(path)
-            .map_err(|why| LabError::System { what: format!("open {}", path.display()), why })?;
-        Ok(Self { path: path.to_owned(), _open: open })
+    fn path(&self) -> &Path {
+        match self {
+            Self::Loop(device) => device.path(),
+            Self::Other(path) => path,
+        }
     }
+}
 
-    /// Attaches a loop device to a file.
-    fn over(file: &Path) -> Result<Self, LabError> {
-        let printed = tool("losetup", &["--find", "--show", "--direct-io=on"], file)?;
-        let path = PathBuf::from(printed.trim());
-        let device = Self::open(&path);
-        // While it is open, this makes the kernel detach it at the last close, also if this process is
-        // killed.
-        tool("losetup", &["--detach"], &path)?;
-        device
-    }
+fn attach_loop_device(path: &Path) -> Result<LoopDevice, LabError> {
+    let file = File::options().read(true).write(true).open(path);
+    file.and_then(|file| LoopDevice::attach(&file))
+        .map_err(|why| LabError::System { what: format!("attach a loop device to {}", path.display()), why })
 }
 
 fn mount_at(device: &Path, directory: &Path) -> Result<(), LabError> {
     mount(device, directory, "ext4", MountFlags::NOATIME, None)
         .map_err(|why| LabError::System { what: "mount an ext4 file system".to_owned(), why: why.into() })
-}
-
-/// Runs a program on a file. Returns what it printed.
-fn tool(program: &str, options: &[&str], file: &Path) -> Result<String, LabError> {
-    let mut command = Command::new(program);
-    command.env("PATH", search_path()).args(options).arg(file).stdin(Stdio::null());
-    let done = command.output();
-    let done = done.map_err(|why| LabError::System { what: format!("start {program}"), why })?;
-    if done.status.success() {
-        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let said: Vec<&str> = said.split_whitespace().collect();
-    Err(LabError::Target(format!("{program} fails: {}", said.join(" "))))
 }
 
 /// A LUN that `targe attach` has made a disk of. Dropping it detaches the disk.

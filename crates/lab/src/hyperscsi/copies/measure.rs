@@ -255,7 +255,7 @@ impl CopyStage<'_> {
     fn open(&self, carrier: Carrier, stop: &AtomicBool) -> Result<OpenCarrier, LabError> {
         let (folder, directory) = (self.folder, self.folder.mount_point(carrier));
         let on_file = |mounts: &Arc<MountNamespace>| {
-            FileSystem::create(mounts, &DiskFile::Plain(folder.disk(carrier)), &directory)
+            FileSystem::create(mounts, &DiskFile::Plain(folder.disk(carrier)), &directory, stop)
         };
         let [hyperscsi, iscsi] = &self.urls;
         let url = match carrier {
@@ -276,7 +276,7 @@ impl CopyStage<'_> {
         };
         let place = (self.bed.initiator(), &*folder.mounts);
         let attached = AttachedDisk::attach(place, self.program, url, AttachKind::of_this_kernel(), stop)?;
-        let file_system = FileSystem::create(&folder.mounts, &attached.disk, &directory)?;
+        let file_system = FileSystem::create(&folder.mounts, &attached.disk, &directory, stop)?;
         Ok(OpenCarrier { carrier, server: None, file_system, attached: Some(attached.process), copies: 0 })
     }
 
@@ -364,13 +364,14 @@ impl CopyStage<'_> {
         let (names, source, returned) = (names(files), self.folder.source(files), self.folder.returned());
         if open.carrier == Carrier::Nfs {
             let export = open.file_system.directory().join(open.copied());
+            let within = nfs::copied_within(files.len, self.bed.link());
             return self.bed.initiator().run(|| {
                 timed(|| {
                     for name in &names {
                         let url = nfs::url(&export, name);
                         match direction {
-                            Direction::To => nfs::copy_here(&source.join(name), &url)?,
-                            Direction::From => nfs::copy_here(&url, &returned.join(name))?,
+                            Direction::To => nfs::copy(&source.join(name), &url, within, stop)?,
+                            Direction::From => nfs::copy(&url, &returned.join(name), within, stop)?,
                         }
                     }
                     Ok(())

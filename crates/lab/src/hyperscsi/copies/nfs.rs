@@ -6,12 +6,13 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::disks::FileSystem;
-use crate::bed::{Bed, TARGET_ADDRESS};
+use super::program;
+use crate::bed::{Bed, LinkPlan, TARGET_ADDRESS, to_f64};
+use crate::client_load::seconds;
 use crate::experiment::LabError;
 use crate::hyperscsi::plan::FileSet;
 use crate::target_process::supervisor::Supervised;
@@ -67,7 +68,9 @@ pub(super) fn serve(bed: &Bed, exported: &FileSystem, stop: &AtomicBool) -> Resu
     let mut why = "it does not listen".to_owned();
     loop {
         if is_listening()? {
-            match copy(bed, Path::new("/dev/null"), &url(exported.directory(), "ready")) {
+            let (empty, ready) = (Path::new("/dev/null"), url(exported.directory(), "ready"));
+            let left = deadline.saturating_duration_since(Instant::now());
+            match bed.initiator().run(|| copy(empty, &ready, left, stop))? {
                 Ok(()) => return Ok(process),
                 Err(refused) => why = refused.to_string(),
             }
@@ -85,28 +88,29 @@ pub(super) fn serve(bed: &Bed, exported: &FileSystem, stop: &AtomicBool) -> Resu
     }
 }
 
-/// Copies a file between the initiator's host and the server.
-pub(super) fn copy(bed: &Bed, from: &Path, to: &Path) -> Result<(), LabError> {
-    bed.initiator().run(|| copy_here(from, to))?
+/// Copies a file between the initiator's host, which is that of the calling thread, and the server.
+///
+/// # Errors
+/// [`LabError::Target`], also if the copy takes longer than `within`.
+pub(super) fn copy(from: &Path, to: &Path, within: Duration, stop: &AtomicBool) -> Result<(), LabError> {
+    program::run(CLIENT, [from.as_os_str(), to.as_os_str()], within, stop)
 }
 
-/// As [`copy`], on the host of the calling thread.
-pub(super) fn copy_here(from: &Path, to: &Path) -> Result<(), LabError> {
-    let mut command = Command::new(CLIENT);
-    command.env("PATH", search_path()).arg(from).arg(to).stdin(Stdio::null());
-    let done = command.output();
-    let done = done.map_err(|why| LabError::System { what: format!("start {CLIENT}"), why })?;
-    if done.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let said: Vec<&str> = said.split_whitespace().collect();
-    Err(LabError::Target(format!("{CLIENT} fails: {}", said.join(" "))))
+/// Returns how long the copy of a file over a link may take: ten times as long as the link needs for its
+/// bytes, and half a minute for a server that waits for its disk.
+pub(super) fn copied_within(len: u32, link: LinkPlan) -> Duration {
+    let rate_bits = link.rate_bits.unwrap_or(UNSHAPED_RATE);
+    STALL_MAX + seconds(10.0 * f64::from(len) * 8.0 / to_f64(rate_bits))
 }
 
-/// Returns the name of a file of the export for [`copy`].
+const STALL_MAX: Duration = Duration::from_secs(30);
+/// The rate in bits per second that every machine reaches without a limit.
+const UNSHAPED_RATE: u64 = 100_000_000;
+
+/// Returns the name of a file of the export for [`copy`]. A client whose server is gone ends, instead of
+/// connecting again and again: this process may be gone too.
 pub(super) fn url(export: &Path, file: &str) -> std::path::PathBuf {
-    format!("nfs://{TARGET_ADDRESS}{}/{file}?version=3", export.display()).into()
+    format!("nfs://{TARGET_ADDRESS}{}/{file}?version=3&autoreconnect=0", export.display()).into()
 }
 
 /// Version 4 is off, and with it what waits for clients of before.

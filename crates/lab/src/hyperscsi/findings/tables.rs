@@ -185,13 +185,14 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
         ("deviation", "%"),
     ];
     let no_limit = |value: Option<f64>| value.map_or_else(|| Cell::Absent("no limit".to_owned()), finite);
+    let no_bound = || Cell::Absent("the limit is the bound".to_owned());
     let rows = measured.bounds.iter().map(|found| {
         vec![
             Cell::Text(found.link.name()),
             finite(found.frames.payload / 1e6),
             finite(found.frames.idle_percent.unwrap_or(f64::NAN)),
             no_limit(found.frames.deviation_percent),
-            finite(found.disk_frames.payload / 1e6),
+            found.disk_frames.map_or_else(no_bound, |frames| finite(frames.payload / 1e6)),
             finite(found.tcp.to_target / 1e6),
             finite(found.tcp.to_initiator / 1e6),
             no_limit(found.tcp.expected.map(|rate| rate / 1e6)),

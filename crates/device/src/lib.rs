@@ -43,6 +43,7 @@ mod settings;
 mod spc;
 mod spc2_reserve;
 mod spc_state;
+mod ssc;
 pub mod state_decode_error;
 pub mod stats;
 mod task;

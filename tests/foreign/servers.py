@@ -247,10 +247,19 @@ class Targe(Server):
             for unit in range(len(self.export.luns)):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(self.medium_path(unit) + ".media-key")
+                if self.export.luns[unit].medium == "tape":
+                    self.make_cartridge(unit)
         if self.port is None:
             self.port = free_port()
         self.write_config()
         super().start(fresh)
+
+    def make_cartridge(self, unit):
+        """Makes a blank cartridge of the unit's size."""
+        folder, size = self.medium_path(unit), self.export.luns[unit].size
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([self.binary, "tape", "create", folder, "--barcode", f"A{unit:05}L8", "--capacity", str(size)],
+                       check=True, capture_output=True)
 
     def secret_path(self):
         """A secret for encrypted media, made once."""
@@ -283,8 +292,11 @@ class Targe(Server):
         for unit, lun in enumerate(self.export.luns):
             yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"')
             yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
-            yield f'path = "{self.medium_path(unit)}"' if lun.medium in ("file", "block", "disc") else f"size = {lun.size}"
-            if lun.medium == "disc":
+            on_disk = lun.medium in ("file", "block", "disc", "tape")
+            yield f'path = "{self.medium_path(unit)}"' if on_disk else f"size = {lun.size}"
+            if lun.medium == "tape":
+                yield f"ro = {toml(lun.readonly)}"
+            if lun.medium in ("disc", "tape"):
                 continue
             if lun.medium != "block":
                 yield f'provisioning = "{"thin" if lun.thin else "full"}"'

@@ -63,6 +63,7 @@ CONFIGURATIONS = [
     Configuration("write-protected", Export(luns=(Lun("file", readonly=True),)), only=READING),
     Configuration("write-protected memory", Export(luns=(Lun("ram", readonly=True),)), only=READING),
     Configuration("disc", Export(luns=(Lun("disc"),)), only=OF_ANY_TYPE),
+    Configuration("tape", Export(luns=(Lun("tape"),)), only=OF_ANY_TYPE),
     Configuration("large", Export(luns=(Lun("file", size=3 << 40),)), only=("SCSI.ReadCapacity10", "SCSI.ReadCapacity16",
                   "SCSI.GetLBAStatus", "SCSI.Read10", "SCSI.Read16", "SCSI.Write16", "SCSI.ExtendedCopy.Large")),
     Configuration("user", Export(incoming=PLAIN, luns=(Lun("ram", size=64 * MIB),)), only=LOGGING_IN),

@@ -24,6 +24,9 @@ pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         Ok(transfer) => transfer,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
+    if task.data_out_len > 0 {
+        return Outcome::CheckCondition(Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
+    }
     let is_silent = task.cdb.u8(1) & SILI != 0;
     if transfer.is_fixed && is_silent {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(1)));

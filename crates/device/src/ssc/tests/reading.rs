@@ -98,6 +98,8 @@ fn fixed_length_blocks_are_counted() {
 #[test]
 fn fixed_needs_a_block_length() {
     let mut rig = recorded();
+    rig.run(A, &cdb_6(op::READ_6, 0, 100), 0, &[0; 100])
+        .illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
     for (opcode, out) in [(op::READ_6, 0), (op::WRITE_6, 512), (op::VERIFY_6, 0)] {
         let reply = rig.run(A, &cdb_6(opcode, 1, 1), 512 - out, &vec![0; out]);
         reply.illegal(Asc::INVALID_FIELD_IN_CDB);

@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 
 import ending
+import media
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OUT = os.path.join(ROOT, "out")
@@ -113,8 +114,8 @@ class Server:
 
     def make_media(self):
         for unit, lun in enumerate(self.export.luns):
-            if lun.medium in ("file", "disc") or self.every_medium_is_a_file:
-                make_file(self.medium_path(unit), lun)
+            if lun.medium in ("file", "disc", "tape") or self.every_medium_is_a_file:
+                media.make(self, unit, lun)
 
     def start(self, fresh=True):
         """Start serving; `fresh` makes new media, otherwise those of the last start are used again."""
@@ -247,19 +248,10 @@ class Targe(Server):
             for unit in range(len(self.export.luns)):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(self.medium_path(unit) + ".media-key")
-                if self.export.luns[unit].medium == "tape":
-                    self.make_cartridge(unit)
         if self.port is None:
             self.port = free_port()
         self.write_config()
         super().start(fresh)
-
-    def make_cartridge(self, unit):
-        """Makes a blank cartridge of the unit's size."""
-        folder, size = self.medium_path(unit), self.export.luns[unit].size
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([self.binary, "tape", "create", folder, "--barcode", f"A{unit:05}L8", "--capacity", str(size)],
-                       check=True, capture_output=True)
 
     def secret_path(self):
         """A secret for encrypted media, made once."""
@@ -292,10 +284,7 @@ class Targe(Server):
         for unit, lun in enumerate(self.export.luns):
             yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"')
             yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
-            on_disk = lun.medium in ("file", "block", "disc", "tape")
-            yield f'path = "{self.medium_path(unit)}"' if on_disk else f"size = {lun.size}"
-            if lun.medium == "tape":
-                yield f"ro = {toml(lun.readonly)}"
+            yield f'path = "{self.medium_path(unit)}"' if lun.medium in media.WITH_PATH else f"size = {lun.size}"
             if lun.medium in ("disc", "tape"):
                 continue
             if lun.medium != "block":
@@ -574,16 +563,6 @@ leave_the_network.left = False
 
 def toml(value):
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def make_file(path, lun):
-    with open(path, "wb") as file:
-        # An encrypted disk becomes a LUKS2 image, whose header comes before the data.
-        file.truncate(lun.size + (16 * MIB if lun.encrypted else 0))
-        if not lun.thin:
-            zeros = bytes(MIB)
-            for _ in range(lun.size // MIB):
-                file.write(zeros)
 
 
 # Below the range that the kernel gives to clients, so that a server which is killed finds its port free when it starts again.

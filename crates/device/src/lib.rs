@@ -46,6 +46,7 @@ mod spc_state;
 mod ssc;
 pub mod state_decode_error;
 pub mod stats;
+mod tape_drive;
 mod task;
 mod task_set;
 #[cfg(test)]

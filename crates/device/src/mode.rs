@@ -14,8 +14,7 @@ use scsi::mode::{
 };
 use scsi::sense::{Asc, Sense};
 
-use crate::settings::{AttentionInterlock, Settings};
-use crate::ssc::BLOCK_LEN_MAX;
+use crate::settings::{AttentionInterlock, Settings, StreamSettings};
 
 /// The parameters of a MODE SENSE.
 #[derive(Clone, Copy, Debug)]
@@ -256,7 +255,7 @@ fn select_tape(
     if density != 0 && density != NO_CHANGE && density != u64::from(tape.density) {
         return Err(wrong_at(form.header_len(), None));
     }
-    if sent.block_len > BLOCK_LEN_MAX {
+    if sent.block_len > StreamSettings::BLOCK_LEN_MAX {
         return Err(wrong_at(form.header_len() + 5, None));
     }
     new.stream.block_len = sent.block_len;

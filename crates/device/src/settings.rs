@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) stream: StreamSettings,
 }
 
-/// The settings of a tape drive (SSC-4 §8.3).
+/// The settings of a tape drive (SSC-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamSettings {
     /// BLOCK LENGTH of the block descriptor; 0 if every block has the length that its command says.
@@ -37,6 +37,9 @@ pub(crate) struct StreamSettings {
 }
 
 impl StreamSettings {
+    /// The longest block in bytes.
+    pub(crate) const BLOCK_LEN_MAX: u32 = 8 << 20;
+
     /// The default settings.
     pub(crate) const DEFAULT: Self = Self { block_len: 0, is_buffered: true, is_compressing: false };
 }

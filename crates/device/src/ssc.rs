@@ -7,10 +7,9 @@
 //! found after an acknowledgement is reported as a deferred error, and nothing is written after it until the
 //! cartridge is loaded again.
 
-mod alerts;
 mod attribute;
 mod density;
-pub(crate) mod drive;
+mod drive;
 mod load;
 mod log_pages;
 mod mode_pages;
@@ -32,8 +31,6 @@ use crate::device_server::UnitInfo;
 use crate::device_server::command_set::CommandSet;
 use crate::device_server::outcome::Outcome;
 use crate::inquiry::VitalPages;
-
-pub(crate) use transfer::BLOCK_LEN_MAX;
 
 /// The command set of tape drives.
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {

@@ -55,7 +55,7 @@ pub struct Sense {
     pub forwarded: Option<Forwarded>,
 }
 
-/// Bits of [`Sense::stream_bits`] (SPC-5 §4.4.3).
+/// Bits of [`Sense::stream_bits`].
 #[allow(missing_docs, reason = "the names are the standard's")]
 pub mod stream_bits {
     pub const FILEMARK: u8 = 0x80;
@@ -266,7 +266,7 @@ impl Sense {
     }
 
     /// Returns the INFORMATION field of fixed format. A length that is greater than what a command requested
-    /// (ILI) is a negative number (SSC-4 §5.9).
+    /// (ILI) is a negative number (SSC-4).
     fn short_information(&self, value: u64) -> Option<u32> {
         let negative = || i32::try_from(value.cast_signed()).ok().map(i32::cast_unsigned);
         let is_length = self.stream_bits & stream_bits::ILI != 0;

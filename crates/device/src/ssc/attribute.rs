@@ -1,4 +1,4 @@
-//! READ ATTRIBUTE and WRITE ATTRIBUTE (SPC-5 §6.16, §6.46): the medium auxiliary memory.
+//! READ ATTRIBUTE and WRITE ATTRIBUTE (SPC-5): the medium auxiliary memory.
 
 use alloc::vec::Vec;
 

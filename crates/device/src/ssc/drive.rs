@@ -1,4 +1,4 @@
-//! The drive: the cartridge in it, the operations on the files of the cartridge, and the turns of commands.
+//! The drive at work: it passes the operations of the cartridge to the medium, and gives turns to commands.
 //!
 //! A drive has one position, so commands that use the medium run one after the other, in the order in which
 //! they were started. A command has its *turn* until its task ends. A command of the cartridge that is under
@@ -8,130 +8,17 @@
 //! ([`cartridge::io::FileId::address`]). A flush of the store flushes every file.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
 
-use cartridge::Cartridge;
 use cartridge::command::{Command, Outcome, Space};
 use cartridge::error::Error;
 use cartridge::io::{FileId, Request};
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
-use store::api::{Failure, Fault, OpAction, OpId, OpOutput};
+use store::api::{Failure, Fault, OpAction, OpOutput};
 
-use super::alerts::{Alert, TapeAlerts};
 use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
+use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Running, TapeDrive};
 use crate::task::TaskId;
-
-/// A tape drive.
-#[derive(Debug)]
-pub(crate) struct TapeDrive {
-    cartridge: Cartridge,
-    state: DriveState,
-    /// What the cartridge does now.
-    running: Option<Running>,
-    /// The task that uses the drive.
-    turn: Option<TaskId>,
-    /// The tasks that wait for their turn. A task waits at most once, so there are never more of them than
-    /// the task set holds.
-    waiting: VecDeque<TaskId>,
-    /// The outcome that the task that uses the drive has not taken yet.
-    outcome: Option<Result<Outcome, Error>>,
-    /// The operations under way, by tag.
-    operations: BTreeMap<u32, OpId>,
-    tag_next: u32,
-    /// Whether records were acknowledged that may not be durable.
-    is_unsynced: bool,
-    /// Whether to make them durable when no task uses the drive.
-    sync_wanted: bool,
-    /// The alerts that no host has read.
-    pub(super) alerts: TapeAlerts,
-    pub(super) counts: TransferCounts,
-}
-
-/// Bytes that hosts wrote and read since the unit was created.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TransferCounts {
-    pub(super) written: u64,
-    pub(super) read: u64,
-}
-
-/// Whether the cartridge can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DriveState {
-    Loading,
-    Loaded,
-    Unloaded,
-    /// The cartridge cannot be loaded.
-    Unusable(Sense),
-}
-
-/// A command of the cartridge, as far as the drive must know it when it ends.
-#[derive(Clone, Copy, Debug)]
-enum Running {
-    /// It is loaded, by this host or when the unit was created.
-    Load(Option<NexusId>),
-    Unload,
-    Write,
-    Synchronize,
-    Other,
-}
-
-impl TapeDrive {
-    fn new() -> Self {
-        Self {
-            cartridge: Cartridge::new(),
-            state: DriveState::Unloaded,
-            running: None,
-            turn: None,
-            waiting: VecDeque::new(),
-            outcome: None,
-            operations: BTreeMap::new(),
-            tag_next: 0,
-            is_unsynced: false,
-            sync_wanted: false,
-            alerts: TapeAlerts::default(),
-            counts: TransferCounts::default(),
-        }
-    }
-
-    /// Returns the cartridge.
-    pub(crate) const fn cartridge(&self) -> &Cartridge {
-        &self.cartridge
-    }
-
-    /// Returns the cartridge for changes that need no file.
-    pub(super) const fn cartridge_mut(&mut self) -> &mut Cartridge {
-        &mut self.cartridge
-    }
-
-    /// Returns whether a cartridge is loaded.
-    pub(super) fn is_loaded(&self) -> bool {
-        self.state == DriveState::Loaded
-    }
-
-    /// Returns whether records were acknowledged that may not be durable.
-    pub(super) const fn is_unsynced(&self) -> bool {
-        self.is_unsynced
-    }
-
-    /// Returns whether the cartridge refuses to be written.
-    fn is_write_protected(&self) -> bool {
-        self.cartridge.label().is_some_and(|label| label.is_write_protected)
-    }
-
-    fn not_ready(&self) -> Option<Sense> {
-        match self.state {
-            DriveState::Loaded => None,
-            DriveState::Loading => Some(BECOMING_READY),
-            DriveState::Unloaded => Some(NOT_PRESENT),
-            DriveState::Unusable(sense) => Some(sense),
-        }
-    }
-
-    const fn is_free(&self) -> bool {
-        self.turn.is_none() && self.running.is_none()
-    }
-}
 
 impl DeviceServer {
     /// Puts the cartridge of the store into a new drive, and begins to load it.
@@ -378,5 +265,3 @@ pub(super) fn early_warning(space: Space) -> Option<Sense> {
 
 const END_OF_PARTITION: Sense =
     Sense::new(SenseKey::VOLUME_OVERFLOW, Asc::END_OF_PARTITION).with_stream_bits(stream_bits::EOM);
-const BECOMING_READY: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_BECOMING_READY);
-const NOT_PRESENT: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);

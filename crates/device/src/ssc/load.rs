@@ -1,4 +1,4 @@
-//! LOAD UNLOAD (SSC-4 §5.3).
+//! LOAD UNLOAD (SSC-4).
 
 use cartridge::command::{self, Command};
 use cartridge::error::Error;

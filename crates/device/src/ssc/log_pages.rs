@@ -1,4 +1,4 @@
-//! Log pages of a tape drive (SSC-4 §8.2): what hosts transferred, the volume, and TapeAlert flags.
+//! Log pages of a tape drive (SSC-4): what hosts transferred, the volume, and TapeAlert flags.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,9 +7,8 @@ use cartridge::Cartridge;
 use cartridge::layout::occupied;
 use scsi::log::{Parameter, control, page};
 
-use super::alerts::TapeAlerts;
-use super::drive::TapeDrive;
 use crate::device_server::DeviceServer;
+use crate::tape_drive::{TapeAlerts, TapeDrive};
 
 const MB: u64 = 1_000_000;
 

@@ -1,4 +1,4 @@
-//! Mode pages of a tape drive (SSC-4 §8.3), and what they report of the cartridge.
+//! Mode pages of a tape drive (SSC-4), and what they report of the cartridge.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,5 @@
-//! Commands that move the medium: REWIND (SSC-4 §5.14), SPACE (§5.15), LOCATE (§5.4), and ERASE (§5.2),
-//! which ends the data at the position.
+//! Commands that move the medium: REWIND, SPACE and LOCATE (SSC-4); and ERASE, which ends the
+//! data at the position.
 
 use cartridge::command::{self, Command, Destination, SpaceUnit, Stop};
 use cartridge::error::Error;

@@ -1,4 +1,4 @@
-//! READ POSITION (SSC-4 §5.11) and TEST UNIT READY.
+//! READ POSITION (SSC-4).
 
 use alloc::vec::Vec;
 

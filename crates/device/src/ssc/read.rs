@@ -1,4 +1,4 @@
-//! READ (SSC-4 §5.9, §5.10) and VERIFY (§5.16, §5.17), which reads without delivering.
+//! READ and VERIFY (SSC-4), which reads without delivering.
 
 use base::buffer::DataList;
 use base::int_cast::to_u32;

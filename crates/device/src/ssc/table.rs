@@ -1,4 +1,4 @@
-//! The table rows of the commands of a tape drive (SSC-4 §5).
+//! The table rows of the commands of a tape drive (SSC-4).
 //!
 //! Bits that select what the drive does not have are in no usage map, so such a request is refused: setmarks,
 //! logical block protection, HOLD of LOAD UNLOAD, and the maximum logical object identifier of READ BLOCK

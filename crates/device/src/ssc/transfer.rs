@@ -6,13 +6,14 @@ use scsi::opcode as op;
 use scsi::sense::{Sense, SenseKey};
 
 use crate::device_server::DeviceServer;
+use crate::settings::StreamSettings;
 use crate::task::TaskInfo;
 
 /// FIXED: the transfer length counts blocks.
 const FIXED: u8 = 0x01;
 
 /// The longest block in bytes.
-pub(crate) const BLOCK_LEN_MAX: u32 = 8 << 20;
+pub(super) const BLOCK_LEN_MAX: u32 = StreamSettings::BLOCK_LEN_MAX;
 const _: () = assert!(BLOCK_LEN_MAX as usize == RECORD_LEN_MAX);
 
 /// What a command transfers.

@@ -1,4 +1,4 @@
-//! WRITE (SSC-4 §5.19, §5.20) and WRITE FILEMARKS (§5.21, §5.22).
+//! WRITE and WRITE FILEMARKS (SSC-4).
 
 use base::buffer::DataList;
 use base::int_cast::to_usize;

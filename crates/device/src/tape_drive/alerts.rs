@@ -2,7 +2,7 @@
 
 /// A TapeAlert flag by its number, which is the code of its log parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Alert {
+pub(crate) enum Alert {
     HardError = 0x03,
     Media = 0x04,
     ReadFailure = 0x05,
@@ -16,16 +16,16 @@ const COUNT: u16 = 64;
 
 /// The flags that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TapeAlerts(u64);
+pub(crate) struct TapeAlerts(u64);
 
 impl TapeAlerts {
     /// Sets a flag.
-    pub(super) const fn raise(&mut self, alert: Alert) {
+    pub(crate) const fn raise(&mut self, alert: Alert) {
         self.0 |= 1 << (alert as u16 - 1);
     }
 
     /// Returns every flag with its number.
-    pub(super) fn flags(self) -> impl Iterator<Item = (u16, bool)> {
+    pub(crate) fn flags(self) -> impl Iterator<Item = (u16, bool)> {
         (1..=COUNT).map(move |number| (number, self.0 >> (number - 1) & 1 == 1))
     }
 }

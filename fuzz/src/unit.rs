@@ -9,6 +9,11 @@ use base::bytes::Reader;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, Lba};
+use cartridge::blocking::Files as _;
+use cartridge::io::FileId;
+use cartridge::label::{Blank, Label};
+use cartridge::profile::Profile;
+use cartridge::testing::MemoryFiles;
 use device::contract::{
     Access, Command, DataOutFault, DeviceKind, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort,
     TaskKey, ThirdPartyCaller, ThirdPartyRequest, Tmf, TmfKey, UnitConfig, UnitEvent,
@@ -19,13 +24,17 @@ use scsi::lun::Lun;
 use scsi::status::TaskAttribute;
 use scsi::transport_id::TransportId;
 use store::Store;
-use store::api::{Capabilities, Completion, Fault, Op};
+use store::api::{Capabilities, Completion, Fault, Op, OpAction};
 use store::fault_inject::{FaultInjector, OpKind, Rule};
+use store::null::Null;
 use store::powercut::Power;
 use store::ram::Ram;
 
 /// The medium is small, so that ranges meet.
 const MEDIUM_LEN: u64 = 4 << 20;
+
+/// The capacity of a cartridge: it bounds what commands can write, and is soon full.
+const CASSETTE_LEN: u64 = 24 << 20;
 
 /// How much an initiator sends or receives at most in one command: more than one part, less than the fuzzer's
 /// patience.
@@ -102,7 +111,7 @@ fn nearly_right_cdb(rng: &mut Rng) -> Vec<u8> {
         0x2e, 0x2f, 0x34, 0x35, 0x37, 0x3b, 0x3c, 0x41, 0x42, 0x48, 0x4c, 0x4d, 0x55, 0x56, 0x57, 0x5a, 0x5e,
         0x5f, 0x7f, 0x83, 0x84, 0x88, 0x89, 0x8a, 0x8b, 0x8e, 0x8f, 0x90, 0x91, 0x93, 0x9b, 0x9c, 0x9e, 0xa0,
         0xa3, 0xa4, 0xa8, 0xaa, 0xae, 0xaf, 0xb7, 0x43, 0x46, 0x4a, 0x51, 0x52, 0x5c, 0xac, 0xad, 0xb6, 0xb9,
-        0xbb, 0xbd, 0xbe,
+        0xbb, 0xbd, 0xbe, 0x01, 0x05, 0x10, 0x11, 0x13, 0x19, 0x2b, 0x44, 0x80, 0x8c, 0x8d, 0x92,
     ];
     let code = CODES[usize::try_from(rng.below(CODES.len() as u64)).unwrap()];
     let len = match code >> 5 {
@@ -154,9 +163,14 @@ struct Task {
 impl Ordeal {
     fn new(choice: u8) -> Self {
         let gate = Rc::new(Cell::new(true));
-        let is_disc = choice & 0x80 != 0;
+        let is_disc = choice & 0xc0 == 0x80;
+        let is_tape = choice & 0xc0 == 0xc0;
         let config = UnitConfig {
-            device: if is_disc { DeviceKind::Disc { profile: None } } else { DeviceKind::Disk },
+            device: match choice & 0xc0 {
+                0x80 => DeviceKind::Disc { profile: None },
+                0xc0 => DeviceKind::Tape,
+                _ => DeviceKind::Disk,
+            },
             identity: Identity {
                 vendor: *b"VENDOR  ",
                 product: *b"PRODUCT         ",
@@ -171,7 +185,7 @@ impl Ordeal {
             },
             physical_exponent: 3,
             read_only: choice & 0x0c == 0x0c,
-            removable: is_disc || choice & 2 != 0,
+            removable: is_disc || is_tape || choice & 2 != 0,
             long_cdbs: choice & 0x40 == 0,
             atomic_blocks: 1 << (choice & 3),
             thin: choice & 4 == 0,
@@ -191,6 +205,7 @@ impl Ordeal {
             .into(),
         };
         let medium: Box<dyn Store> = match choice >> 4 & 3 {
+            kind if is_tape => Box::new(Cassette::new(kind)),
             0 => Box::new(Ram::new(MEDIUM_LEN)),
             1 => Box::new(Power::new(MEDIUM_LEN).store()),
             2 => Box::new(flaky()),
@@ -457,6 +472,55 @@ fn part(data: &[u8], offset: u32, len: u32) -> DataList {
         }
     }
     buf.freeze().into()
+}
+
+/// The files of a cartridge as the store of a tape drive.
+struct Cassette {
+    files: MemoryFiles,
+    done: VecDeque<Completion>,
+    /// Whether every eighth write fails.
+    is_flaky: bool,
+    writes: u32,
+}
+
+impl Cassette {
+    /// Makes a blank cartridge: a usual one, one with two partitions, a WORM one, or one whose files fail.
+    fn new(kind: u8) -> Self {
+        let label = Label::blank(&Blank {
+            profile: Profile::Lto8,
+            is_worm: kind == 2,
+            barcode: "F00001L8".into(),
+            capacity: CASSETTE_LEN,
+            partitions: if kind == 1 { vec![CASSETTE_LEN / 2; 2] } else { Vec::new() },
+            segment_len: 2 << 20,
+            date: *b"20261125",
+            entropy: [5; 48],
+        });
+        let files = MemoryFiles::new(&label.expect("a possible cartridge"));
+        Self { files, done: VecDeque::new(), is_flaky: kind == 3, writes: 0 }
+    }
+}
+
+impl Store for Cassette {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, ..Null::new(u64::MAX).capabilities() }
+    }
+
+    fn submit(&mut self, op: Op) {
+        let Op { id, mut action } = op;
+        let mut file = FileId::Label;
+        if let OpAction::Read { at, .. } | OpAction::Write { at, .. } | OpAction::Deallocate { at, .. } = &mut action {
+            (file, *at) = FileId::of_address(*at);
+        }
+        self.writes += u32::from(matches!(action, OpAction::Write { .. }));
+        let fails = self.is_flaky && matches!(action, OpAction::Write { .. }) && self.writes.is_multiple_of(8);
+        let result = if fails { Err(Fault::NoSpace.into()) } else { self.files.perform(file, action) };
+        self.done.push_back(Completion { id, result });
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
 }
 
 /// A medium with bad places.

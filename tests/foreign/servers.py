@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 
 import ending
+import media
 from listening import free_port, listeners, listens
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -113,8 +114,8 @@ class Server:
 
     def make_media(self):
         for unit, lun in enumerate(self.export.luns):
-            if lun.medium in ("file", "disc") or self.every_medium_is_a_file:
-                make_file(self.medium_path(unit), lun)
+            if lun.medium in ("file", "disc", "tape") or self.every_medium_is_a_file:
+                media.make(self, unit, lun)
 
     def start(self, fresh=True):
         """Start serving; `fresh` makes new media, otherwise those of the last start are used again."""
@@ -283,8 +284,8 @@ class Targe(Server):
         for unit, lun in enumerate(self.export.luns):
             yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"')
             yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
-            yield f'path = "{self.medium_path(unit)}"' if lun.medium in ("file", "block", "disc") else f"size = {lun.size}"
-            if lun.medium == "disc":
+            yield f'path = "{self.medium_path(unit)}"' if lun.medium in media.WITH_PATH else f"size = {lun.size}"
+            if lun.medium in ("disc", "tape"):
                 continue
             if lun.medium != "block":
                 yield f'provisioning = "{"thin" if lun.thin else "full"}"'
@@ -562,16 +563,6 @@ leave_the_network.left = False
 
 def toml(value):
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def make_file(path, lun):
-    with open(path, "wb") as file:
-        # An encrypted disk becomes a LUKS2 image, whose header comes before the data.
-        file.truncate(lun.size + (16 * MIB if lun.encrypted else 0))
-        if not lun.thin:
-            zeros = bytes(MIB)
-            for _ in range(lun.size // MIB):
-                file.write(zeros)
 
 
 def die_with_parent():

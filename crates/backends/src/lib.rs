@@ -2,11 +2,12 @@
 //!
 //! [`open::FileSpec`] and [`open::BlockSpec`] open and lock a medium, on any thread and before the process
 //! drops its privileges. [`store::FileStore`] serves an open medium on one reactor, through the file queue of
-//! that reactor.
+//! that reactor. [`cartridge_folder`] does both for the folder of a tape cartridge.
 //!
 //! **Invariant:** this crate knows no SCSI and never blocks the thread of the reactor.
 #![forbid(unsafe_code)]
 
+pub mod cartridge_folder;
 pub mod errno_map;
 pub mod fault_injection;
 pub mod open;

@@ -425,7 +425,7 @@ const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Locks the medium against other daemons: shared for reading, exclusive for writing.
-fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
+pub(crate) fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
     let operation = if read_only {
         FlockOperation::NonBlockingLockShared
     } else {

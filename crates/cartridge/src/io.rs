@@ -20,6 +20,39 @@ pub enum FileId {
     },
 }
 
+/// The bits of an address that hold the offset in a file: segments of up to 2 TiB.
+const OFFSET_BITS: u32 = 41;
+/// The bits that hold the number of a segment: as many as a label can have.
+const SEGMENT_BITS: u32 = 20;
+
+impl FileId {
+    /// Returns the address of a byte of this file in one address space that holds every file of a cartridge,
+    /// so that a [`store::Store`] can be all of them. `None` if the file has no such byte.
+    pub fn address(self, at: u64) -> Option<u64> {
+        let (number, segment) = match self {
+            Self::Label => (0, 0),
+            Self::Log { partition, segment } => (u64::from(partition) + 1, u64::from(segment)),
+        };
+        let fits = at >> OFFSET_BITS == 0 && segment >> SEGMENT_BITS == 0 && number < 1 << 3;
+        fits.then_some(number << (OFFSET_BITS + SEGMENT_BITS) | segment << OFFSET_BITS | at)
+    }
+
+    /// Returns the file and the offset in it of an address that [`Self::address`] returned.
+    pub fn of_address(address: u64) -> (Self, u64) {
+        let at = address & ((1 << OFFSET_BITS) - 1);
+        let segment = address >> OFFSET_BITS & ((1 << SEGMENT_BITS) - 1);
+        let number = address >> (OFFSET_BITS + SEGMENT_BITS);
+        let file = match number.checked_sub(1) {
+            None => Self::Label,
+            Some(partition) => Self::Log {
+                partition: u8::try_from(partition).unwrap_or(u8::MAX),
+                segment: u32::try_from(segment).unwrap_or(u32::MAX),
+            },
+        };
+        (file, at)
+    }
+}
+
 /// A file operation. Writes begin at multiples of [`crate::layout::BLOCK_LEN`] and have such lengths.
 #[derive(Debug)]
 pub struct Request {
@@ -85,5 +118,30 @@ impl Io {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_a_cartridge_has_an_address_of_its_own() {
+        let log = |partition, segment| FileId::Log { partition, segment };
+        let last = (1 << OFFSET_BITS) - 1;
+        let mut before = None;
+        for file in
+            [FileId::Label, log(0, 0), log(0, 1), log(0, (1 << SEGMENT_BITS) - 1), log(1, 0), log(3, 7)]
+        {
+            for at in [0, 1, 4096, last] {
+                let address = file.address(at).unwrap();
+                assert_eq!(FileId::of_address(address), (file, at));
+                assert!(before < Some(address), "addresses ascend with files and offsets");
+                before = Some(address);
+            }
+            assert_eq!(file.address(last + 1), None);
+        }
+        assert_eq!(log(0, 1 << SEGMENT_BITS).address(0), None);
+        assert_eq!(log(7, 0).address(0), None);
     }
 }

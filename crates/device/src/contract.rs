@@ -416,6 +416,9 @@ pub enum DeviceKind {
         /// The kind of disc; `None` for the smallest kind that holds the image.
         profile: Option<DiscProfile>,
     },
+    /// A tape drive (SSC-4). Its store holds the files of one cartridge, each byte at the address that
+    /// [`cartridge::io::FileId::address`] returns.
+    Tape,
 }
 
 /// The kind of a read-only disc (MMC-6: profiles).

@@ -34,6 +34,7 @@ use crate::save_queue::SaveQueue;
 use crate::settings::Settings;
 use crate::spc_state::SpcState;
 use crate::stats::UnitStats;
+use crate::tape_drive::TapeDrive;
 use crate::task::{Origin, TaskId, TaskInfo};
 use command_set::CommandSet;
 use medium_change::WITHHELD;
@@ -109,6 +110,8 @@ pub(crate) struct DeviceServer {
     pub(crate) orw_generations: OrwGenerations,
     /// The nexuses that reach this unit.
     pub(crate) nexuses: Nexuses,
+    /// The drive, if the unit is a tape drive.
+    pub(crate) tape: Option<Box<TapeDrive>>,
     /// What the device type of the unit brings.
     pub(crate) command_set: &'static CommandSet,
     /// Every command.
@@ -190,6 +193,7 @@ impl DeviceServer {
             sanitizer: Sanitizer::default(),
             orw_generations: OrwGenerations::default(),
             nexuses: Nexuses::default(),
+            tape: None,
             command_set,
             table,
             pool,
@@ -324,6 +328,9 @@ impl DeviceServer {
         if !matches!(self.retiring, Retiring::Draining) || tasks > 0 || !self.medium.is_idle() {
             return false;
         }
+        if self.close_tape() {
+            return true;
+        }
         self.retiring = Retiring::Flushed;
         if self.info.capabilities.volatile_cache && !self.info.is_read_only() {
             self.medium.submit(self.now, TaskId::BACKGROUND, 0, OpAction::Flush);
@@ -359,6 +366,7 @@ impl DeviceServer {
     /// Releases the range locks and the disabled write cache of a task that has ended.
     pub(crate) fn task_ended(&mut self, task: TaskId) {
         self.medium.unlock(task);
+        self.end_turn(task);
         if !self.closing_cache.is_empty() {
             self.closing_cache.retain(|other| *other != task);
             self.drains.retain(|(other, _)| *other != task);
@@ -453,7 +461,7 @@ impl DeviceServer {
     /// Returns why `nexus` may not write, or `None` if it may.
     pub(crate) fn write_protection(&self, nexus: NexusId) -> Option<Sense> {
         let access = self.nexuses.find(nexus).map(|state| state.nexus.access);
-        if self.info.is_read_only() || access != Some(Access::ReadWrite) {
+        if self.info.is_read_only() || self.is_cartridge_protected() || access != Some(Access::ReadWrite) {
             return Some(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED));
         }
         let protected = Sense::new(SenseKey::DATA_PROTECT, Asc::SOFTWARE_WRITE_PROTECTED);

@@ -43,8 +43,10 @@ mod settings;
 mod spc;
 mod spc2_reserve;
 mod spc_state;
+mod ssc;
 pub mod state_decode_error;
 pub mod stats;
+mod tape_drive;
 mod task;
 mod task_set;
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub(crate) struct LogSource<'a> {
     pub(crate) powered_on_minutes: u32,
     /// The pages that every unit of the device type has, ascending.
     pub(crate) pages: &'static [u8],
+    /// The parameters of the requested page, if the device type defines them.
+    pub(crate) of_type: &'a Option<Vec<Parameter>>,
 }
 
 /// How much storage a thin unit uses and could use, in threshold sets (SBC-4 §6.4.5).
@@ -84,7 +86,7 @@ pub(crate) struct ErrorCounts {
 }
 
 /// PC for cumulative values: the only ones that these parameters have.
-const CUMULATIVE: u8 = 0b01;
+pub(crate) const CUMULATIVE: u8 = 0b01;
 
 /// Returns the page codes of a unit, ascending.
 fn pages(facts: LogSource<'_>) -> Vec<u8> {
@@ -112,6 +114,7 @@ pub(crate) fn sense(request: LogRequest, facts: LogSource<'_>) -> Result<Vec<u8>
         return Err(Sense::invalid_cdb(3, None));
     }
     let parameters = match request.code {
+        _ if facts.of_type.is_some() => facts.of_type.clone().unwrap_or_default(),
         page::LOGICAL_BLOCK_PROVISIONING => facts.storage.map_or_else(Vec::new, Storage::parameters),
         page::SELF_TEST_RESULTS => facts.self_tests.parameters(),
         page::WRITE_ERROR_COUNTERS => {
@@ -263,6 +266,7 @@ mod tests {
             storage,
             powered_on_minutes: 0x0102_0304,
             pages: crate::sbc::COMMAND_SET.log_pages,
+            of_type: &None,
         }
     }
 

@@ -436,10 +436,15 @@ impl MediumAccess {
 }
 
 impl Slot {
-    /// Returns the operation if a task waits for it. The unit's own work on the medium has no time limit.
+    /// Returns the operation if a task waits for it. The unit's own work on the medium has no time limit, nor
+    /// has that of a cartridge.
     fn awaited(&self) -> Option<OwnedOp> {
         match self.state {
-            State::Queued(op) | State::InFlight(op) if op.owner != TaskId::BACKGROUND => Some(op),
+            State::Queued(op) | State::InFlight(op)
+                if !matches!(op.owner, TaskId::BACKGROUND | TaskId::TAPE) =>
+            {
+                Some(op)
+            }
             _ => None,
         }
     }

@@ -26,6 +26,7 @@ use crate::contract::SpcLevel;
 use crate::device_server::command_set::CommandSet;
 use crate::device_server::outcome::Outcome;
 use crate::device_server::{DeviceServer, UnitInfo};
+use crate::mode::TapeParameters;
 
 /// The command set of drives for read-only discs.
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
@@ -39,6 +40,8 @@ pub(crate) static COMMAND_SET: CommandSet = CommandSet {
         log::page::GENERAL_STATISTICS,
         log::page::INFORMATIONAL_EXCEPTIONS,
     ],
+    log_parameters: |_, _| None,
+    tape_parameters: |_| TapeParameters::EMPTY,
     vital_pages: |_: &UnitInfo| Vec::new(),
     versions,
 };

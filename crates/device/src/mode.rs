@@ -9,10 +9,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use base::bytes::Reader;
-use scsi::mode::{self, BlockDescriptor, Header, HeaderFormat, Page, PageControl, Parameters, page};
+use scsi::mode::{
+    self, BlockDescriptor, Header, HeaderFormat, Page, PageControl, Parameters, device_specific, page,
+};
 use scsi::sense::{Asc, Sense};
 
-use crate::settings::{AttentionInterlock, Settings};
+use crate::settings::{AttentionInterlock, Settings, StreamSettings};
 
 /// The parameters of a MODE SENSE.
 #[derive(Clone, Copy, Debug)]
@@ -40,13 +42,35 @@ pub(crate) struct MediumParameters {
     pub(crate) descriptor: BlockDescriptor,
     /// Whether a nexus prevents the removal of the medium.
     pub(crate) locked: bool,
+    /// What a tape drive reports of its cartridge.
+    pub(crate) tape: TapeParameters,
     /// The mode parameters of the unit's device type.
     pub(crate) layout: &'static ModeLayout,
+}
+
+/// What the mode parameters of a tape drive report of its cartridge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TapeParameters {
+    /// MEDIUM TYPE.
+    pub(crate) medium_type: u8,
+    /// DENSITY CODE.
+    pub(crate) density: u8,
+    /// The partition that the position is in.
+    pub(crate) partition: u8,
+    /// The sizes of the partitions in 10^9 bytes; 0 for those that do not exist.
+    pub(crate) partitions: [u16; 4],
+}
+
+impl TapeParameters {
+    /// Those of a unit without a cartridge.
+    pub(crate) const EMPTY: Self = Self { medium_type: 0, density: 0, partition: 0, partitions: [0; 4] };
 }
 
 /// The mode parameters of a device type.
 #[derive(Debug)]
 pub(crate) struct ModeLayout {
+    /// Whether the header and the block descriptor are those of a tape drive.
+    pub(crate) is_tape: bool,
     /// The bits of DEVICE-SPECIFIC PARAMETER that are always set.
     pub(crate) device_specific: u8,
     /// The bits of DEVICE-SPECIFIC PARAMETER that are set if the requesting nexus cannot write.
@@ -80,25 +104,42 @@ pub(crate) fn sense(
     for row in layout.pages.iter().filter(|row| row.is_asked(request.code, request.subpage)) {
         let body = match request.values {
             PageControl::Changeable => row.changeable(),
-            PageControl::Default => row.values(defaults),
+            PageControl::Default => row.values(defaults, medium),
             PageControl::Current => row.current(current, medium),
-            PageControl::Saved => row.values(saved),
+            PageControl::Saved => row.values(saved, medium),
         };
-        let saveable = !row.bits.is_empty();
+        let saveable = !row.bits.is_empty() && !row.is_of_tape();
         Page { code: row.code, subpage: row.subpage, saveable, body: &body }.encode(&mut pages);
     }
-    if pages.is_empty() {
+    // A tape drive has no page 00h, but hosts request it to get the header and the block descriptor alone.
+    let is_header_only = layout.is_tape && request.code == 0 && request.subpage == 0;
+    if pages.is_empty() && !is_header_only {
         let code_known = layout.pages.iter().any(|row| row.code == request.code) || request.code == page::ALL;
         return Err(if code_known { Sense::invalid_cdb(3, None) } else { Sense::invalid_cdb(2, Some(5)) });
     }
     let write_protect = if medium.write_protected { layout.write_protected } else { 0 };
     let descriptor = request.descriptor && layout.has_block_descriptor;
-    let header = Header {
-        medium_type: 0,
-        device_specific: write_protect | layout.device_specific,
-        long: request.long && descriptor,
+    let settings = match request.values {
+        PageControl::Default => defaults,
+        PageControl::Saved => saved,
+        PageControl::Current | PageControl::Changeable => current,
     };
-    Ok(mode::encode(request.form, header, descriptor.then_some(medium.descriptor), &pages))
+    let buffered = if layout.is_tape && settings.stream.is_buffered { BUFFERED } else { 0 };
+    let header = Header {
+        medium_type: medium.tape.medium_type,
+        device_specific: write_protect | layout.device_specific | buffered,
+        long: request.long && descriptor && !layout.is_tape,
+    };
+    let block = if layout.is_tape { tape_descriptor(settings, medium.tape) } else { medium.descriptor };
+    Ok(mode::encode(request.form, header, descriptor.then_some(block), &pages))
+}
+
+/// BUFFERED MODE 1h: writes are acknowledged when they are in the buffer.
+const BUFFERED: u8 = 0x10;
+
+/// Returns the block descriptor of a tape drive: DENSITY CODE, no NUMBER OF BLOCKS, and BLOCK LENGTH.
+fn tape_descriptor(settings: &Settings, tape: TapeParameters) -> BlockDescriptor {
+    BlockDescriptor { blocks: u64::from(tape.density) << 24, block_len: settings.stream.block_len }
 }
 
 /// Checks the parameter list of a MODE SELECT and returns the settings that it requests.
@@ -115,11 +156,15 @@ pub(crate) fn select(
         return Ok(settings.clone());
     }
     let list = Parameters::parse(form, bytes).map_err(|_| length_error())?;
-    if list.header.medium_type != 0 {
+    if list.header.medium_type != 0 && list.header.medium_type != medium.tape.medium_type {
         return Err(wrong_at(medium_type_at(form), None));
     }
-    check_descriptors(form, &list, medium.descriptor)?;
     let mut new = settings.clone();
+    if medium.layout.is_tape {
+        select_tape(form, &list, medium.tape, &mut new)?;
+    } else {
+        check_descriptors(form, &list, medium.descriptor)?;
+    }
     let mut pages = Reader::new(list.pages);
     while !pages.is_empty() {
         let at = bytes.len() - pages.remaining();
@@ -180,6 +225,43 @@ fn check_descriptors(form: HeaderFormat, list: &Parameters<'_>, have: BlockDescr
     Ok(())
 }
 
+/// Applies the header and the block descriptor of a tape drive.
+fn select_tape(
+    form: HeaderFormat,
+    list: &Parameters<'_>,
+    tape: TapeParameters,
+    new: &mut Settings,
+) -> Result<(), Sense> {
+    /// DENSITY CODE of a list that does not change it.
+    const NO_CHANGE: u64 = 0x7f;
+    let device_specific = list.header.device_specific;
+    new.stream.is_buffered = match device_specific & device_specific::BUFFERED_MODE {
+        0 => false,
+        BUFFERED => true,
+        _ => return Err(wrong_at(medium_type_at(form) + 1, Some(6))),
+    };
+    // SPEED: there is only the default.
+    if device_specific & 0x0f != 0 {
+        return Err(wrong_at(medium_type_at(form) + 1, Some(3)));
+    }
+    match list.descriptors.len() {
+        0 => return Ok(()),
+        BlockDescriptor::SHORT_LEN if !list.header.long => {}
+        _ => return Err(wrong_at(form.header_len() - 1, None)),
+    }
+    let sent =
+        BlockDescriptor::take(false, &mut Reader::new(list.descriptors)).map_err(|_| length_error())?;
+    let density = sent.blocks >> 24;
+    if density != 0 && density != NO_CHANGE && density != u64::from(tape.density) {
+        return Err(wrong_at(form.header_len(), None));
+    }
+    if sent.block_len > StreamSettings::BLOCK_LEN_MAX {
+        return Err(wrong_at(form.header_len() + 5, None));
+    }
+    new.stream.block_len = sent.block_len;
+    Ok(())
+}
+
 /// Returns INVALID FIELD IN PARAMETER LIST, pointing at a byte and optionally a bit.
 fn wrong_at(byte: usize, bit: Option<u8>) -> Sense {
     Sense::invalid_parameter(u16::try_from(byte).unwrap_or(u16::MAX), bit)
@@ -200,6 +282,8 @@ pub(crate) struct PageRow {
     pub(crate) fixed: &'static [(usize, u8)],
     /// Bits that report the state of the medium, among the current values only.
     pub(crate) states: &'static [State],
+    /// Returns bytes that report the properties of the medium, among all values but the changeable ones.
+    pub(crate) medium: fn(&MediumParameters) -> Vec<(usize, u8)>,
     /// The bits that stand for settings.
     pub(crate) bits: &'static [Bit],
 }
@@ -240,13 +324,18 @@ impl PageRow {
         by_code && by_subpage && (code != page::ALL || subpage == 0 || subpage == page::ALL_SUBPAGES)
     }
 
-    fn values(&self, settings: &Settings) -> Vec<u8> {
+    /// Returns whether the page holds settings of a tape drive, which are not saved.
+    const fn is_of_tape(&self) -> bool {
+        matches!(self.code, page::DATA_COMPRESSION | page::DEVICE_CONFIGURATION | page::MEDIUM_PARTITION)
+    }
+
+    fn values(&self, settings: &Settings, medium: MediumParameters) -> Vec<u8> {
         let bits = self.bits.iter().filter(|bit| (bit.get)(settings)).map(|bit| (bit.byte, bit.mask));
-        self.body(self.fixed.iter().copied().chain(bits))
+        self.body(self.fixed.iter().copied().chain(bits).chain((self.medium)(&medium)))
     }
 
     fn current(&self, settings: &Settings, medium: MediumParameters) -> Vec<u8> {
-        let mut body = self.values(settings);
+        let mut body = self.values(settings, medium);
         for state in self.states.iter().filter(|state| (state.get)(&medium)) {
             if let Some(byte) = body.get_mut(state.byte) {
                 *byte |= state.mask;
@@ -278,6 +367,11 @@ impl PageRow {
     }
 }
 
+/// For pages that report no property of the medium.
+pub(crate) const fn no_medium(_: &MediumParameters) -> Vec<(usize, u8)> {
+    Vec::new()
+}
+
 /// The read-write error recovery page: the unit has no choice of recovery.
 pub(crate) const READ_WRITE_ERROR_RECOVERY: PageRow = PageRow {
     code: page::READ_WRITE_ERROR_RECOVERY,
@@ -285,6 +379,7 @@ pub(crate) const READ_WRITE_ERROR_RECOVERY: PageRow = PageRow {
     len: 10,
     fixed: &[],
     states: &[],
+    medium: no_medium,
     bits: &[],
 };
 
@@ -297,6 +392,7 @@ pub(crate) const CONTROL: PageRow = PageRow {
     // reordered freely. EXTENDED SELF-TEST COMPLETION TIME: one second.
     fixed: &[(0, 0x02), (1, 0x10), (9, 1)],
     states: &[],
+    medium: no_medium,
     bits: &[
         // TST 001b.
         Bit { byte: 0, mask: 0x20, get: |settings| settings.nexus_task_sets, set: Set::Never },
@@ -349,12 +445,20 @@ pub(crate) const CONTROL_EXTENSION: PageRow = PageRow {
     len: 28,
     fixed: &[],
     states: &[],
+    medium: no_medium,
     bits: &[],
 };
 
 /// The power condition page: the unit has no timers.
-pub(crate) const POWER_CONDITION: PageRow =
-    PageRow { code: page::POWER_CONDITION, subpage: 0, len: 38, fixed: &[], states: &[], bits: &[] };
+pub(crate) const POWER_CONDITION: PageRow = PageRow {
+    code: page::POWER_CONDITION,
+    subpage: 0,
+    len: 38,
+    fixed: &[],
+    states: &[],
+    medium: no_medium,
+    bits: &[],
+};
 
 /// The informational exceptions page. MRIE 6h: report on request only. The unit has no failure prediction.
 pub(crate) const INFORMATIONAL_EXCEPTIONS: PageRow = PageRow {
@@ -363,6 +467,7 @@ pub(crate) const INFORMATIONAL_EXCEPTIONS: PageRow = PageRow {
     len: 10,
     fixed: &[(1, 0x06)],
     states: &[],
+    medium: no_medium,
     bits: &[],
 };
 

@@ -29,6 +29,7 @@ use crate::contract::SpcLevel;
 use crate::device_server::command_set::CommandSet;
 use crate::device_server::{DeviceServer, UnitInfo};
 use crate::inquiry::VitalPages;
+use crate::mode::TapeParameters;
 
 /// The command set of disks.
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
@@ -45,6 +46,8 @@ pub(crate) static COMMAND_SET: CommandSet = CommandSet {
         log::page::GENERAL_STATISTICS,
         log::page::INFORMATIONAL_EXCEPTIONS,
     ],
+    log_parameters: |_, _| None,
+    tape_parameters: |_| TapeParameters::EMPTY,
     vital_pages,
     versions,
 };

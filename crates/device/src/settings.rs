@@ -21,6 +21,27 @@ pub(crate) struct Settings {
     pub(crate) attention_interlock: AttentionInterlock,
     /// QERR of the control page.
     pub(crate) queue_error: QueueError,
+    /// The settings of a tape drive. They are not saved.
+    pub(crate) stream: StreamSettings,
+}
+
+/// The settings of a tape drive (SSC-4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamSettings {
+    /// BLOCK LENGTH of the block descriptor; 0 if every block has the length that its command says.
+    pub(crate) block_len: u32,
+    /// BUFFERED MODE: writes are acknowledged before they are durable.
+    pub(crate) is_buffered: bool,
+    /// DCE of the data compression page.
+    pub(crate) is_compressing: bool,
+}
+
+impl StreamSettings {
+    /// The longest block in bytes.
+    pub(crate) const BLOCK_LEN_MAX: u32 = 8 << 20;
+
+    /// The default settings.
+    pub(crate) const DEFAULT: Self = Self { block_len: 0, is_buffered: true, is_compressing: false };
 }
 
 /// QERR (SPC-5 §7.5.11): which other commands are aborted when a command ends with CHECK CONDITION.
@@ -60,6 +81,7 @@ impl Settings {
             task_aborted_status: tasks.task_aborted_status,
             attention_interlock: AttentionInterlock::ClearedWhenReported,
             queue_error: QueueError { aborts: false, only_own: false },
+            stream: StreamSettings::DEFAULT,
         }
     }
 
@@ -95,6 +117,7 @@ impl Settings {
                 AttentionInterlock::ClearedWhenReported
             },
             queue_error: QueueError { aborts: is_set(5), only_own: is_set(6) },
+            stream: StreamSettings::DEFAULT,
         };
         (settings.to_bits() == bits && !settings.queue_error.is_reserved()).then_some(settings)
     }

@@ -46,6 +46,7 @@ impl DeviceServer {
             Some(saved) => Settings {
                 write_cache: saved.write_cache && default.write_cache,
                 nexus_task_sets: default.nexus_task_sets,
+                stream: default.stream,
                 ..saved.clone()
             },
             None => default,

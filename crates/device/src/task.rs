@@ -73,6 +73,10 @@ impl TaskId {
     /// Not a task: the owner of the unit's own work on the medium.
     pub(crate) const BACKGROUND: Self = Self { slot: u32::MAX, generation: u32::MAX };
 
+    /// Not a task: the owner of the operations on the files of a cartridge. They have no time limit, because
+    /// a command that a host has given up does not end them.
+    pub(crate) const TAPE: Self = Self { slot: u32::MAX - 2, generation: u32::MAX };
+
     /// Not a task: the owner of the range that an abandoned operation of the medium changes. `index` is the
     /// slot of the operation.
     pub(crate) const fn abandoned(index: u32) -> Self {

@@ -36,6 +36,7 @@ use crate::pr::PersistentReservations;
 use crate::sbc;
 use crate::spc;
 use crate::spc_state::SpcState;
+use crate::ssc;
 use crate::state_decode_error::StateDecodeError;
 use crate::stats::UnitStats;
 use crate::task::{Origin, TaskId, TaskInfo};
@@ -144,6 +145,7 @@ impl LogicalUnit {
         if is_disc && config.block_size != BlockSize::B2048 {
             return Err(UnitError::DiscBlockLength);
         }
+        let is_tape = config.device == DeviceKind::Tape;
         if !is_disc && profile.len < u64::from(config.block_size.bytes()) {
             return Err(UnitError::TooSmall);
         }
@@ -155,6 +157,9 @@ impl LogicalUnit {
         if is_disc {
             server.spc.removal.add_tray();
             server.spc.removal.load(server.info.has_medium());
+        }
+        if is_tape {
+            server.install_drive();
         }
         server.settings = server.power_on_settings();
         server.resume_sanitizing();
@@ -219,6 +224,7 @@ impl LogicalUnit {
         self.server.nexus_was_lost(id);
         self.server.nexuses.lose(id);
         self.server.refresh_pr_roles();
+        self.server.synchronize_tape();
         self.process_pending();
     }
 
@@ -462,6 +468,7 @@ const fn command_set(device: DeviceKind) -> &'static CommandSet {
     match device {
         DeviceKind::Disk => &sbc::COMMAND_SET,
         DeviceKind::Disc { .. } => &mmc::COMMAND_SET,
+        DeviceKind::Tape => &ssc::COMMAND_SET,
     }
 }
 

@@ -36,9 +36,11 @@ pub mod version_descriptor {
     pub const SAM_3: u16 = 0x0060;
     pub const SAM_5: u16 = 0x00a0;
     pub const SPC_3: u16 = 0x0300;
+    pub const SSC_3: u16 = 0x0400;
     pub const SPC_4: u16 = 0x0460;
     pub const SBC_3: u16 = 0x04c0;
     pub const MMC_6: u16 = 0x04e0;
+    pub const SSC_4: u16 = 0x0520;
     pub const SPC_5: u16 = 0x05c0;
     pub const SBC_4: u16 = 0x0600;
     pub const ISCSI: u16 = 0x0960;

@@ -12,9 +12,13 @@ pub mod page {
     pub const READ_ERROR_COUNTERS: u8 = 0x03;
     pub const VERIFY_ERROR_COUNTERS: u8 = 0x05;
     pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0x0c;
+    /// The sequential access device page has the code of the logical block provisioning page.
+    pub const SEQUENTIAL_ACCESS_DEVICE: u8 = 0x0c;
     pub const SELF_TEST_RESULTS: u8 = 0x10;
     pub const BACKGROUND_SCAN: u8 = 0x15;
+    pub const VOLUME_STATISTICS: u8 = 0x17;
     pub const GENERAL_STATISTICS: u8 = 0x19;
+    pub const TAPE_ALERT: u8 = 0x2e;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x2f;
 
     /// The subpage that lists pages with their subpages.

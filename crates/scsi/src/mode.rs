@@ -11,6 +11,9 @@ pub mod page {
     pub const DISCONNECT_RECONNECT: u8 = 0x02;
     pub const CACHING: u8 = 0x08;
     pub const CONTROL: u8 = 0x0a;
+    pub const DATA_COMPRESSION: u8 = 0x0f;
+    pub const DEVICE_CONFIGURATION: u8 = 0x10;
+    pub const MEDIUM_PARTITION: u8 = 0x11;
     pub const POWER_CONDITION: u8 = 0x1a;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1c;
     pub const TIMEOUT_AND_PROTECT: u8 = 0x1d;
@@ -20,6 +23,8 @@ pub mod page {
 
     /// Subpage 01h of the control page.
     pub const CONTROL_EXTENSION: u8 = 0x01;
+    /// Subpage 01h of the device configuration page.
+    pub const DEVICE_CONFIGURATION_EXTENSION: u8 = 0x01;
     /// Requests every subpage.
     pub const ALL_SUBPAGES: u8 = 0xff;
 }
@@ -84,6 +89,8 @@ pub struct Header {
 pub mod device_specific {
     pub const WP: u8 = 0x80;
     pub const DPOFUA: u8 = 0x10;
+    /// BUFFERED MODE of tape drives (SSC-4): bits 6 to 4.
+    pub const BUFFERED_MODE: u8 = 0x70;
 }
 
 /// A block descriptor of a disk (SBC-4 §6.5.2).

@@ -1,28 +1,39 @@
-//! Operation codes and service actions (SPC-5 §F.3, SBC-4 §5, MMC-6).
+//! Operation codes and service actions (SPC-5 §F.3, SBC-4 §5, SSC-4, MMC-6).
 
 #![allow(missing_docs, reason = "the names are the standard's")]
 
 pub const TEST_UNIT_READY: u8 = 0x00;
+pub const REWIND: u8 = 0x01;
 pub const REQUEST_SENSE: u8 = 0x03;
 pub const FORMAT_UNIT: u8 = 0x04;
+pub const READ_BLOCK_LIMITS: u8 = 0x05;
 pub const REASSIGN_BLOCKS: u8 = 0x07;
 pub const READ_6: u8 = 0x08;
 pub const WRITE_6: u8 = 0x0a;
+pub const WRITE_FILEMARKS_6: u8 = 0x10;
+pub const SPACE_6: u8 = 0x11;
 pub const INQUIRY: u8 = 0x12;
+pub const VERIFY_6: u8 = 0x13;
 pub const MODE_SELECT_6: u8 = 0x15;
 pub const RESERVE_6: u8 = 0x16;
 pub const RELEASE_6: u8 = 0x17;
+pub const ERASE_6: u8 = 0x19;
 pub const MODE_SENSE_6: u8 = 0x1a;
 pub const START_STOP_UNIT: u8 = 0x1b;
+/// LOAD UNLOAD has the operation code of START STOP UNIT.
+pub const LOAD_UNLOAD: u8 = 0x1b;
 pub const RECEIVE_DIAGNOSTIC_RESULTS: u8 = 0x1c;
 pub const SEND_DIAGNOSTIC: u8 = 0x1d;
 pub const PREVENT_ALLOW_MEDIUM_REMOVAL: u8 = 0x1e;
 pub const READ_CAPACITY_10: u8 = 0x25;
 pub const READ_10: u8 = 0x28;
 pub const WRITE_10: u8 = 0x2a;
+pub const LOCATE_10: u8 = 0x2b;
 pub const WRITE_AND_VERIFY_10: u8 = 0x2e;
 pub const VERIFY_10: u8 = 0x2f;
 pub const PRE_FETCH_10: u8 = 0x34;
+/// READ POSITION has the operation code of PRE-FETCH(10).
+pub const READ_POSITION: u8 = 0x34;
 pub const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 pub const READ_DEFECT_DATA_10: u8 = 0x37;
 pub const WRITE_BUFFER: u8 = 0x3b;
@@ -30,6 +41,7 @@ pub const READ_BUFFER_10: u8 = 0x3c;
 pub const WRITE_SAME_10: u8 = 0x41;
 pub const UNMAP: u8 = 0x42;
 pub const READ_TOC_PMA_ATIP: u8 = 0x43;
+pub const REPORT_DENSITY_SUPPORT: u8 = 0x44;
 pub const GET_CONFIGURATION: u8 = 0x46;
 pub const SANITIZE: u8 = 0x48;
 pub const GET_EVENT_STATUS_NOTIFICATION: u8 = 0x4a;
@@ -45,17 +57,25 @@ pub const READ_BUFFER_CAPACITY: u8 = 0x5c;
 pub const PERSISTENT_RESERVE_IN: u8 = 0x5e;
 pub const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
 pub const VARIABLE_LENGTH: u8 = 0x7f;
+pub const WRITE_FILEMARKS_16: u8 = 0x80;
 pub const THIRD_PARTY_COPY_OUT: u8 = 0x83;
 pub const THIRD_PARTY_COPY_IN: u8 = 0x84;
 pub const READ_16: u8 = 0x88;
 pub const COMPARE_AND_WRITE: u8 = 0x89;
 pub const WRITE_16: u8 = 0x8a;
 pub const ORWRITE_16: u8 = 0x8b;
+pub const READ_ATTRIBUTE: u8 = 0x8c;
+pub const WRITE_ATTRIBUTE: u8 = 0x8d;
 pub const WRITE_AND_VERIFY_16: u8 = 0x8e;
 pub const VERIFY_16: u8 = 0x8f;
 pub const PRE_FETCH_16: u8 = 0x90;
 pub const SYNCHRONIZE_CACHE_16: u8 = 0x91;
+/// SPACE(16) has the operation code of SYNCHRONIZE CACHE(16).
+pub const SPACE_16: u8 = 0x91;
+pub const LOCATE_16: u8 = 0x92;
 pub const WRITE_SAME_16: u8 = 0x93;
+/// ERASE(16) has the operation code of WRITE SAME(16).
+pub const ERASE_16: u8 = 0x93;
 pub const WRITE_ATOMIC_16: u8 = 0x9c;
 pub const SERVICE_ACTION_IN_16: u8 = 0x9e;
 pub const READ_BUFFER_16: u8 = 0x9b;
@@ -80,6 +100,23 @@ pub const READ_CD: u8 = 0xbe;
 pub mod service_action_in_16 {
     pub const READ_CAPACITY_16: u16 = 0x10;
     pub const GET_LBA_STATUS: u16 = 0x12;
+}
+
+/// Service actions of READ POSITION.
+pub mod read_position {
+    pub const SHORT: u16 = 0x00;
+    pub const SHORT_VENDOR_SPECIFIC: u16 = 0x01;
+    pub const LONG: u16 = 0x06;
+    pub const EXTENDED: u16 = 0x08;
+}
+
+/// Service actions of READ ATTRIBUTE.
+pub mod read_attribute {
+    pub const VALUES: u16 = 0x00;
+    pub const LIST: u16 = 0x01;
+    pub const LOGICAL_VOLUME_LIST: u16 = 0x02;
+    pub const PARTITION_LIST: u16 = 0x03;
+    pub const SUPPORTED: u16 = 0x05;
 }
 
 /// Service actions of MAINTENANCE IN.

@@ -55,6 +55,14 @@ pub struct Sense {
     pub forwarded: Option<Forwarded>,
 }
 
+/// Bits of [`Sense::stream_bits`].
+#[allow(missing_docs, reason = "the names are the standard's")]
+pub mod stream_bits {
+    pub const FILEMARK: u8 = 0x80;
+    pub const EOM: u8 = 0x40;
+    pub const ILI: u8 = 0x20;
+}
+
 /// The sense data of another logical unit that took part in a third-party copy (SPC-5 §4.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
@@ -195,6 +203,20 @@ impl Sense {
         self
     }
 
+    /// Returns the sense data with bits of [`stream_bits`] set.
+    #[must_use]
+    pub const fn with_stream_bits(mut self, bits: u8) -> Self {
+        self.stream_bits |= bits;
+        self
+    }
+
+    /// Returns the sense data as those of a deferred error.
+    #[must_use]
+    pub const fn as_deferred(mut self) -> Self {
+        self.deferred = true;
+        self
+    }
+
     /// Returns the sense data with the COMMAND-SPECIFIC INFORMATION field set.
     #[must_use]
     pub const fn with_command_specific(mut self, value: u64) -> Self {
@@ -228,7 +250,7 @@ impl Sense {
     }
 
     fn fixed(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::UnexpectedEof> {
-        let information = self.information.and_then(|value| u32::try_from(value).ok());
+        let information = self.information.and_then(|value| self.short_information(value));
         let valid = u8::from(information.is_some()) << 7;
         out.put(&[
             valid | 0x70 | u8::from(self.deferred),
@@ -241,6 +263,14 @@ impl Sense {
         out.u16(self.asc.0)?;
         out.u8(0)?;
         out.put(&self.specific.map_or([0; 3], SenseKeySpecific::to_bytes))
+    }
+
+    /// Returns the INFORMATION field of fixed format. A length that is greater than what a command requested
+    /// (ILI) is a negative number (SSC-4).
+    fn short_information(&self, value: u64) -> Option<u32> {
+        let negative = || i32::try_from(value.cast_signed()).ok().map(i32::cast_unsigned);
+        let is_length = self.stream_bits & stream_bits::ILI != 0;
+        u32::try_from(value).ok().or_else(|| negative().filter(|_| is_length))
     }
 
     fn descriptor(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::UnexpectedEof> {
@@ -288,8 +318,13 @@ impl Sense {
 #[allow(missing_docs, reason = "the names are the standard's (SPC-5 §F.2)")]
 impl Asc {
     pub const NONE: Self = Self(0x0000);
+    pub const FILEMARK_DETECTED: Self = Self(0x0001);
+    pub const END_OF_PARTITION: Self = Self(0x0002);
+    pub const BEGINNING_OF_PARTITION: Self = Self(0x0004);
+    pub const END_OF_DATA: Self = Self(0x0005);
     pub const OPERATION_IN_PROGRESS: Self = Self(0x0016);
     pub const FORMAT_IN_PROGRESS: Self = Self(0x0404);
+    pub const NOT_READY_BECOMING_READY: Self = Self(0x0401);
     pub const SANITIZE_IN_PROGRESS: Self = Self(0x041b);
     pub const NOT_READY_INITIALIZING_COMMAND_REQUIRED: Self = Self(0x0402);
     pub const NOT_READY_MANUAL_INTERVENTION_REQUIRED: Self = Self(0x0403);
@@ -348,6 +383,9 @@ impl Asc {
     pub const ORWRITE_GENERATION_DOES_NOT_MATCH: Self = Self(0x2c0c);
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self = Self(0x2f00);
     pub const CANNOT_READ_MEDIUM_INCOMPATIBLE_FORMAT: Self = Self(0x3002);
+    pub const CANNOT_READ_MEDIUM_UNKNOWN_FORMAT: Self = Self(0x3001);
+    pub const WORM_OVERWRITE_ATTEMPTED: Self = Self(0x300c);
+    pub const MEDIUM_FORMAT_CORRUPTED: Self = Self(0x3100);
     pub const FORMAT_COMMAND_FAILED: Self = Self(0x3101);
     pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self = Self(0x3900);
@@ -371,6 +409,7 @@ impl Asc {
     pub const OVERLAPPED_COMMANDS_ATTEMPTED: Self = Self(0x4e00);
     pub const MEDIUM_REMOVAL_PREVENTED: Self = Self(0x5302);
     pub const INSUFFICIENT_RESOURCES: Self = Self(0x5503);
+    pub const AUXILIARY_MEMORY_OUT_OF_SPACE: Self = Self(0x5506);
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Self = Self(0x5504);
     pub const SYSTEM_RESOURCE_FAILURE: Self = Self(0x5500);
     pub const INVALID_TOKEN_OPERATION_CAUSE_NOT_REPORTABLE: Self = Self(0x2300);
@@ -391,6 +430,19 @@ mod tests {
         let mut out = [0xa5; Sense::MAX_LEN];
         let len = sense.encode(descriptor, &mut out);
         out[..len].to_vec()
+    }
+
+    #[test]
+    fn a_length_that_is_too_long_is_a_negative_number() {
+        let sense = |bits| {
+            let sense = Sense::new(SenseKey::NO_SENSE, Asc::NONE);
+            sense.with_information((-512_i64).cast_unsigned()).with_stream_bits(bits)
+        };
+        assert_eq!(encoded(sense(stream_bits::ILI), false)[..7], [0xf0, 0, 0x20, 0xff, 0xff, 0xfe, 0]);
+        assert_eq!(encoded(sense(0), false)[..7], [0x70, 0, 0, 0, 0, 0, 0], "no block has such a number");
+        let long = encoded(sense(stream_bits::ILI), true);
+        assert_eq!(long[8..20], [0, 10, 0x80, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe, 0]);
+        assert_eq!(long[20..], [4, 2, 0, 0x20]);
     }
 
     #[test]

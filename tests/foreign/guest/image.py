@@ -41,6 +41,10 @@ MODULES += ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod
 # What the guest with a drive for discs has beside that.
 DISC_PROGRAMS = ["/usr/bin/sg_raw", "/usr/bin/sg_get_config", "/usr/bin/eject", "/usr/bin/xorriso"]
 DISC_MODULES = ["sr_mod", "isofs", "sg"]
+# What the guest with a tape drive has beside that: the one mt of GNU, the other of busybox, which knows other operations.
+TAPE_PROGRAMS = ["/bin/mt-gnu", "/usr/bin/tar", "/usr/bin/dd", "/usr/bin/sg_raw", "/usr/bin/sg_opcodes", "/usr/bin/sg_modes", "/usr/bin/sg_logs",
+                 "/usr/bin/sg_read_attr", "/usr/bin/sg_vpd", "/usr/bin/sg_turs"]
+TAPE_MODULES = ["st", "sg"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"
@@ -72,10 +76,19 @@ def prepare(out):
 
 def prepare_disc(out):
     """The same with what a drive for discs needs, and the programs that judge it."""
+    return prepare_drive(out, "disc", DISC_PROGRAMS, DISC_MODULES)
+
+
+def prepare_tape(out):
+    """The same with what a tape drive needs, and the programs that judge it."""
+    return prepare_drive(out, "tape", TAPE_PROGRAMS, TAPE_MODULES)
+
+
+def prepare_drive(out, name, programs, modules):
     with alone(out):
         root = unpacked_kernel(os.path.join(out, "kernel"), [])
-        tree, initramfs = os.path.join(out, "root-disc"), os.path.join(out, "initramfs-disc.gz")
-        build(tree, root, [*PROGRAMS, *DISC_PROGRAMS], [*MODULES, *DISC_MODULES])
+        tree, initramfs = os.path.join(out, f"root-{name}"), os.path.join(out, f"initramfs-{name}.gz")
+        build(tree, root, [*PROGRAMS, *programs], [*MODULES, *modules])
         add_open_iscsi(tree)
         pack(tree, lambda path: gzip.open(path, "wb", compresslevel=1), initramfs)
         return kernel_of(root), initramfs

@@ -20,7 +20,8 @@ NO_ZEROS = ("unmapped", "unspecified")
 
 READING = ("SCSI.Inquiry", "SCSI.Mandatory", "SCSI.ModeSense6", "SCSI.Read10", "SCSI.Read12", "SCSI.Read16", "SCSI.Read6",
            "SCSI.ReadCapacity10", "SCSI.ReadCapacity16", "SCSI.ReadOnly", "SCSI.TestUnitReady")
-# What has something to say of a drive for discs.
+# What has something to say of a drive for discs. Of a tape drive it has nothing: the tool gives up before its first test where
+# READ CAPACITY(10) is refused.
 OF_ANY_TYPE = ("SCSI.Inquiry", "SCSI.Mandatory", "SCSI.ModeSense6", "SCSI.NoMedia", "SCSI.PreventAllow", "SCSI.StartStopUnit",
                "SCSI.Read10", "SCSI.Read12", "SCSI.ReadCapacity10", "SCSI.ReportSupportedOpcodes", "SCSI.TestUnitReady", "SCSI.Reserve6",
                "SCSI.PrinReadKeys", "SCSI.PrinReportCapabilities", "SCSI.ProutRegister", "SCSI.ProutClear", "SCSI.ProutPreempt",

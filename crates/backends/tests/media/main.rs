@@ -10,6 +10,7 @@
 
 mod model;
 mod rig;
+mod tape;
 
 use std::fs::{self, OpenOptions};
 use std::time::Duration;
@@ -19,6 +20,8 @@ use base::buffer::DataList;
 use drivers::config::EngineChoice;
 use store::Store;
 use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
+
+use tape::{frees_what_is_erased, keeps_a_cartridge_in_its_folder};
 
 use rig::{LoopDevice, Rig, Scratch, flat, list, open_direct, spec};
 
@@ -54,6 +57,8 @@ with_both_engines! {
     tells_the_machine_of_results,
     serves_a_block_device,
     never_flushes_well_again_after_a_failed_flush,
+    keeps_a_cartridge_in_its_folder,
+    frees_what_is_erased,
 }
 
 fn behaves_like_memory(engine: EngineChoice) {

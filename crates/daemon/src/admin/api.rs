@@ -572,7 +572,8 @@ object! {
         medium_errors: u64,
         /// How often its file or device took longer than `io_timeout` so far.
         io_timeouts: u64,
-        /// Why it is not ready: how its file or device changed, or why there is no disc. Null if it is.
+        /// Why it is not ready: how its file or device changed, or why there is no disc or cartridge. Null if
+        /// it is.
         not_ready: Option<String>,
     }
 }

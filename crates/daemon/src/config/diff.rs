@@ -228,6 +228,8 @@ impl Unit {
     pub(crate) fn key(&self) -> UnitKey {
         let direct = match self.medium {
             Medium::File { direct, .. } | Medium::Block { direct, .. } => direct,
+            // The lock of a cartridge that is only read is another one.
+            Medium::Tape { .. } => self.read_only,
             Medium::Ram { .. } | Medium::Null { .. } | Medium::Disc { .. } => false,
         };
         UnitKey {

@@ -7,7 +7,7 @@ use super::schema::{Key, Kind, LUN};
 use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
 /// Media types that are reserved for later releases.
-const LATER: &[&str] = &["nbd", "rbd", "sg", "tape", "changer"];
+const LATER: &[&str] = &["nbd", "rbd", "sg", "changer"];
 
 /// Parses a spec into the table that it stands for. Mistakes are added to the report; the valid part is
 /// returned all the same.
@@ -17,17 +17,19 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     let head = words.next().unwrap_or_default();
     let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
     let argument_key = match kind {
-        "file" | "block" | "disc" => Some("path"),
+        "file" | "block" | "disc" | "tape" => Some("path"),
         "ram" | "null" => Some("size"),
         later if LATER.contains(&later) => {
             report.error(span, format!("media of type \"{later}\" are not in this build"));
             None
         }
         _ => {
-            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc"]);
+            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape"]);
             report.error(
                 span,
-                format!("a LUN must begin with file:, block:, ram:, null: or disc:, not \"{kind}\"{hint}"),
+                format!(
+                    "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"{kind}\"{hint}"
+                ),
             );
             None
         }
@@ -37,6 +39,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
         if argument.is_empty() {
             let example = match (name, kind) {
                 ("path", "disc") => "/srv/disc.iso",
+                ("path", "tape") => "/srv/cartridge",
                 ("path", _) => "/srv/disk.img",
                 _ => "512M",
             };

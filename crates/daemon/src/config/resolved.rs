@@ -306,13 +306,21 @@ pub enum Medium {
         /// The kind of disc, if it does not follow from the size of the image.
         profile: Option<DiscProfile>,
     },
+    /// A tape drive with a cartridge in it.
+    Tape {
+        /// The absolute path of the folder of the cartridge.
+        path: PathBuf,
+    },
 }
 
 impl Medium {
     /// Returns the path of a file or device.
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
-            Self::File { path, .. } | Self::Block { path, .. } | Self::Disc { path, .. } => Some(path),
+            Self::File { path, .. }
+            | Self::Block { path, .. }
+            | Self::Disc { path, .. }
+            | Self::Tape { path } => Some(path),
             Self::Ram { .. } | Self::Null { .. } => None,
         }
     }
@@ -325,6 +333,7 @@ impl fmt::Display for Medium {
             Self::File { path, .. } => write!(f, "file:{}", path.display()),
             Self::Block { path, .. } => write!(f, "block:{}", path.display()),
             Self::Disc { path, .. } => write!(f, "disc:{}", path.display()),
+            Self::Tape { path } => write!(f, "tape:{}", path.display()),
             Self::Ram { size } => write!(f, "ram:{}", super::quantity::show_size(size.0)),
             Self::Null { size } => write!(f, "null:{}", super::quantity::show_size(size.0)),
         }

@@ -349,11 +349,12 @@ macro_rules! lun_keys {
     ($($extra:expr),* ; $type_default:expr) => {
         &[
             $($extra,)*
-            key("type", Choice(&["file", "block", "ram", "null", "disc"]), $type_default,
+            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape"]), $type_default,
                 "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at \
                  exit), `null` (reads as zeros, discards writes), `disc` (a drive with the image of a CD, DVD \
-                 or BD in it, see [devices.md](devices.md))."),
-            key("path", Path, Told("required for `file`, `block` and `disc`"), "The file or device."),
+                 or BD in it) and `tape` (a tape drive with a cartridge in it), see [devices.md](devices.md)."),
+            key("path", Path, Told("required for `file`, `block`, `disc` and `tape`"),
+                "The file or device, or the folder of a cartridge."),
             key("profile", Choice(&["cd", "dvd", "bd"]), Told("the smallest that holds the image"),
                 "The kind of disc that a drive reports. Only for `disc`."),
             key("size", Size { min: 1 << 20, max: 1 << 60 }, Told("the size of the file or device"),
@@ -417,7 +418,7 @@ macro_rules! lun_keys {
                  one."),
             key("vendor", Text { len_max: 8 }, Value("TARGE"), "The vendor identification in INQUIRY data, \
                                                                 printable ASCII."),
-            key("product", Text { len_max: 16 }, Told("`Virtual Disk`, or `Virtual Disc`"), "The product identification in \
+            key("product", Text { len_max: 16 }, Told("`Virtual Disk`, `Virtual Disc` or `Virtual Tape`"), "The product identification in \
                                                                          INQUIRY data, printable ASCII."),
             key("revision", Text { len_max: 4 }, Told("the version of targe"), "The product revision level in INQUIRY \
                                                                                 data, printable ASCII."),

@@ -475,6 +475,8 @@ impl Daemon {
         self.store_bindings();
         let Self { runtime, reactors, admin, .. } = self;
         for running in &reactors {
+            // A reactor ends when no operation of its media is under way.
+            let _ = running.handle.post(|member: &mut ReactorShard, now| member.unload_cartridges(now));
             let _ = running.handle.stop(CLOSE_MAX);
         }
         let mut failed = Vec::new();

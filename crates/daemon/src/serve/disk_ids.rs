@@ -57,7 +57,10 @@ impl DiskIds {
             (Medium::Ram { .. }, _) => Data::Memory(self.memories),
             (Medium::Null { size }, _) => Data::Null(size.0),
             (Medium::Disc { .. }, _) => Data::Drive,
-            (Medium::File { path, .. } | Medium::Block { path, .. }, Some(identity)) => {
+            (
+                Medium::File { path, .. } | Medium::Block { path, .. } | Medium::Tape { path },
+                Some(identity),
+            ) => {
                 let created = match identity {
                     FileIdentity::File(..) => path.metadata().and_then(|facts| facts.created()).ok(),
                     FileIdentity::Block(_) => None,
@@ -66,7 +69,9 @@ impl DiskIds {
             }
             // Every file has an identity. If there were none, the disk could not be recognised, so it counts
             // as a new one.
-            (Medium::File { .. } | Medium::Block { .. }, None) => Data::Memory(self.memories),
+            (Medium::File { .. } | Medium::Block { .. } | Medium::Tape { .. }, None) => {
+                Data::Memory(self.memories)
+            }
         };
         let (naa, block_bytes) = (unit.identity.naa, unit.block_size.bytes());
         let name = DiskName { naa, block_bytes, encrypted: unit.encrypt.is_some() };

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, OpenError, Opened, Undo};
+use backends::cartridge_folder::CartridgeFolder;
+use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, Opened, Undo};
 use base::buffer::Pool;
 use base::state_machine::MediumId;
 use base::units::ByteLen;
@@ -18,6 +19,7 @@ use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::Disk;
 use super::media_key::{self, MediaKeys};
 use super::state::StateDir;
+use super::tape::Tape;
 use crate::config::{Medium, Unit};
 use crate::{luks, os_error};
 
@@ -39,6 +41,8 @@ enum Bare {
     Null(ByteLen),
     /// A drive, and the image of the disc in it.
     Drive(Option<DiscImage>),
+    /// A cartridge.
+    Tape(CartridgeFolder),
 }
 
 /// A medium cannot be opened or extended.
@@ -97,6 +101,11 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
         Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path)?)),
+        Medium::Tape { path } => {
+            let opened = CartridgeFolder::open(path, unit.read_only);
+            let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+            return opened.map(Bare::Tape).map_err(failed);
+        }
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
         Medium::Block { path, direct } => {
@@ -155,7 +164,9 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
 
 /// Makes all data of a unit's file or device durable.
 pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
-    let Some(path) = unit.medium.path().filter(|_| !unit.read_only) else { return Ok(()) };
+    // The unit of a cartridge makes it durable when its last host has gone.
+    let is_tape = matches!(unit.medium, Medium::Tape { .. });
+    let Some(path) = unit.medium.path().filter(|_| !unit.read_only && !is_tape) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {
         let why = format!("cannot make {} durable: {}", path.display(), os_error(&error));
@@ -164,7 +175,7 @@ pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
 }
 
 /// Formats an error with its cause.
-fn describe_error(error: &OpenError) -> String {
+fn describe_error(error: &(dyn Error + 'static)) -> String {
     match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
         Some(source) => format!("{error}: {}", os_error(source)),
         None => error.to_string(),
@@ -187,6 +198,8 @@ enum PlacedBare {
     Null(ByteLen),
     /// A drive for discs.
     Drive(DiscDrive),
+    /// A cartridge.
+    Tape(Tape),
 }
 
 impl OpenMedium {
@@ -194,6 +207,7 @@ impl OpenMedium {
     pub(super) const fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
+            Bare::Tape(folder) => Some(folder.identity()),
             Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) => None,
         }
     }
@@ -207,6 +221,7 @@ impl OpenMedium {
             Bare::Drive(image) => {
                 PlacedBare::Drive(DiscDrive::new(image.map(|image| image.place(files, id, label))))
             }
+            Bare::Tape(folder) => PlacedBare::Tape(Tape::new(folder, files.queue(id), label)),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };
@@ -221,6 +236,7 @@ impl ReactorMedium {
         let bare: Box<dyn Store> = match &self.bare {
             PlacedBare::Disk(disk) => Box::new(disk.clone()),
             PlacedBare::Drive(drive) => Box::new(drive.clone()),
+            PlacedBare::Tape(tape) => Box::new(tape.clone()),
             PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
         };
@@ -230,12 +246,20 @@ impl ReactorMedium {
         }
     }
 
+    /// Returns the cartridge, if the medium is one.
+    pub(super) fn tape(&self) -> Option<Tape> {
+        match &self.bare {
+            PlacedBare::Tape(tape) => Some(tape.clone()),
+            _ => None,
+        }
+    }
+
     /// Returns the file or device, if the medium is one, and the drive, if it is in a drive.
     pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>) {
         match self.bare {
             PlacedBare::Disk(disk) => (Some(disk), None),
             PlacedBare::Drive(drive) => (drive.disc(), Some(drive)),
-            PlacedBare::Ram(_) | PlacedBare::Null(_) => (None, None),
+            PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) => (None, None),
         }
     }
 }

@@ -26,6 +26,7 @@ mod shard_log;
 mod signals;
 pub mod state;
 mod state_writer;
+mod tape;
 mod target_ports;
 mod tls_portals;
 

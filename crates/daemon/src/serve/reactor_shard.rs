@@ -32,6 +32,7 @@ use super::media_watch::MediaWatch;
 use super::reactors;
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::{StateWrite, StateWriter};
+use super::tape::Tape;
 use crate::config::{Medium, Naa, UnitIndex};
 
 /// A shard with the daemon's data around it, on the reactor's thread.
@@ -43,6 +44,7 @@ pub(super) struct ReactorShard {
     /// The files and devices, images of discs included.
     disks: BTreeMap<UnitId, Disk>,
     drives: BTreeMap<UnitId, DiscDrive>,
+    tapes: BTreeMap<UnitId, Tape>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -122,6 +124,7 @@ impl ReactorShard {
             runtime,
             disks,
             drives: BTreeMap::new(),
+            tapes: BTreeMap::new(),
             naas,
             retiring,
             files,
@@ -175,6 +178,7 @@ impl ReactorShard {
         }
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.naas.insert(id, naa);
+        self.tapes.extend(placed.tape().map(|tape| (id, tape)));
         let (disk, drive) = placed.into_parts();
         self.drives.extend(drive.map(|drive| (id, drive)));
         if let Some(disk) = disk {
@@ -253,6 +257,7 @@ impl ReactorShard {
             let naa = self.naas.remove(&id);
             self.disks.remove(&id);
             self.drives.remove(&id);
+            self.tapes.remove(&id);
             let unit = before.unit(id);
             let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
             let path = unit.and_then(|unit| unit.medium.path().cloned());
@@ -327,6 +332,13 @@ impl ReactorShard {
         self.shard.drain(now, within);
     }
 
+    /// Unloads the cartridges: no unit of a tape drive serves from now on.
+    pub(super) fn unload_cartridges(&mut self, now: Instant) {
+        for id in std::mem::take(&mut self.tapes).into_keys() {
+            self.shard.remove_unit(now, id);
+        }
+    }
+
     /// Returns whether no session is left.
     pub(super) fn is_idle(&self) -> bool {
         self.shard.is_idle()
@@ -373,12 +385,16 @@ impl ReactorShard {
             Some(disk) => disk.capabilities().len,
             None => match self.runtime.unit(id).map(|unit| &unit.medium) {
                 Some(Medium::Ram { size } | Medium::Null { size }) => size.0,
-                _ => 0,
+                _ => self.tapes.get(&id).map_or(0, Tape::capacity),
             },
         };
         let view = |report: UnitReport| {
             let disk = self.disks.get(&report.unit);
+            let tape = self.tapes.get(&report.unit);
             let no_disc = match self.drives.get(&report.unit) {
+                None if tape.is_some() && !report.medium_present => {
+                    Some("an initiator has unloaded the cartridge")
+                }
                 Some(drive) if !report.medium_present => Some(match drive.disc() {
                     Some(_) => "an initiator has ejected the disc",
                     None => "there is no disc in the drive",
@@ -388,7 +404,7 @@ impl ReactorShard {
             UnitView {
                 no_disc,
                 bytes: bytes(report.unit),
-                errors: disk.map_or(0, Disk::errors),
+                errors: disk.map_or_else(|| tape.map_or(0, Tape::errors), Disk::errors),
                 withheld: disk.and_then(Disk::withheld),
                 report,
             }

@@ -423,6 +423,7 @@ impl RuntimeConfig {
             },
             device: match unit.medium {
                 Medium::Disc { profile, .. } => DeviceKind::Disc { profile },
+                Medium::Tape { .. } => DeviceKind::Tape,
                 _ => DeviceKind::Disk,
             },
             block_size: unit.block_size,

@@ -5,19 +5,22 @@
 //! report. A unit selects its command set once, when it is created; the data path then only uses the table of
 //! commands that was made of it.
 
-use scsi::inquiry::DeviceType;
+use alloc::vec::Vec;
 
-use super::UnitInfo;
+use scsi::inquiry::DeviceType;
+use scsi::log::Parameter;
+
 use super::table::Row;
+use super::{DeviceServer, UnitInfo};
 use crate::contract::SpcLevel;
 use crate::inquiry::VitalPages;
-use crate::mode::ModeLayout;
+use crate::mode::{ModeLayout, TapeParameters};
 
 /// The command set of a device type.
 pub(crate) struct CommandSet {
     /// PERIPHERAL DEVICE TYPE.
     pub(crate) device_type: DeviceType,
-    /// The commands beside those of SPC.
+    /// The commands beside those of SPC. A command with the operation code of one of SPC replaces that.
     pub(crate) rows: &'static [Row],
     /// Whether the unit has a copy manager, which reads and writes blocks.
     pub(crate) third_party_copy: bool,
@@ -25,6 +28,10 @@ pub(crate) struct CommandSet {
     pub(crate) mode: ModeLayout,
     /// The log pages that every unit of the type has, ascending, without the list of pages itself.
     pub(crate) log_pages: &'static [u8],
+    /// Returns the parameters of a log page that only the device type has, or that it defines in its own way.
+    pub(crate) log_parameters: fn(&mut DeviceServer, page: u8) -> Option<Vec<Parameter>>,
+    /// Returns what mode parameters report of the cartridge of a tape drive.
+    pub(crate) tape_parameters: fn(&DeviceServer) -> TapeParameters,
     /// Returns the vital product data pages beside those of SPC.
     pub(crate) vital_pages: fn(&UnitInfo) -> VitalPages,
     /// Returns the version descriptors of the common and of the device type's standards.

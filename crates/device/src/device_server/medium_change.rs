@@ -29,6 +29,7 @@ impl DeviceServer {
             .progress(self.info.capabilities.len)
             .or_else(|| self.withheld.then_some(WITHHELD))
             .or_else(|| self.sanitizer.failure())
+            .or_else(|| self.tape_not_ready())
             .or_else(|| self.spc.not_ready())
     }
 

@@ -121,11 +121,17 @@ struct Entry {
 }
 
 impl Table {
-    /// Arranges the rows of several standards.
+    /// Arranges the rows of several standards. A row replaces those of earlier standards with the same
+    /// operation code.
     pub(crate) fn new(standards: &[&'static [Row]]) -> Self {
+        let is_replaced = |at: usize, row: &Row| {
+            let mut later = standards.iter().skip(at + 1).flat_map(|rows| rows.iter());
+            later.any(|other| other.opcode == row.opcode)
+        };
         let mut rows: Vec<Entry> = standards
             .iter()
-            .flat_map(|rows| rows.iter())
+            .enumerate()
+            .flat_map(|(at, rows)| rows.iter().filter(move |row| !is_replaced(at, row)))
             .map(|row| Entry { row, forbidden: forbidden(row) })
             .collect();
         rows.sort_by_key(|entry| (entry.row.opcode, entry.row.service_action));

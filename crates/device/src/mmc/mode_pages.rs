@@ -6,6 +6,7 @@ use crate::mode::{self, ModeLayout, PageRow, State};
 
 /// The mode parameters: MMC has no block descriptor and no device-specific parameter.
 pub(super) const LAYOUT: ModeLayout = ModeLayout {
+    is_tape: false,
     device_specific: 0,
     write_protected: 0,
     has_block_descriptor: false,
@@ -22,6 +23,7 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
             len: 8,
             fixed: &[(5, 30), (7, 60)],
             states: &[],
+            medium: mode::no_medium,
             bits: &[],
         },
         // The drive reads DVD-ROM.
@@ -33,6 +35,7 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
             len: 30,
             fixed: &[(0, 0x08), (4, 0x29), (6, 0x21), (7, 0x13), (12, 0x21), (13, 0x13)],
             states: &[State { byte: 4, mask: 0x02, get: |medium| medium.locked }],
+            medium: mode::no_medium,
             bits: &[],
         },
     ],

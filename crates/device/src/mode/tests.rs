@@ -6,6 +6,7 @@ const MEDIUM: MediumParameters = MediumParameters {
     write_protected: false,
     descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 },
     locked: false,
+    tape: TapeParameters::EMPTY,
     layout: &crate::sbc::COMMAND_SET.mode,
 };
 

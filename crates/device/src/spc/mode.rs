@@ -38,10 +38,14 @@ pub(super) fn sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     data_or(mode::sense(request, lists, medium), allocation)
 }
 
-pub(super) fn select(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+/// The longest header with a block descriptor.
+const HEADER_LEN_MAX: u32 = 8 + 8;
+
+pub(super) fn select(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let len = list_len(task);
-    // Without PF only pages of a vendor-specific format remain, which are not supported.
-    if len > 0 && task.cdb.u8(1) & 0x10 == 0 {
+    // Without PF only pages of a vendor-specific format remain, which are not supported. Hosts set the block
+    // length of a tape drive without PF, by a list without pages.
+    if len > 0 && task.cdb.u8(1) & 0x10 == 0 && !(server.command_set.mode.is_tape && len <= HEADER_LEN_MAX) {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4)));
     }
     Outcome::FetchParameterList { len, then: selected }
@@ -140,6 +144,7 @@ fn medium_facts(server: &DeviceServer, task: &TaskInfo) -> MediumParameters {
         write_protected: server.write_protection(task.nexus).is_some(),
         descriptor: BlockDescriptor { blocks, block_len: server.info.block_size().bytes() },
         locked: server.spc.removal.check().is_err(),
+        tape: (server.command_set.tape_parameters)(server),
         layout: &server.command_set.mode,
     }
 }

@@ -140,6 +140,9 @@ pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         subpage: cdb.u8(3),
         pointer: cdb.u16(5),
     };
+    // Reading some pages has an effect, which a request that is refused must not have.
+    let is_read = request.page_control == log::CUMULATIVE && request.subpage == 0;
+    let of_type = is_read.then(|| (server.command_set.log_parameters)(server, request.code)).flatten();
     let statistics = counted(server).since(server.spc.counted_before);
     let minutes = server.now.since(server.spc.started).as_secs() / 60;
     let facts = LogSource {
@@ -148,6 +151,7 @@ pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         storage: storage(server),
         powered_on_minutes: u32::try_from(minutes).unwrap_or(u32::MAX),
         pages: server.command_set.log_pages,
+        of_type: &of_type,
     };
     data_or(log::sense(request, facts), u32::from(cdb.u16(7)))
 }

@@ -168,6 +168,9 @@ impl LogicalUnit {
         if owner == TaskId::BACKGROUND {
             return self.server.sanitizer_ended(&result);
         }
+        if owner == TaskId::TAPE {
+            return self.server.cartridge_operation_ended(tag, result);
+        }
         let Some(task) = self.tasks.find_mut(owner) else { return self.server.discard(flushes, result) };
         task.info.ops.set(task.info.ops.get().saturating_sub(1));
         match task.state {

@@ -28,11 +28,6 @@ pub(super) const KEYS: &[&str] = &[
     "revision",
 ];
 
-/// Returns the product identification of a unit for which the configuration has none.
-pub(super) const fn usual_product(is_disc: bool) -> &'static str {
-    if is_disc { "Virtual Disc" } else { "Virtual Disk" }
-}
-
 /// Returns the medium of a drive, and reports an image that cannot be a disc.
 pub(super) fn medium(lun: &raw::Lun, path: PathBuf, report: &mut ConfigReport) -> Medium {
     let profile = lun.profile.as_ref().map(|at| match at.value {

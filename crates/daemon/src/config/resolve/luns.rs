@@ -19,6 +19,7 @@ use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
+use super::tapes;
 use super::{Environment, at_line, check_access};
 use crate::os_error;
 
@@ -196,6 +197,7 @@ impl<'a> UnitResolver<'a> {
     /// Resolves everything of a unit except its identity.
     fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
         let is_disc = lun.kind.as_ref().is_some_and(|kind| kind.value == "disc");
+        let is_tape = lun.kind.as_ref().is_some_and(|kind| kind.value == "tape");
         let block_size = if is_disc { BlockSize::B2048 } else { block_size(lun.bs.as_ref()) };
         let physical_block_size = match is_disc {
             true => block_size,
@@ -226,12 +228,12 @@ impl<'a> UnitResolver<'a> {
             block_size,
             physical_block_size,
             read_only: lun.ro || is_disc,
-            thin: !is_disc && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
+            thin: !is_disc && !is_tape && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
             write_cache: lun.write_cache && !is_disc,
             io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero()),
             encrypt,
             atomic_block_size: atomic_block_size.filter(|size| size.bytes() >= block_size.bytes()),
-            removable: lun.removable || is_disc,
+            removable: lun.removable || is_disc || is_tape,
             long_cdbs: lun.long_cdbs,
             tasks: TaskRules {
                 nexus_task_sets: lun.tst.as_ref().is_none_or(|at| at.value == "1"),
@@ -242,7 +244,7 @@ impl<'a> UnitResolver<'a> {
                 serial: String::new(),
                 naa: Naa::Short([0; 8]),
                 vendor: vendor.unwrap_or_default(),
-                product: product.unwrap_or_else(|| discs::usual_product(is_disc).to_owned()),
+                product: product.unwrap_or_else(|| usual_product(lun).to_owned()),
                 revision: revision.unwrap_or_else(own_revision),
             },
         };
@@ -287,7 +289,8 @@ impl<'a> UnitResolver<'a> {
             return None;
         };
         let is_disc = kind.value == "disc";
-        let on_disk = matches!(kind.value, "file" | "block" | "disc");
+        let is_tape = kind.value == "tape";
+        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
@@ -300,6 +303,7 @@ impl<'a> UnitResolver<'a> {
                 "path" => on_disk,
                 "profile" => is_disc,
                 name if is_disc => discs::KEYS.contains(&name),
+                name if is_tape => tapes::KEYS.contains(&name),
                 "direct" => on_disk,
                 "atomic_bs" => !on_disk,
                 "encrypt" => kind.value != "null",
@@ -318,10 +322,10 @@ impl<'a> UnitResolver<'a> {
             _ => {
                 let at = lun.path.as_ref()?;
                 let path = self.environment.absolute(&at.value);
-                let checked = if kind.value == "file" {
-                    check_file(&path, &at.span, lun, bs, report)
-                } else {
-                    check_device(&path, lun)
+                let checked = match kind.value {
+                    "file" => check_file(&path, &at.span, lun, bs, report),
+                    "tape" => tapes::check(&path, lun.ro),
+                    _ => check_device(&path, lun),
                 };
                 if let Err(why) = checked {
                     report.medium_error(&at.span, why);
@@ -339,6 +343,7 @@ impl<'a> UnitResolver<'a> {
                 }
                 Some(match kind.value {
                     "file" => Medium::File { path, size, direct },
+                    "tape" => Medium::Tape { path },
                     _ => Medium::Block { path, direct },
                 })
             }
@@ -364,6 +369,15 @@ fn claims(lun: &raw::Lun) -> InquiryOverrides {
             .as_ref()
             .and_then(|at| u8::try_from(at.value).ok())
             .unwrap_or(COMPARE_AND_WRITE_MAX),
+    }
+}
+
+/// Returns the product identification of a unit for which the configuration has none.
+fn usual_product(lun: &raw::Lun) -> &'static str {
+    match lun.kind.as_ref().map(|kind| kind.value) {
+        Some("disc") => "Virtual Disc",
+        Some("tape") => "Virtual Tape",
+        _ => "Virtual Disk",
     }
 }
 

@@ -12,6 +12,7 @@ mod luns;
 mod portals;
 mod process;
 mod session;
+mod tapes;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

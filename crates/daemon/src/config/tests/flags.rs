@@ -64,12 +64,12 @@ fn wrong_specs_say_what_is_wrong() {
     scratch.file("short", [7; 31], 0o600);
     scratch.file("good", [7; 32], 0o600);
     for (spec, expected) in [
-        ("disk.img", "a LUN must begin with file:, block:, ram:, null: or disc:, not \"disk.img\""),
+        ("disk.img", "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"disk.img\""),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram:, null: or disc:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"fill\" (did you mean \"file\"?)",
         ),
-        ("tape:/x", "media of type \"tape\" are not in this build"),
+        ("changer:/x", "media of type \"changer\" are not in this build"),
         ("file:", "\"file\" has no path (such as file:/srv/disk.img)"),
         ("ram:", "\"ram\" has no size (such as ram:512M)"),
         ("ram:lots", "\"lots\" is not a size (such as 512M or 10G)"),
@@ -101,6 +101,15 @@ fn wrong_specs_say_what_is_wrong() {
         ("disc:", "\"disc\" has no path (such as disc:/srv/disc.iso)"),
         ("disc:good", "DIR/good is shorter than one sector of 2048 bytes"),
         ("disc:.", "DIR/. is not a regular file"),
+        ("tape:", "\"tape\" has no path (such as tape:/srv/cartridge)"),
+        ("tape:none", "cannot open DIR/none: no such file or directory"),
+        ("tape:good", "cannot open DIR/good: not a directory"),
+        (
+            "tape:.",
+            "DIR/. holds no cartridge: it has no file \"label\" (targe tape create makes a cartridge)",
+        ),
+        ("tape:none,bs=512", "a lun of type tape takes no \"bs\""),
+        ("tape:none,io_timeout=1s", "a lun of type tape takes no \"io_timeout\""),
         ("ram:1M,", "unknown key \"\" in lun"),
         ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),
     ] {

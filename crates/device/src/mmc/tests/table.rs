@@ -36,14 +36,15 @@ fn the_commands_that_are_reported_are_those_that_exist() {
 #[test]
 fn the_documentation_lists_every_command_of_a_disc() {
     let page = include_str!("../../../../../docs/devices.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("Discs:")).unwrap();
     let mut missing = String::new();
     for row in crate::mmc::COMMAND_SET.rows {
         let line = format!("| `{:02X}h` | {} |", row.opcode, row.name);
-        if !page.contains(&line) {
+        if !section.contains(&line) {
             missing += &format!("{line}\n");
         }
     }
     assert!(missing.is_empty(), "docs/devices.md lacks\n{missing}");
-    let listed = page.lines().filter(|line| line.starts_with("| `")).count();
+    let listed = section.lines().filter(|line| line.starts_with("| `")).count();
     assert_eq!(listed, crate::mmc::COMMAND_SET.rows.len(), "no other commands are listed");
 }

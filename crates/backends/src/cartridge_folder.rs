@@ -1,0 +1,498 @@
+//! The folder of a tape cartridge as one [`Store`], in the address space of
+//! [`cartridge::io::FileId::address`].
+//!
+//! The files of the log are opened, and made, when the first operation needs them: one path lookup for each
+//! segment, of which a cartridge has few. Everything else goes through the file queue of the reactor.
+//!
+//! # Durability
+//!
+//! A flush makes durable every file that was written since it was last flushed, and the folder if a file was
+//! made. After one flush has failed, every later one fails too, as those of [`crate::store::FileStore`] do:
+//! the kernel reports a failed write-back once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use base::buffer::DataList;
+use base::int_cast::to_usize;
+use cartridge::io::FileId;
+use cartridge::label::{COPY_LEN, FILE_LEN, Label};
+use drivers::files::{
+    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
+};
+use rustix::fs::{Advice, Mode, OFlags, fadvise, openat};
+use store::Store;
+use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput};
+
+use crate::errno_map;
+use crate::open::{FileIdentity, OpenError, lock};
+
+const LABEL: &str = "label";
+
+/// The longest segment of a log whose bytes all have addresses.
+const SEGMENT_LEN_MAX: u64 = 2 << 40;
+
+/// The longest read or write.
+const IO_LEN_MAX: usize = 16 << 20;
+
+/// The largest buffer for reads.
+const BUF_LEN_MAX: usize = 1 << 20;
+
+/// The folder of a cartridge, open and locked. It can be sent to the thread that will serve it.
+#[derive(Debug)]
+pub struct CartridgeFolder {
+    path: PathBuf,
+    folder: File,
+    label: File,
+    identity: FileIdentity,
+    capacity: u64,
+    is_read_only: bool,
+}
+
+/// A cartridge cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum CartridgeError {
+    /// The folder cannot be opened.
+    #[error("cannot open {path}")]
+    Open {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The folder has no label.
+    #[error("{path} holds no cartridge: it has no file \"label\" (targe tape create makes a cartridge)")]
+    NoLabel {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another process uses the cartridge.
+    #[error("the cartridge {path} is in use by another process")]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The cartridge cannot be locked.
+    #[error(transparent)]
+    Lock(OpenError),
+    /// The label is none that can be served.
+    #[error("{path}: {why}")]
+    Label {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl CartridgeFolder {
+    /// Opens the folder of a cartridge and locks it: for one process that writes, or for several that read.
+    ///
+    /// # Errors
+    /// [`CartridgeError`]
+    pub fn open(path: &Path, is_read_only: bool) -> Result<Self, CartridgeError> {
+        let (folder, label) = open_label(path, is_read_only)?;
+        match lock(&label, path, is_read_only) {
+            Ok(()) => {}
+            Err(OpenError::InUse { path }) => return Err(CartridgeError::InUse { path }),
+            Err(other) => return Err(CartridgeError::Lock(other)),
+        }
+        let found = label_of(path, &label)?;
+        let io_failed = |source: io::Error| CartridgeError::Open { path: path.join(LABEL), source };
+        if !is_read_only {
+            // What an earlier process wrote or made, and was killed before it flushed, counts from here on.
+            label.sync_all().and_then(|()| folder.sync_all()).map_err(io_failed)?;
+        }
+        let (identity, _) = FileIdentity::of_path(&path.join(LABEL)).map_err(io_failed)?;
+        Ok(Self { path: path.to_owned(), folder, label, identity, capacity: found.capacity, is_read_only })
+    }
+
+    /// Checks that a folder holds a cartridge that can be served, without locking it.
+    ///
+    /// # Errors
+    /// [`CartridgeError`]
+    pub fn check(path: &Path, is_read_only: bool) -> Result<(), CartridgeError> {
+        let (_, label) = open_label(path, is_read_only)?;
+        label_of(path, &label).map(drop)
+    }
+
+    /// Returns the identity of the label file, by which a cartridge is recognised.
+    pub const fn identity(&self) -> FileIdentity {
+        self.identity
+    }
+
+    /// Returns the capacity of the cartridge in bytes.
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Returns the path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Opens a folder and the label in it.
+fn open_label(path: &Path, is_read_only: bool) -> Result<(File, File), CartridgeError> {
+    let flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    let folder = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | flags, Mode::empty());
+    let folder = folder
+        .map_err(|errno| CartridgeError::Open { path: path.to_owned(), source: errno.into() })
+        .map(File::from)?;
+    let access = if is_read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    match openat(&folder, LABEL, access | flags, Mode::empty()) {
+        Ok(label) => Ok((folder, File::from(label))),
+        Err(Errno::NOENT) => Err(CartridgeError::NoLabel { path: path.to_owned() }),
+        Err(errno) => Err(CartridgeError::Open { path: path.join(LABEL), source: errno.into() }),
+    }
+}
+
+fn label_of(path: &Path, file: &File) -> Result<Label, CartridgeError> {
+    let found = read_label(file).map_err(|source| CartridgeError::Open { path: path.join(LABEL), source })?;
+    found.map_err(|why| CartridgeError::Label { path: path.to_owned(), why })
+}
+
+/// Returns the label, or why there is none that can be served.
+fn read_label(file: &File) -> io::Result<Result<Label, String>> {
+    let len = file.metadata()?.size();
+    if len > FILE_LEN {
+        return Ok(Err("the file \"label\" is longer than that of a cartridge".to_owned()));
+    }
+    let mut copies = Vec::new();
+    for copy in [0, 1] {
+        let mut bytes = vec![0; to_usize(COPY_LEN)];
+        match file.read_exact_at(&mut bytes, copy * COPY_LEN) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
+            read => read?,
+        }
+        copies.push(Label::decode(&bytes));
+    }
+    let newest = copies.iter().flatten().max_by_key(|label| label.sequence).cloned();
+    Ok(match (newest, copies.into_iter().find_map(Result::err)) {
+        (Some(label), _) if label.segment_len > SEGMENT_LEN_MAX => {
+            Err(format!("its segments are longer than {SEGMENT_LEN_MAX} bytes, which is not supported"))
+        }
+        (Some(label), _) => Ok(label),
+        (None, why) => Err(why.map_or_else(String::new, |why| why.to_string())),
+    })
+}
+
+/// The files of a cartridge, served on one reactor.
+#[derive(Debug)]
+pub struct CartridgeStore {
+    folder: OpenFile,
+    files: BTreeMap<FileId, OpenFile>,
+    is_read_only: bool,
+    queue: FileQueue,
+    jobs: BTreeMap<u64, Job>,
+    flushes: BTreeMap<OpId, Flush>,
+    token_next: u64,
+    ready: VecDeque<Completion>,
+    sync_failed: Option<Fault>,
+    /// The last error of the system, for the log.
+    last_error: Option<Errno>,
+}
+
+/// An open file, or the folder.
+#[derive(Debug)]
+struct OpenFile {
+    file: IoFile,
+    /// Counts the changes that were acknowledged.
+    changes: u64,
+    /// The changes that are durable.
+    durable: u64,
+}
+
+impl OpenFile {
+    fn new(file: File, changes: u64) -> Self {
+        Self { file: IoFile::new(file, false), changes, durable: 0 }
+    }
+
+    const fn is_dirty(&self) -> bool {
+        self.changes != self.durable
+    }
+}
+
+/// A file operation under way.
+#[derive(Debug)]
+enum Job {
+    Read {
+        id: OpId,
+        len: usize,
+    },
+    Change {
+        id: OpId,
+        file: FileId,
+    },
+    /// A part of a flush: of a file, or of the folder.
+    Sync {
+        id: OpId,
+        file: Option<FileId>,
+        covers: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Flush {
+    /// How many files are not flushed yet.
+    left: usize,
+    failed: Option<Fault>,
+}
+
+impl CartridgeStore {
+    /// Creates a store that serves a cartridge through `queue`.
+    pub fn new(folder: CartridgeFolder, queue: FileQueue) -> Self {
+        let CartridgeFolder { folder, label, is_read_only, .. } = folder;
+        Self {
+            folder: OpenFile::new(folder, 0),
+            files: BTreeMap::from([(FileId::Label, OpenFile::new(label, 0))]),
+            is_read_only,
+            queue,
+            jobs: BTreeMap::new(),
+            flushes: BTreeMap::new(),
+            token_next: 0,
+            ready: VecDeque::new(),
+            sync_failed: None,
+            last_error: None,
+        }
+    }
+
+    /// Returns and clears the system error behind the last failure, if there was one.
+    pub const fn take_error(&mut self) -> Option<Errno> {
+        self.last_error.take()
+    }
+
+    fn begin(&mut self, op: Op) -> Result<(), Failure> {
+        let id = op.id;
+        match op.action {
+            OpAction::Read { at, len } => {
+                if len > IO_LEN_MAX {
+                    return Err(Fault::Bug.into());
+                }
+                let (file, at) = FileId::of_address(at);
+                let Some(file) = self.file(file, false)? else { return Err(Fault::OutOfRange.into()) };
+                let kind = FileOpKind::Read { at, len, bufs: self.buffers(len) };
+                self.start(Job::Read { id, len }, file, kind);
+            }
+            OpAction::Write { at, data, .. } => {
+                self.check_writable()?;
+                let (number, at) = FileId::of_address(at);
+                let Some(file) = self.file(number, true)? else { return Err(Fault::OutOfRange.into()) };
+                let kind = FileOpKind::Write { at, data, stable: false };
+                self.start(Job::Change { id, file: number }, file, kind);
+            }
+            OpAction::Flush => return self.flush(id),
+            OpAction::Deallocate { at, len } => {
+                self.check_writable()?;
+                let (number, at) = FileId::of_address(at);
+                match self.file(number, false)? {
+                    Some(file) => {
+                        let kind = FileOpKind::Fallocate { mode: FallocateMode::PunchHole, at, len };
+                        self.start(Job::Change { id, file: number }, file, kind);
+                    }
+                    None => self.complete(id, Ok(OpOutput::Done(DataList::new()))),
+                }
+            }
+            OpAction::WriteZeroes { .. } | OpAction::MapStatus { .. } | OpAction::CryptoErase => {
+                return Err(Fault::Unsupported.into());
+            }
+        }
+        Ok(())
+    }
+
+    const fn check_writable(&self) -> Result<(), Fault> {
+        if self.is_read_only { Err(Fault::ReadOnly) } else { Ok(()) }
+    }
+
+    fn buffers(&self, len: usize) -> ReadBufs {
+        let mut bufs = ReadBufs::new();
+        let mut left = len;
+        while left > 0 {
+            let piece = left.min(BUF_LEN_MAX);
+            bufs.push(self.queue.pool().take(piece));
+            left -= piece;
+        }
+        bufs
+    }
+
+    /// Returns a file, or nothing if it does not exist and is not to be made.
+    fn file(&mut self, number: FileId, make: bool) -> Result<Option<IoFile>, Failure> {
+        if !self.files.contains_key(&number)
+            && let Some(opened) = self.open(number, make)?
+        {
+            self.files.insert(number, opened);
+        }
+        Ok(self.files.get(&number).map(|opened| opened.file.clone()))
+    }
+
+    fn open(&mut self, number: FileId, make: bool) -> Result<Option<OpenFile>, Failure> {
+        let name = match number {
+            FileId::Label => LABEL.to_owned(),
+            FileId::Log { partition, segment } => format!("p{partition}-{segment:08}.log"),
+        };
+        let access = if self.is_read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NOFOLLOW;
+        let folder = self.folder.file.file();
+        match openat(folder, &name, flags, Mode::empty()) {
+            Ok(file) => {
+                let file = File::from(file);
+                if !self.is_read_only {
+                    // After a write-back that failed, the page cache holds what the disk does not.
+                    let _ = fadvise(&file, 0, None, Advice::DontNeed);
+                }
+                // An earlier process may have left changes that are not durable.
+                Ok(Some(OpenFile::new(file, 1)))
+            }
+            Err(Errno::NOENT) if !make => Ok(None),
+            Err(Errno::NOENT) => {
+                let made =
+                    openat(folder, &name, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
+                let made = made.map_err(|errno| self.failure(errno))?;
+                self.folder.changes += 1;
+                Ok(Some(OpenFile::new(File::from(made), 0)))
+            }
+            Err(errno) => Err(self.failure(errno)),
+        }
+    }
+
+    fn failure(&mut self, errno: Errno) -> Failure {
+        self.last_error = Some(errno);
+        errno_map::fault_of(errno).into()
+    }
+
+    fn flush(&mut self, id: OpId) -> Result<(), Failure> {
+        if let Some(fault) = self.sync_failed {
+            return Err(fault.into());
+        }
+        let dirty = |(number, opened): (&FileId, &OpenFile)| {
+            opened.is_dirty().then(|| (Some(*number), opened.file.clone(), opened.changes))
+        };
+        let mut targets: Vec<_> = self.files.iter().filter_map(dirty).collect();
+        if self.folder.is_dirty() {
+            targets.push((None, self.folder.file.clone(), self.folder.changes));
+        }
+        if self.is_read_only || targets.is_empty() {
+            self.complete(id, Ok(OpOutput::Done(DataList::new())));
+            return Ok(());
+        }
+        self.flushes.insert(id, Flush { left: targets.len(), failed: None });
+        for (file, target, covers) in targets {
+            let data_only = file.is_some();
+            self.start(Job::Sync { id, file, covers }, target, FileOpKind::Sync { data_only });
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, job: Job, file: IoFile, kind: FileOpKind) {
+        let token = self.token_next;
+        self.token_next = token.wrapping_add(1);
+        self.jobs.insert(token, job);
+        self.queue.submit(FileOp { token, file, kind });
+    }
+
+    fn complete(&mut self, id: OpId, result: Result<OpOutput, Failure>) {
+        self.ready.push_back(Completion { id, result });
+    }
+
+    fn finish(&mut self, job: Job, result: Result<FileOutcome, FileError>) {
+        let result = result.map_err(|error| self.failure(error.errno));
+        match job {
+            Job::Read { id, len } => {
+                let result = result.and_then(|outcome| match outcome {
+                    FileOutcome::Read(bufs) => Ok(OpOutput::Data(padded(bufs, len))),
+                    _ => Err(Fault::Bug.into()),
+                });
+                self.complete(id, result);
+            }
+            Job::Change { id, file } => {
+                if let Some(opened) = self.files.get_mut(&file) {
+                    opened.changes += 1;
+                }
+                self.complete(
+                    id,
+                    result.map(|outcome| match outcome {
+                        FileOutcome::Wrote(data) => OpOutput::Done(data),
+                        _ => OpOutput::Done(DataList::new()),
+                    }),
+                );
+            }
+            Job::Sync { id, file, covers } => self.synced(id, file, covers, result.map(drop)),
+        }
+    }
+
+    fn synced(&mut self, id: OpId, file: Option<FileId>, covers: u64, result: Result<(), Failure>) {
+        let opened = match file {
+            Some(number) => self.files.get_mut(&number),
+            None => Some(&mut self.folder),
+        };
+        if let (Some(opened), Ok(())) = (opened, &result) {
+            opened.durable = opened.durable.max(covers);
+        }
+        if let Err(failure) = &result {
+            self.sync_failed.get_or_insert(failure.fault);
+        }
+        let Some(flush) = self.flushes.get_mut(&id) else { return };
+        flush.left -= 1;
+        flush.failed = flush.failed.or(result.err().map(|failure| failure.fault));
+        if flush.left == 0 {
+            let failed = flush.failed;
+            self.flushes.remove(&id);
+            self.complete(id, failed.map_or(Ok(OpOutput::Done(DataList::new())), |fault| Err(fault.into())));
+        }
+    }
+}
+
+impl Store for CartridgeStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            // The address space, not the capacity of the cartridge.
+            len: u64::MAX,
+            logical_block_len: 1,
+            preferred_block_len: 4096,
+            io_len_max: IO_LEN_MAX,
+            atomic_len_max: 0,
+            read_only: self.is_read_only,
+            volatile_cache: !self.is_read_only,
+            thin: false,
+            deallocated_reads_zero: false,
+            deallocated_is_gone: false,
+            rotational: false,
+            crypto_erase: false,
+        }
+    }
+
+    fn submit(&mut self, op: Op) {
+        let id = op.id;
+        if let Err(failure) = self.begin(op) {
+            self.complete(id, Err(failure));
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return Some(ready);
+            }
+            let done = self.queue.poll()?;
+            if let Some(job) = self.jobs.remove(&done.token) {
+                self.finish(job, done.result);
+            }
+        }
+    }
+}
+
+/// Returns the bytes that were read, with zeros behind the end of the file.
+fn padded(bufs: ReadBufs, len: usize) -> DataList {
+    let mut list = DataList::new();
+    let mut left = len;
+    for mut buf in bufs {
+        let wanted = left.min(BUF_LEN_MAX);
+        buf.append_zeros(wanted.saturating_sub(buf.len()));
+        left -= wanted;
+        list.push(buf.freeze());
+    }
+    list
+}

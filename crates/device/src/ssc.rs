@@ -1,0 +1,81 @@
+//! The commands of a tape drive (SSC-4).
+//!
+//! The medium is a cartridge of the crate `cartridge`: a state machine that numbers records and filemarks and
+//! issues operations on files. The drive ([`drive`]) owns it, and gives it to one command at a time
+//! ([`turn`]). A record that is written is acknowledged when the cartridge holds it in memory (BUFFERED MODE
+//! 1h); WRITE FILEMARKS without IMMED is acknowledged when everything before it is durable. An error that is
+//! found after an acknowledgement is reported as a deferred error, and nothing is written after it until the
+//! cartridge is loaded again.
+
+mod attribute;
+mod density;
+mod drive;
+mod load;
+mod log_pages;
+mod mode_pages;
+mod motion;
+mod position;
+mod read;
+mod table;
+mod transfer;
+mod turn;
+mod write;
+
+use alloc::vec::Vec;
+
+use scsi::inquiry::{DeviceType, version_descriptor};
+use scsi::log;
+
+use crate::contract::SpcLevel;
+use crate::device_server::UnitInfo;
+use crate::device_server::command_set::CommandSet;
+use crate::device_server::outcome::Outcome;
+use crate::inquiry::VitalPages;
+
+/// The command set of tape drives.
+pub(crate) static COMMAND_SET: CommandSet = CommandSet {
+    device_type: DeviceType::SEQUENTIAL_ACCESS,
+    rows: table::ROWS,
+    third_party_copy: false,
+    mode: mode_pages::LAYOUT,
+    log_pages: &[
+        log::page::WRITE_ERROR_COUNTERS,
+        log::page::READ_ERROR_COUNTERS,
+        log::page::SEQUENTIAL_ACCESS_DEVICE,
+        log::page::SELF_TEST_RESULTS,
+        log::page::VOLUME_STATISTICS,
+        log::page::TAPE_ALERT,
+        log::page::INFORMATIONAL_EXCEPTIONS,
+    ],
+    log_parameters: log_pages::parameters,
+    tape_parameters: mode_pages::tape_parameters,
+    vital_pages,
+    versions,
+};
+
+const fn versions(level: SpcLevel) -> &'static [u16] {
+    match level {
+        SpcLevel::Spc3 => &[version_descriptor::SPC_3, version_descriptor::SSC_3],
+        SpcLevel::Spc4 | SpcLevel::Spc5 => {
+            &[version_descriptor::SPC_4, version_descriptor::SPC_5, version_descriptor::SSC_4]
+        }
+    }
+}
+
+/// Returns the pages sequential-access device capabilities (B0h: the drive supports WORM cartridges) and
+/// manufacturer-assigned serial number (B1h).
+fn vital_pages(info: &UnitInfo) -> VitalPages {
+    const CAPABILITIES: u8 = 0xb0;
+    const SERIAL_NUMBER: u8 = 0xb1;
+    const WORM: u8 = 0x01;
+    let serial = Vec::from(info.config.identity.serial.as_bytes());
+    Vec::from([(CAPABILITIES, Vec::from([WORM])), (SERIAL_NUMBER, serial)])
+}
+
+/// Returns parameter data with an allocation length.
+const fn data(bytes: Vec<u8>, allocation: u32) -> Outcome {
+    Outcome::ParameterData { bytes, allocation: allocation as u64 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! The drive at work: it passes the operations of the cartridge to the medium, and gives turns to commands.
+//!
+//! A drive has one position, so commands that use the medium run one after the other, in the order in which
+//! they were started. A command has its *turn* until its task ends. A command of the cartridge that is under
+//! way when its task is aborted runs to its end, and the next turn begins after that.
+//!
+//! The store of a drive holds every file of the cartridge in one address space
+//! ([`cartridge::io::FileId::address`]). A flush of the store flushes every file.
+
+use alloc::boxed::Box;
+
+use cartridge::command::{Command, Outcome, Space};
+use cartridge::error::Error;
+use cartridge::io::{FileId, Request};
+use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
+use store::api::{Failure, Fault, OpAction, OpOutput};
+
+use crate::contract::NexusId;
+use crate::device_server::DeviceServer;
+use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Running, TapeDrive};
+use crate::task::TaskId;
+
+impl DeviceServer {
+    /// Puts the cartridge of the store into a new drive, and begins to load it.
+    pub(crate) fn install_drive(&mut self) {
+        self.tape = Some(Box::new(TapeDrive::new()));
+        self.begin_load(None);
+    }
+
+    /// Returns why the cartridge cannot be used now, or `None` if it can or the unit is no tape drive.
+    pub(crate) fn tape_not_ready(&self) -> Option<Sense> {
+        self.tape.as_ref().and_then(|drive| drive.not_ready())
+    }
+
+    /// Returns whether the cartridge in the drive refuses to be written.
+    pub(crate) fn is_cartridge_protected(&self) -> bool {
+        self.tape.as_ref().is_some_and(|drive| drive.is_write_protected())
+    }
+
+    /// Gives a task its turn, or lets it wait. Returns whether the task has its turn; [`Self::wake`] tells it
+    /// otherwise.
+    pub(super) fn request_turn(&mut self, task: TaskId) -> bool {
+        let Some(drive) = &mut self.tape else { return false };
+        if drive.is_free() && drive.waiting.is_empty() {
+            drive.turn = Some(task);
+            return true;
+        }
+        drive.waiting.push_back(task);
+        false
+    }
+
+    /// Starts a command of the cartridge for the task that has its turn, which is woken when it has ended.
+    pub(super) fn run_cartridge(&mut self, command: Command) {
+        let running = match &command {
+            Command::Unload => Running::Unload,
+            Command::Write(_) | Command::WriteFilemarks { is_immediate: true, .. } | Command::Erase => {
+                Running::Write
+            }
+            Command::WriteFilemarks { .. } | Command::Synchronize => Running::Synchronize,
+            _ => Running::Other,
+        };
+        self.begin_cartridge(command, running);
+    }
+
+    /// Begins to load the cartridge, for a host or for the unit itself.
+    pub(super) fn begin_load(&mut self, by: Option<NexusId>) {
+        let is_writable = !self.info.is_read_only();
+        if let Some(drive) = &mut self.tape {
+            drive.state = DriveState::Loading;
+        }
+        self.begin_cartridge(Command::Load { is_writable }, Running::Load(by));
+    }
+
+    fn begin_cartridge(&mut self, command: Command, running: Running) {
+        let Some(drive) = &mut self.tape else { return };
+        drive.running = Some(running);
+        drive.cartridge.handle_command(command);
+        self.continue_cartridge();
+    }
+
+    /// Removes and returns the outcome of the command that the task with its turn has started.
+    pub(super) fn take_cartridge_outcome(&mut self) -> Option<Result<Outcome, Error>> {
+        self.tape.as_mut()?.outcome.take()
+    }
+
+    /// Handles the end of an operation on a file of the cartridge.
+    pub(crate) fn cartridge_operation_ended(&mut self, tag: u32, result: Result<OpOutput, Failure>) {
+        if let Some(drive) = &mut self.tape
+            && let Some(id) = drive.operations.remove(&tag)
+        {
+            drive.cartridge.handle_completion(id, result);
+            self.continue_cartridge();
+        }
+    }
+
+    /// Submits what the cartridge requests, and handles the end of its command.
+    fn continue_cartridge(&mut self) {
+        let Some(drive) = &mut self.tape else { return };
+        while let Some(Request { id, file, action }) = drive.cartridge.poll_request() {
+            let Some(action) = at_address(file, action) else {
+                drive.cartridge.handle_completion(id, Err(Fault::OutOfRange.into()));
+                continue;
+            };
+            let tag = drive.tag_next;
+            drive.tag_next = tag.wrapping_add(1);
+            drive.operations.insert(tag, id);
+            self.medium.submit(self.now, TaskId::TAPE, tag, action);
+        }
+        if let Some(result) = drive.cartridge.poll_outcome() {
+            self.cartridge_ended(result);
+        }
+    }
+
+    fn cartridge_ended(&mut self, result: Result<Outcome, Error>) {
+        let Some(drive) = &mut self.tape else { return };
+        match (drive.running.take(), &result) {
+            (Some(Running::Load(by)), result) => {
+                drive.state = match result {
+                    Ok(_) => DriveState::Loaded,
+                    Err(error) => DriveState::Unusable(error_sense(error)),
+                };
+                drive.is_unsynced = false;
+                self.spc.removal.load(true);
+                if by.is_some() {
+                    self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, by);
+                }
+            }
+            (Some(Running::Unload), _) => {
+                drive.state = DriveState::Unloaded;
+                drive.is_unsynced = false;
+                self.spc.removal.eject();
+            }
+            (Some(Running::Write), _) => drive.is_unsynced = true,
+            (Some(Running::Synchronize), Ok(_)) => drive.is_unsynced = false,
+            _ => {}
+        }
+        let Some(drive) = &mut self.tape else { return };
+        if let Some(task) = drive.turn {
+            drive.outcome = Some(result);
+            self.wake(task);
+        }
+        self.grant_turn();
+    }
+
+    /// Ends the turn of a task that has ended, or its waiting.
+    pub(crate) fn end_turn(&mut self, task: TaskId) {
+        let Some(drive) = &mut self.tape else { return };
+        drive.waiting.retain(|waiting| *waiting != task);
+        if drive.turn == Some(task) {
+            drive.turn = None;
+            drive.outcome = None;
+            self.grant_turn();
+        }
+    }
+
+    fn grant_turn(&mut self) {
+        let Some(drive) = self.tape.as_mut().filter(|drive| drive.is_free()) else { return };
+        if core::mem::take(&mut drive.sync_wanted) && drive.is_loaded() && drive.is_unsynced {
+            return self.begin_cartridge(Command::Synchronize, Running::Synchronize);
+        }
+        if let Some(next) = drive.waiting.pop_front() {
+            drive.turn = Some(next);
+            self.wake(next);
+        }
+    }
+
+    /// Makes durable what was acknowledged, because a host is gone that could still request it.
+    pub(crate) fn synchronize_tape(&mut self) {
+        if let Some(drive) = &mut self.tape {
+            drive.sync_wanted = true;
+            self.grant_turn();
+        }
+    }
+
+    /// Unloads the cartridge of a unit that is removed. Returns whether that has begun.
+    pub(crate) fn close_tape(&mut self) -> bool {
+        let Some(drive) = self.tape.as_mut().filter(|drive| drive.is_loaded() && drive.is_free()) else {
+            return false;
+        };
+        drive.state = DriveState::Unloaded;
+        self.begin_cartridge(Command::Unload, Running::Unload);
+        true
+    }
+
+    /// Returns the sense data of an error of the cartridge, and raises the alert that belongs to it.
+    pub(super) fn cartridge_failure(&mut self, error: &Error) -> Sense {
+        let alerts: &[Alert] = match error {
+            Error::Damaged { .. } | Error::DamagedLog | Error::Read(_) => {
+                &[Alert::HardError, Alert::Media, Alert::ReadFailure]
+            }
+            Error::WriteLost(_) | Error::LabelWrite(_) => {
+                &[Alert::HardError, Alert::Media, Alert::WriteFailure]
+            }
+            Error::WriteProtected => &[Alert::WriteProtect],
+            Error::Worm => &[Alert::WormOverwrite],
+            _ => &[],
+        };
+        let is_reading = matches!(error, Error::Damaged { .. } | Error::DamagedLog | Error::Read(_));
+        let is_writing = matches!(error, Error::WriteLost(_) | Error::LabelWrite(_));
+        self.errors.reading = self.errors.reading.saturating_add(u64::from(is_reading));
+        self.errors.writing = self.errors.writing.saturating_add(u64::from(is_writing));
+        if is_reading || is_writing {
+            self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
+        }
+        if let Some(drive) = &mut self.tape {
+            alerts.iter().for_each(|alert| drive.alerts.raise(*alert));
+        }
+        error_sense(error)
+    }
+}
+
+/// Returns an operation on a file as one on the store. `None` if the store has no such bytes.
+fn at_address(file: FileId, mut action: OpAction) -> Option<OpAction> {
+    match &mut action {
+        OpAction::Read { at, .. }
+        | OpAction::Write { at, .. }
+        | OpAction::Deallocate { at, .. }
+        | OpAction::WriteZeroes { at, .. }
+        | OpAction::MapStatus { at, .. } => *at = file.address(*at)?,
+        OpAction::Flush => {}
+        OpAction::CryptoErase => return None,
+    }
+    Some(action)
+}
+
+/// Returns the sense data of an error of the cartridge.
+fn error_sense(error: &Error) -> Sense {
+    let medium = |asc| Sense::new(SenseKey::MEDIUM_ERROR, asc);
+    match error {
+        Error::NotLoaded => NOT_PRESENT,
+        Error::AlreadyLoaded | Error::Misuse => {
+            Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE)
+        }
+        Error::NoLabel => medium(Asc::CANNOT_READ_MEDIUM_UNKNOWN_FORMAT),
+        Error::UnknownVersion(_) => medium(Asc::CANNOT_READ_MEDIUM_INCOMPATIBLE_FORMAT),
+        Error::ImpossibleLabel => medium(Asc::MEDIUM_FORMAT_CORRUPTED),
+        Error::WriteProtected => Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED),
+        Error::Worm => Sense::new(SenseKey::DATA_PROTECT, Asc::WORM_OVERWRITE_ATTEMPTED),
+        Error::NoPartition | Error::RecordLen => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
+        Error::EndOfPartition => END_OF_PARTITION,
+        Error::Damaged { .. } | Error::DamagedLog | Error::Read(_) => medium(Asc::UNRECOVERED_READ_ERROR),
+        // The record was acknowledged before.
+        Error::WriteLost(failure) => write_failure(failure).as_deferred(),
+        Error::LabelWrite(failure) => write_failure(failure),
+        Error::PartitionSizes | Error::Attribute(_) => Sense::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST),
+        Error::EpochsExhausted => medium(Asc::WRITE_ERROR),
+    }
+}
+
+fn write_failure(failure: &Failure) -> Sense {
+    match failure.fault {
+        Fault::NoSpace => END_OF_PARTITION,
+        Fault::ReadOnly => Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED),
+        _ => Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR),
+    }
+}
+
+/// Returns the sense data of a command that wrote everything, if the position is behind the early warning.
+pub(super) fn early_warning(space: Space) -> Option<Sense> {
+    space.is_early_warning.then(|| {
+        let sense = Sense::new(SenseKey::NO_SENSE, Asc::END_OF_PARTITION);
+        sense.with_stream_bits(stream_bits::EOM).with_information(0)
+    })
+}
+
+const END_OF_PARTITION: Sense =
+    Sense::new(SenseKey::VOLUME_OVERFLOW, Asc::END_OF_PARTITION).with_stream_bits(stream_bits::EOM);

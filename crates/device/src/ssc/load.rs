@@ -1,0 +1,71 @@
+//! LOAD UNLOAD (SSC-4).
+
+use cartridge::command::{self, Command};
+use cartridge::error::Error;
+use scsi::cdb::Cdb;
+use scsi::sense::Sense;
+
+use super::motion::START;
+use super::turn::{TapeCommand, failed, in_turn_or_at_once, run};
+use crate::device_server::DeviceServer;
+use crate::device_server::outcome::{JobStep, Outcome};
+use crate::pr::conflict::Conflict;
+use crate::task::TaskInfo;
+
+/// IMMED.
+const IMMEDIATE: u8 = 0x01;
+/// LOAD, in byte 4.
+const LOAD: u8 = 0x01;
+/// EOT, in byte 4: unload at the end of the medium.
+const END_OF_TAPE: u8 = 0x04;
+
+/// Returns the conflict class: the position and the medium are those of every host.
+pub(super) const fn conflict(_: &Cdb) -> Conflict {
+    Conflict::Writes
+}
+
+pub(super) fn load_unload(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let flags = task.cdb.u8(4);
+    if flags & END_OF_TAPE != 0 {
+        return Outcome::CheckCondition(Sense::invalid_cdb(4, Some(2)));
+    }
+    let is_load = flags & LOAD != 0;
+    if !is_load && let Err(sense) = server.spc.removal.check() {
+        return Outcome::CheckCondition(sense);
+    }
+    in_turn_or_at_once(server, task, task.cdb.u8(1) & IMMEDIATE != 0, LoadUnload { is_load })
+}
+
+#[derive(Debug)]
+struct LoadUnload {
+    is_load: bool,
+}
+
+impl TapeCommand for LoadUnload {
+    const NEEDS_CARTRIDGE: bool = false;
+
+    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        let is_loaded = server.tape.as_ref().is_some_and(|drive| drive.is_loaded());
+        match (self.is_load, is_loaded) {
+            (true, true) => run(server, Command::Locate { partition: 0, destination: START }),
+            (true, false) => {
+                server.begin_load(Some(task.nexus));
+                JobStep::Wait
+            }
+            (false, true) => run(server, Command::Unload),
+            (false, false) => JobStep::Done(Outcome::Good),
+        }
+    }
+
+    fn ended(
+        &mut self,
+        server: &mut DeviceServer,
+        _: &TaskInfo,
+        result: Result<command::Outcome, Error>,
+    ) -> JobStep {
+        match result {
+            Ok(_) => JobStep::Done(Outcome::Good),
+            Err(error) => failed(server, &error),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Mode pages of a tape drive (SSC-4), and what they report of the cartridge.
+
+use alloc::vec::Vec;
+
+use scsi::mode::{device_specific, page};
+
+use crate::device_server::DeviceServer;
+use crate::mode::{self, Bit, MediumParameters, ModeLayout, PageRow, Set, TapeParameters};
+
+/// COMPRESSION ALGORITHM 01h: the default of the drive.
+const ALGORITHM: u8 = 0x01;
+/// PARTITION UNITS: sizes are in 10^9 bytes.
+const PARTITION_UNITS: u8 = 9;
+/// PSUM 11b: sizes are in PARTITION UNITS.
+const SIZES_IN_UNITS: u8 = 0x18;
+/// MEDIUM FORMAT RECOGNITION: format and partitions are recognised.
+const RECOGNISED: u8 = 0x03;
+
+/// The mode parameters.
+pub(super) const LAYOUT: ModeLayout = ModeLayout {
+    is_tape: true,
+    device_specific: 0,
+    write_protected: device_specific::WP,
+    has_block_descriptor: true,
+    pages: &[
+        mode::READ_WRITE_ERROR_RECOVERY,
+        mode::CONTROL,
+        mode::CONTROL_EXTENSION,
+        // DCC and DDE: the drive can compress, and it reads what is compressed.
+        PageRow {
+            code: page::DATA_COMPRESSION,
+            subpage: 0,
+            len: 14,
+            fixed: &[(0, 0x40), (1, 0x80), (5, ALGORITHM), (9, ALGORITHM)],
+            states: &[],
+            medium: mode::no_medium,
+            bits: &[Bit {
+                byte: 0,
+                mask: 0x80,
+                get: |settings| settings.stream.is_compressing,
+                set: Set::To(|settings, on| settings.stream.is_compressing = on),
+            }],
+        },
+        // LOIS: positions are those of objects. EEG and SEW: the drive reports the early warning, and ends
+        // the command that reaches it when everything is written. SDCA changes with DCE.
+        PageRow {
+            code: page::DEVICE_CONFIGURATION,
+            subpage: 0,
+            len: 14,
+            fixed: &[(6, 0x40), (8, 0x18)],
+            states: &[],
+            medium: |medium| Vec::from([(1, medium.tape.partition)]),
+            bits: &[Bit {
+                byte: 12,
+                mask: 0x01,
+                get: |settings| settings.stream.is_compressing,
+                set: Set::Never,
+            }],
+        },
+        // No programmable early warning, and no append-only mode.
+        PageRow {
+            code: page::DEVICE_CONFIGURATION,
+            subpage: page::DEVICE_CONFIGURATION_EXTENSION,
+            len: 28,
+            fixed: &[],
+            states: &[],
+            medium: mode::no_medium,
+            bits: &[],
+        },
+        // A host cannot partition the cartridge: MAXIMUM ADDITIONAL PARTITIONS is what there is.
+        PageRow {
+            code: page::MEDIUM_PARTITION,
+            subpage: 0,
+            len: 14,
+            fixed: &[(2, SIZES_IN_UNITS), (3, RECOGNISED), (4, PARTITION_UNITS)],
+            states: &[],
+            medium: partitions,
+            bits: &[],
+        },
+        mode::POWER_CONDITION,
+        mode::INFORMATIONAL_EXCEPTIONS,
+    ],
+};
+
+/// Returns the bytes of the medium partition page: the additional partitions, and the size of each.
+fn partitions(medium: &MediumParameters) -> Vec<(usize, u8)> {
+    let sizes = medium.tape.partitions;
+    let count = sizes.iter().filter(|size| **size > 0).count();
+    let additional = u8::try_from(count.saturating_sub(1)).unwrap_or(0);
+    let bytes = sizes.iter().flat_map(|size| size.to_be_bytes());
+    [(0, additional), (1, additional)].into_iter().chain((6..).zip(bytes)).collect()
+}
+
+/// Returns what the mode parameters report of the cartridge.
+pub(super) fn tape_parameters(server: &DeviceServer) -> TapeParameters {
+    let Some(drive) = &server.tape else { return TapeParameters::EMPTY };
+    let Some(label) = drive.cartridge().label() else { return TapeParameters::EMPTY };
+    let mut partitions = [0; 4];
+    for (size, part) in partitions.iter_mut().zip(&label.partitions) {
+        *size = u16::try_from(part.capacity / 1_000_000_000).unwrap_or(u16::MAX).max(1);
+    }
+    TapeParameters {
+        medium_type: label.profile.medium_type(label.is_worm),
+        density: label.profile.density_code(),
+        partition: drive.cartridge().position().partition,
+        partitions,
+    }
+}

@@ -1,0 +1,157 @@
+//! READ and VERIFY (SSC-4), which reads without delivering.
+
+use base::buffer::DataList;
+use base::int_cast::to_u32;
+use cartridge::command::{self, Command};
+use cartridge::error::Error;
+use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
+
+use super::transfer::{Transfer, stream_sense};
+use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
+use crate::device_server::DeviceServer;
+use crate::device_server::outcome::{JobStep, Outcome};
+use crate::task::TaskInfo;
+
+/// SILI of READ: no report of a block that is shorter than requested.
+const SILI: u8 = 0x02;
+/// BYTCMP of VERIFY.
+const BYTE_COMPARE: u8 = 0x02;
+/// IMMED of VERIFY.
+const IMMEDIATE: u8 = 0x04;
+
+pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let transfer = match Transfer::of(server, task) {
+        Ok(transfer) => transfer,
+        Err(sense) => return Outcome::CheckCondition(sense),
+    };
+    if task.data_out_len > 0 {
+        return Outcome::CheckCondition(Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
+    }
+    let is_silent = task.cdb.u8(1) & SILI != 0;
+    if transfer.is_fixed && is_silent {
+        return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(1)));
+    }
+    if transfer.blocks == 0 {
+        return Outcome::Good;
+    }
+    server.stats.reads += 1;
+    in_turn(Read { transfer, is_silent, is_delivered: true, done: 0, sent: 0, ending: None })
+}
+
+pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let flags = task.cdb.u8(1);
+    if flags & BYTE_COMPARE != 0 {
+        return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(1)));
+    }
+    let transfer = match Transfer::of(server, task) {
+        Ok(transfer) => transfer,
+        Err(sense) => return Outcome::CheckCondition(sense),
+    };
+    if transfer.blocks == 0 {
+        return Outcome::Good;
+    }
+    let command = Read { transfer, is_silent: false, is_delivered: false, done: 0, sent: 0, ending: None };
+    in_turn_or_at_once(server, task, flags & IMMEDIATE != 0, command)
+}
+
+#[derive(Debug)]
+struct Read {
+    transfer: Transfer,
+    is_silent: bool,
+    /// Whether the blocks go to the initiator.
+    is_delivered: bool,
+    /// How many blocks of the right length were read.
+    done: u32,
+    /// How many bytes the initiator was sent, or would have been if it accepted so many.
+    sent: u32,
+    /// The sense data, while the position moves behind a block that cannot be read.
+    ending: Option<Sense>,
+}
+
+impl Read {
+    fn block(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) -> JobStep {
+        let (len, wanted) = (to_u32(data.len()), self.transfer.block_len);
+        if len != wanted && self.transfer.is_fixed {
+            return self.wrong_length(u64::from(self.transfer.blocks - self.done));
+        }
+        self.deliver(server, task, data);
+        self.done += 1;
+        if len != wanted && self.is_length_reported(server, len) {
+            return self.wrong_length((i64::from(wanted) - i64::from(len)).cast_unsigned());
+        }
+        if self.done < self.transfer.blocks {
+            run(server, Command::Read)
+        } else {
+            JobStep::Done(Outcome::Good)
+        }
+    }
+
+    /// Returns whether the length of a variable-length block is reported. With SILI it is only if the block
+    /// is longer than requested, and the mode parameters have a block length.
+    fn is_length_reported(&self, server: &DeviceServer, len: u32) -> bool {
+        let is_longer = len > self.transfer.block_len;
+        !self.is_silent || (is_longer && server.settings.stream.block_len != 0)
+    }
+
+    fn wrong_length(&self, information: u64) -> JobStep {
+        let sense = stream_sense(SenseKey::NO_SENSE, Asc::NONE, stream_bits::ILI, information);
+        JobStep::Done(Outcome::CheckCondition(sense))
+    }
+
+    fn deliver(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) {
+        let len = to_u32(data.len()).min(self.transfer.block_len);
+        if !self.is_delivered {
+            let bytes = &mut server.errors.verified_bytes;
+            *bytes = bytes.saturating_add(u64::from(len));
+            return;
+        }
+        let room = task.data_in_len.saturating_sub(self.sent);
+        let sent = usize::try_from(len.min(room)).unwrap_or(usize::MAX);
+        if sent > 0 {
+            server.send_data_in(task, self.sent, if data.len() > sent { data.slice(0, sent) } else { data });
+        }
+        self.sent = self.sent.saturating_add(len);
+        task.transferable.set(u64::from(self.sent));
+        server.stats.read_bytes += u64::from(len);
+        if let Some(drive) = &mut server.tape {
+            drive.counts.read = drive.counts.read.saturating_add(u64::from(len));
+        }
+    }
+
+    fn stopped(&self, key: SenseKey, asc: Asc, bits: u8) -> JobStep {
+        let sense = stream_sense(key, asc, bits, self.transfer.left(self.done));
+        JobStep::Done(Outcome::CheckCondition(sense))
+    }
+}
+
+impl TapeCommand for Read {
+    fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
+        run(server, Command::Read)
+    }
+
+    fn ended(
+        &mut self,
+        server: &mut DeviceServer,
+        task: &TaskInfo,
+        result: Result<command::Outcome, Error>,
+    ) -> JobStep {
+        if let Some(sense) = self.ending {
+            return JobStep::Done(Outcome::CheckCondition(sense));
+        }
+        match result {
+            Ok(command::Outcome::Record(record)) => self.block(server, task, record.data),
+            Ok(command::Outcome::Filemark) => {
+                self.stopped(SenseKey::NO_SENSE, Asc::FILEMARK_DETECTED, stream_bits::FILEMARK)
+            }
+            Ok(command::Outcome::EndOfData) => self.stopped(SenseKey::BLANK_CHECK, Asc::END_OF_DATA, 0),
+            Ok(_) => JobStep::unexpected_input(),
+            Err(error @ Error::Damaged { .. }) => {
+                let sense = server.cartridge_failure(&error).with_information(self.transfer.left(self.done));
+                self.ending = Some(sense);
+                // The position is behind the block that cannot be read.
+                run(server, Command::SkipDamage)
+            }
+            Err(error) => failed(server, &error),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! A tape drive as an initiator observes it, through a whole logical unit.
+
+mod faults;
+mod fixture;
+mod media;
+mod modes;
+mod motion;
+mod reading;
+mod reports;
+mod table;
+mod tasks;
+mod writing;
+
+use fixture::*;

@@ -1,0 +1,57 @@
+//! Files that fail: what was acknowledged and is lost is told, and damage costs the block that has it.
+
+use super::*;
+
+#[test]
+fn a_lost_block_is_a_deferred_error_and_nothing_follows_it() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    rig.mark(1).good();
+    rig.write_block(&pattern(100, 2)).good();
+    folder.fail_writes(Some(Fault::Medium));
+    let lost = rig.mark(1);
+    lost.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    assert!(lost.is_deferred());
+    folder.fail_writes(None);
+    let refused = rig.write_block(&pattern(100, 3));
+    refused.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    assert!(refused.is_deferred() && refused.information().is_none());
+    assert_eq!(rig.unit.stats().medium_failures, 2);
+    rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]);
+    rig.run(A, &[0x1b, 0, 0, 0, 1, 0], 0, &[]).good();
+    assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+    rig.read_block(100).stopped(FILEMARK, MARK, Some(100));
+    rig.read_block(100).stopped(END_OF_DATA, 0, Some(100));
+    rig.write_block(&pattern(100, 4)).good();
+    rig.mark(1).good();
+}
+
+#[test]
+fn a_full_file_system_is_the_end_of_the_medium() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    folder.fail_writes(Some(Fault::NoSpace));
+    let full = rig.mark(1);
+    full.check(FULL.0, FULL.1);
+    assert!(full.is_deferred());
+    assert_eq!(full.sense_bytes[2] & 0xf0, EOM);
+}
+
+#[test]
+fn a_damaged_block_is_passed_over() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    for salt in 0..3 {
+        rig.write_block(&pattern(100_000, salt)).good();
+    }
+    // The label says where the data ends, so damage is no torn write.
+    rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
+    folder.damage(150_000);
+    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    assert_eq!(rig.read_block(100_000).good(), pattern(100_000, 0));
+    rig.read_block(100_000).stopped((SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR), 0, Some(100_000));
+    assert_eq!(rig.position().1, 2, "behind the block that cannot be read");
+    assert_eq!(rig.read_block(100_000).good(), pattern(100_000, 2));
+    let page = rig.query(&[0x4d, 0, 0x6e, 0, 0, 0, 0, 0x10, 0, 0]);
+    let alerts: Vec<u8> = page[4..].chunks(5).filter(|flag| flag[4] == 1).map(|flag| flag[1]).collect();
+    assert_eq!(alerts, [3, 4, 5]);
+}

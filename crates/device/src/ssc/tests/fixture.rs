@@ -1,0 +1,268 @@
+//! The fixture of these tests, beside [`crate::testing`]: a drive whose cartridge is in memory.
+
+pub(super) use alloc::boxed::Box;
+pub(super) use alloc::rc::Rc;
+pub(super) use alloc::string::String;
+pub(super) use alloc::vec;
+pub(super) use alloc::vec::Vec;
+pub(super) use core::cell::RefCell;
+
+use alloc::collections::VecDeque;
+
+use cartridge::blocking::Files as _;
+use cartridge::io::FileId;
+use cartridge::label::{Blank, Label, SEGMENT_LEN};
+pub(super) use cartridge::profile::Profile;
+use cartridge::testing::MemoryFiles;
+use store::Store;
+pub(super) use store::api::Fault;
+use store::api::{Capabilities, Completion, Op, OpAction};
+use store::null::Null;
+
+pub(super) use base::time::Instant;
+pub(super) use scsi::opcode as op;
+pub(super) use scsi::sense::{Asc, SenseKey};
+
+pub(super) use crate::contract::{DeviceKind, NexusId, UnitConfig};
+pub(super) use crate::testing::{A, B, Reply, Rig, config, pattern};
+
+/// A capacity that the tests do not reach.
+pub(super) const LARGE: u64 = 1 << 30;
+
+/// The files of a cartridge as a store. Clones share them.
+#[derive(Clone)]
+pub(super) struct Folder(Rc<RefCell<Inner>>);
+
+struct Inner {
+    files: MemoryFiles,
+    done: VecDeque<Completion>,
+    /// Operations that wait until the folder answers again.
+    held: VecDeque<Op>,
+    answers: bool,
+    write_fault: Option<Fault>,
+}
+
+/// What is special about a cartridge.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    pub(super) capacity: u64,
+    pub(super) is_worm: bool,
+    pub(super) partitions: &'static [u64],
+}
+
+impl Kind {
+    pub(super) const USUAL: Self = Self { capacity: LARGE, is_worm: false, partitions: &[] };
+}
+
+impl Folder {
+    /// Makes the folder of a blank cartridge.
+    pub(super) fn new(kind: Kind) -> Self {
+        let label = Label::blank(&Blank {
+            profile: Profile::Lto8,
+            is_worm: kind.is_worm,
+            barcode: String::from("A00001L8"),
+            capacity: kind.capacity,
+            partitions: kind.partitions.to_vec(),
+            segment_len: if kind.capacity > LARGE { SEGMENT_LEN } else { 4 << 20 },
+            date: *b"20261125",
+            entropy: [7; 48],
+        })
+        .unwrap();
+        Self(Rc::new(RefCell::new(Inner {
+            files: MemoryFiles::new(&label),
+            done: VecDeque::new(),
+            held: VecDeque::new(),
+            answers: true,
+            write_fault: None,
+        })))
+    }
+
+    /// Makes writes of the log fail from now on, or stops that.
+    pub(super) fn fail_writes(&self, fault: Option<Fault>) {
+        self.0.borrow_mut().write_fault = fault;
+    }
+
+    /// Makes operations wait from now on, or carries them out.
+    pub(super) fn answer(&self, answers: bool) {
+        let mut inner = self.0.borrow_mut();
+        inner.answers = answers;
+        if answers {
+            for op in core::mem::take(&mut inner.held) {
+                inner.perform(op);
+            }
+        }
+    }
+
+    /// Changes one byte of the first segment of partition 0.
+    pub(super) fn damage(&self, at: usize) {
+        let mut inner = self.0.borrow_mut();
+        inner.files.files.get_mut(&FileId::Log { partition: 0, segment: 0 }).unwrap()[at] ^= 0xff;
+    }
+
+    /// Overwrites the label.
+    pub(super) fn lose_label(&self) {
+        self.0.borrow_mut().files.files.get_mut(&FileId::Label).unwrap().fill(0);
+    }
+
+    /// Returns a store of the same files as they are now: the process was killed.
+    pub(super) fn after_kill(&self) -> Self {
+        let files = self.0.borrow().files.clone();
+        Self(Rc::new(RefCell::new(Inner {
+            files,
+            done: VecDeque::new(),
+            held: VecDeque::new(),
+            answers: true,
+            write_fault: None,
+        })))
+    }
+}
+
+impl Inner {
+    fn perform(&mut self, op: Op) {
+        let Op { id, action } = op;
+        let (file, action) = in_file(action);
+        let is_log = file != FileId::Label && matches!(action, OpAction::Write { .. });
+        let result = match self.write_fault.filter(|_| is_log) {
+            Some(fault) => Err(fault.into()),
+            None => self.files.perform(file, action),
+        };
+        self.done.push_back(Completion { id, result });
+    }
+}
+
+fn in_file(mut action: OpAction) -> (FileId, OpAction) {
+    let mut file = FileId::Label;
+    if let OpAction::Read { at, .. } | OpAction::Write { at, .. } | OpAction::Deallocate { at, .. } =
+        &mut action
+    {
+        (file, *at) = FileId::of_address(*at);
+    }
+    (file, action)
+}
+
+impl Store for Folder {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, ..Null::new(u64::MAX).capabilities() }
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut inner = self.0.borrow_mut();
+        if inner.answers { inner.perform(op) } else { inner.held.push_back(op) }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.borrow_mut().done.pop_front()
+    }
+}
+
+/// Returns the configuration of a tape drive.
+pub(super) fn drive() -> UnitConfig {
+    UnitConfig { device: DeviceKind::Tape, removable: true, long_cdbs: false, thin: false, ..config() }
+}
+
+/// Returns a drive with a blank cartridge.
+pub(super) fn tape() -> Rig {
+    with(Kind::USUAL).0
+}
+
+/// Returns a drive with such a cartridge, and its folder.
+pub(super) fn with(kind: Kind) -> (Rig, Folder) {
+    let folder = Folder::new(kind);
+    (Rig::with(drive(), Box::new(folder.clone())), folder)
+}
+
+/// Returns a 6-byte CDB with a length or count in bytes 2 to 4.
+pub(super) fn cdb_6(opcode: u8, flags: u8, count: u32) -> [u8; 6] {
+    let [_, a, b, c] = count.to_be_bytes();
+    [opcode, flags, a, b, c, 0]
+}
+
+/// The sense key and the code of conditions that end a command.
+pub(super) const FILEMARK: (SenseKey, Asc) = (SenseKey::NO_SENSE, Asc::FILEMARK_DETECTED);
+pub(super) const END_OF_DATA: (SenseKey, Asc) = (SenseKey::BLANK_CHECK, Asc::END_OF_DATA);
+pub(super) const BEGINNING: (SenseKey, Asc) = (SenseKey::NO_SENSE, Asc::BEGINNING_OF_PARTITION);
+pub(super) const WARNING: (SenseKey, Asc) = (SenseKey::NO_SENSE, Asc::END_OF_PARTITION);
+pub(super) const FULL: (SenseKey, Asc) = (SenseKey::VOLUME_OVERFLOW, Asc::END_OF_PARTITION);
+pub(super) const WRONG_LENGTH: (SenseKey, Asc) = (SenseKey::NO_SENSE, Asc::NONE);
+
+/// Bits of byte 2 of sense data.
+pub(super) const MARK: u8 = 0x80;
+pub(super) const EOM: u8 = 0x40;
+pub(super) const ILI: u8 = 0x20;
+
+impl Reply {
+    /// Panics unless the command ended with CHECK CONDITION, this sense key and code, these bits of the
+    /// stream and this INFORMATION field.
+    #[track_caller]
+    pub(super) fn stopped(&self, (key, asc): (SenseKey, Asc), bits: u8, information: Option<u32>) {
+        self.check(key, asc);
+        assert_eq!(self.sense_bytes[2] & 0xf0, bits, "{self:?}");
+        assert_eq!(self.information(), information, "{self:?}");
+    }
+
+    /// Returns whether the sense data are those of a deferred error.
+    pub(super) fn is_deferred(&self) -> bool {
+        self.sense_bytes[0] & 0x7f == 0x71
+    }
+}
+
+impl Rig {
+    /// Sends a command without Data-Out, and returns its data.
+    #[track_caller]
+    pub(super) fn query(&mut self, cdb: &[u8]) -> Vec<u8> {
+        self.run(A, cdb, 1 << 24, &[]).good()
+    }
+
+    /// Sends TEST UNIT READY.
+    #[track_caller]
+    pub(super) fn test_ready(&mut self, nexus: NexusId) -> Reply {
+        self.run(nexus, &[0; 6], 0, &[])
+    }
+
+    /// Reads a block of up to `len` bytes in variable-length mode.
+    #[track_caller]
+    pub(super) fn read_block(&mut self, len: u32) -> Reply {
+        self.run(A, &cdb_6(op::READ_6, 0, len), usize::try_from(len).unwrap(), &[])
+    }
+
+    /// Writes a block in variable-length mode.
+    #[track_caller]
+    pub(super) fn write_block(&mut self, data: &[u8]) -> Reply {
+        self.run(A, &cdb_6(op::WRITE_6, 0, u32::try_from(data.len()).unwrap()), 0, data)
+    }
+
+    /// Writes filemarks, which are then durable.
+    #[track_caller]
+    pub(super) fn mark(&mut self, count: u32) -> Reply {
+        self.run(A, &cdb_6(op::WRITE_FILEMARKS_6, 0, count), 0, &[])
+    }
+
+    /// Moves by SPACE(6).
+    #[track_caller]
+    pub(super) fn space(&mut self, code: u8, count: i32) -> Reply {
+        self.run(A, &cdb_6(op::SPACE_6, code, count.cast_unsigned() & 0xff_ffff), 0, &[])
+    }
+
+    /// Moves to the start of the partition.
+    #[track_caller]
+    pub(super) fn rewind(&mut self) {
+        self.run(A, &[1, 0, 0, 0, 0, 0], 0, &[]).good();
+    }
+
+    /// Returns partition, object and filemark number of the position.
+    #[track_caller]
+    pub(super) fn position(&mut self) -> (u32, u64, u64) {
+        let data = self.query(&[0x34, 6, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let number = |at: usize| u64::from_be_bytes(data[at..at + 8].try_into().unwrap());
+        (u32::from_be_bytes(data[4..8].try_into().unwrap()), number(8), number(16))
+    }
+
+    /// Sets the block length by MODE SELECT(6), as Linux does.
+    #[track_caller]
+    pub(super) fn set_block_len(&mut self, len: u32) {
+        let [_, a, b, c] = len.to_be_bytes();
+        let list = [0, 0, 0x10, 8, 0, 0, 0, 0, 0, a, b, c];
+        self.run(A, &[0x15, 0x10, 0, 0, 12, 0], 0, &list).good();
+        self.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
+    }
+}

@@ -1,0 +1,82 @@
+//! Commands of several hosts at the same time: each has its turn, in the order of arrival.
+
+use super::*;
+use crate::contract::{Tmf, TmfOutcome, UnitEvent};
+
+#[test]
+fn commands_run_in_the_order_of_arrival() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    for salt in 0..4 {
+        rig.write_block(&pattern(100, salt)).good();
+    }
+    rig.mark(1).good();
+    rig.rewind();
+    folder.answer(false);
+    let reads: Vec<_> = (0..4).map(|_| rig.start(A, &cdb_6(op::READ_6, 0, 100), 100, 0)).collect();
+    let position = rig.start(B, &[0x34, 6, 0, 0, 0, 0, 0, 0, 0, 0], 32, 0);
+    assert!(rig.event_of(reads[0]).is_none());
+    folder.answer(true);
+    rig.ready();
+    for (salt, key) in (0..).zip(reads) {
+        assert_eq!(rig.finish(key, &[]).good(), pattern(100, salt));
+    }
+    assert_eq!(rig.finish(position, &[]).good()[8..16], 4_u64.to_be_bytes());
+}
+
+#[test]
+fn an_aborted_command_leaves_its_turn_to_the_next() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    rig.mark(1).good();
+    rig.rewind();
+    folder.answer(false);
+    let first = rig.start(A, &cdb_6(op::READ_6, 0, 100), 100, 0);
+    let waits = rig.start(A, &cdb_6(op::READ_6, 0, 100), 100, 0);
+    let last = rig.start(B, &[0x34, 6, 0, 0, 0, 0, 0, 0, 0, 0], 32, 0);
+    for key in [waits, first] {
+        assert_eq!(rig.manage(A, Tmf::AbortTask(key)), Some(TmfOutcome::Complete));
+        assert!(matches!(rig.event_of(key), Some(UnitEvent::Aborted { .. })));
+    }
+    assert!(rig.event_of(last).is_none(), "the cartridge still reads");
+    folder.answer(true);
+    rig.ready();
+    rig.finish(last, &[]).good();
+    rig.rewind();
+    assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+}
+
+#[test]
+fn a_write_without_its_data_can_be_aborted() {
+    let mut rig = tape();
+    let key = rig.start(A, &cdb_6(op::WRITE_6, 0, 100), 0, 100);
+    let waits = rig.start(B, &[0x34, 6, 0, 0, 0, 0, 0, 0, 0, 0], 32, 0);
+    assert_eq!(rig.manage(A, Tmf::AbortTaskSet), Some(TmfOutcome::Complete));
+    rig.unit.task_gone(Instant::ORIGIN, key);
+    assert_eq!(rig.finish(waits, &[]).good()[8..16], [0; 8]);
+    rig.write_block(&[1; 10]).good();
+}
+
+#[test]
+fn a_waiting_command_finds_the_cartridge_unloaded() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    folder.answer(false);
+    let unload = rig.start(A, &[0x1b, 0, 0, 0, 0, 0], 0, 0);
+    let read = rig.start(A, &cdb_6(op::READ_6, 0, 100), 100, 0);
+    folder.answer(true);
+    rig.ready();
+    rig.finish(unload, &[]).good();
+    rig.finish(read, &[]).check(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);
+}
+
+#[test]
+fn a_reservation_of_another_host_stops_every_use() {
+    let mut rig = tape();
+    rig.run(B, &[0x16, 0, 0, 0, 0, 0], 0, &[]).good();
+    for cdb in [cdb_6(op::READ_6, 0, 10), cdb_6(op::SPACE_6, 0, 1), [1, 0, 0, 0, 0, 0], [0x1b, 0, 0, 0, 0, 0]]
+    {
+        let reply = rig.run(A, &cdb, 10, &[]);
+        assert_eq!(reply.status, scsi::status::Status::RESERVATION_CONFLICT, "{cdb:02x?}");
+    }
+    rig.run(A, &[0x05, 0, 0, 0, 0, 0], 6, &[]).good();
+}

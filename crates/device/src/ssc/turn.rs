@@ -1,0 +1,95 @@
+//! Commands that use the medium: each runs when it has its turn.
+
+use alloc::boxed::Box;
+
+use base::buffer::DataList;
+use cartridge::command::{self, Command};
+use cartridge::error::Error;
+
+use crate::device_server::DeviceServer;
+use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
+use crate::task::TaskInfo;
+
+/// A command that uses the medium.
+pub(super) trait TapeCommand {
+    /// Whether a cartridge must be loaded when the turn begins.
+    const NEEDS_CARTRIDGE: bool = true;
+
+    /// Begins: the task has its turn.
+    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep;
+
+    /// Continues after a command of the cartridge.
+    fn ended(
+        &mut self,
+        server: &mut DeviceServer,
+        task: &TaskInfo,
+        result: Result<command::Outcome, Error>,
+    ) -> JobStep;
+
+    /// Continues with bytes of the Data-Out buffer that it has requested.
+    fn data_arrived(&mut self, _: &mut DeviceServer, _: &TaskInfo, _: DataList) -> JobStep {
+        JobStep::unexpected_input()
+    }
+}
+
+/// Returns the outcome that runs a command when it has its turn.
+pub(super) fn in_turn<C: TapeCommand + 'static>(command: C) -> Outcome {
+    Outcome::Run(Box::new(InTurn { command, has_turn: false }))
+}
+
+/// Returns the outcome that runs a command, or that answers it at once and then runs it (IMMED).
+pub(super) fn in_turn_or_at_once<C: TapeCommand + 'static>(
+    server: &mut DeviceServer,
+    task: &TaskInfo,
+    is_immediate: bool,
+    command: C,
+) -> Outcome {
+    if !is_immediate {
+        return in_turn(command);
+    }
+    server.spawn(task, Box::new(InTurn { command, has_turn: false }));
+    Outcome::Good
+}
+
+struct InTurn<C> {
+    command: C,
+    has_turn: bool,
+}
+
+impl<C: TapeCommand> InTurn<C> {
+    fn begin(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        self.has_turn = true;
+        // A command before this one may have unloaded the cartridge.
+        match server.tape_not_ready().filter(|_| C::NEEDS_CARTRIDGE) {
+            Some(sense) => JobStep::Done(Outcome::CheckCondition(sense)),
+            None => self.command.start(server, task),
+        }
+    }
+}
+
+impl<C: TapeCommand> Job for InTurn<C> {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start if server.request_turn(task.id) => self.begin(server, task),
+            JobInput::Start => JobStep::Wait,
+            JobInput::Woken if !self.has_turn => self.begin(server, task),
+            JobInput::Woken => match server.take_cartridge_outcome() {
+                Some(result) => self.command.ended(server, task, result),
+                None => JobStep::Wait,
+            },
+            JobInput::DataOut { data, .. } => self.command.data_arrived(server, task, data),
+            _ => JobStep::unexpected_input(),
+        }
+    }
+}
+
+/// Starts a command of the cartridge and waits for its end.
+pub(super) fn run(server: &mut DeviceServer, command: Command) -> JobStep {
+    server.run_cartridge(command);
+    JobStep::Wait
+}
+
+/// Ends a command with the sense data of an error of the cartridge.
+pub(super) fn failed(server: &mut DeviceServer, error: &Error) -> JobStep {
+    JobStep::Done(Outcome::CheckCondition(server.cartridge_failure(error)))
+}

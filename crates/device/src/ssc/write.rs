@@ -1,0 +1,207 @@
+//! WRITE and WRITE FILEMARKS (SSC-4).
+
+use base::buffer::DataList;
+use base::int_cast::to_usize;
+use cartridge::command::{self, Command, Record, Space};
+use cartridge::error::Error;
+use scsi::opcode as op;
+use scsi::sense::{Asc, Sense};
+
+use super::drive::early_warning;
+use super::transfer::Transfer;
+use super::turn::{TapeCommand, failed, in_turn, run};
+use crate::device_server::DeviceServer;
+use crate::device_server::outcome::{JobStep, Outcome};
+use crate::task::TaskInfo;
+
+/// IMMED of WRITE FILEMARKS.
+const IMMEDIATE: u8 = 0x01;
+
+/// How many bytes of fixed-length blocks are requested from the initiator at a time; a longer block is
+/// requested whole.
+const PIECE_LEN: u32 = 1 << 20;
+
+pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let transfer = match Transfer::of(server, task) {
+        Ok(transfer) => transfer,
+        Err(sense) => return Outcome::CheckCondition(sense),
+    };
+    // A part of a block is no block.
+    if task.data_in_len > 0 || task.data_out_len < transfer.len() {
+        task.transferable.set(u64::from(transfer.len()));
+        return Outcome::CheckCondition(Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
+    }
+    task.transferable.set(u64::from(transfer.len()));
+    if transfer.blocks == 0 {
+        return Outcome::Good;
+    }
+    server.stats.writes += 1;
+    in_turn(Write {
+        transfer,
+        requested: 0,
+        arrived: DataList::new(),
+        buffers: DataList::new(),
+        is_fetching: false,
+        is_writing: false,
+        done: 0,
+        space: None,
+    })
+}
+
+pub(super) fn write_filemarks(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let cdb = &task.cdb;
+    let is_immediate = cdb.u8(1) & IMMEDIATE != 0;
+    let count = if cdb.opcode() == op::WRITE_FILEMARKS_16 { cdb.u24(12) } else { cdb.u24(2) };
+    if is_immediate && !server.settings.stream.is_buffered {
+        return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(0)));
+    }
+    in_turn(Filemarks { count, is_immediate, first: 0 })
+}
+
+/// Blocks that are written when they have arrived, while the next ones are fetched.
+#[derive(Debug)]
+struct Write {
+    transfer: Transfer,
+    /// How many blocks were requested from the initiator.
+    requested: u32,
+    /// Blocks that have arrived and are not written.
+    arrived: DataList,
+    /// What holds these blocks, and others that are written already.
+    buffers: DataList,
+    is_fetching: bool,
+    is_writing: bool,
+    /// How many blocks were written.
+    done: u32,
+    /// What is left of the partition behind the last block.
+    space: Option<Space>,
+}
+
+impl Write {
+    fn fetch(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
+        let len = self.transfer.block_len;
+        let left = self.transfer.blocks - self.requested;
+        // At most one piece waits while another one is being written.
+        if left == 0 || self.is_fetching || self.arrived.len() > to_usize(PIECE_LEN) {
+            return;
+        }
+        let blocks = (PIECE_LEN / len).clamp(1, left);
+        server.fetch_data_out(task, self.requested.saturating_mul(len), blocks.saturating_mul(len));
+        self.requested += blocks;
+        self.is_fetching = true;
+    }
+
+    fn proceed(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        self.fetch(server, task);
+        let len = to_usize(self.transfer.block_len);
+        if self.is_writing || self.arrived.len() < len {
+            return JobStep::Wait;
+        }
+        let data = self.arrived.slice(0, len);
+        self.arrived = self.arrived.slice(len, self.arrived.len());
+        self.is_writing = true;
+        let is_compressed = server.settings.stream.is_compressing;
+        run(server, Command::Write(Record { data, is_compressed, ..Record::default() }))
+    }
+
+    fn written(&mut self, server: &mut DeviceServer, task: &TaskInfo, space: Space) -> JobStep {
+        self.is_writing = false;
+        self.done += 1;
+        self.space = Some(space);
+        let len = u64::from(self.transfer.block_len);
+        server.stats.write_bytes += len;
+        if let Some(drive) = &mut server.tape {
+            drive.counts.written = drive.counts.written.saturating_add(len);
+        }
+        if self.arrived.is_empty() {
+            server.recycle(core::mem::take(&mut self.buffers));
+        }
+        if self.done < self.transfer.blocks {
+            self.proceed(server, task)
+        } else if server.settings.stream.is_buffered {
+            JobStep::Done(self.finished())
+        } else {
+            run(server, Command::Synchronize)
+        }
+    }
+
+    fn finished(&self) -> Outcome {
+        self.space.and_then(early_warning).map_or(Outcome::Good, Outcome::CheckCondition)
+    }
+}
+
+impl TapeCommand for Write {
+    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        self.fetch(server, task);
+        JobStep::Wait
+    }
+
+    fn data_arrived(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) -> JobStep {
+        self.is_fetching = false;
+        for part in data.into_parts() {
+            self.buffers.push(part.clone());
+            self.arrived.push(part);
+        }
+        self.proceed(server, task)
+    }
+
+    fn ended(
+        &mut self,
+        server: &mut DeviceServer,
+        task: &TaskInfo,
+        result: Result<command::Outcome, Error>,
+    ) -> JobStep {
+        match result {
+            Ok(command::Outcome::Written(space)) => self.written(server, task, space),
+            Ok(_) => JobStep::Done(self.finished()),
+            Err(error) => {
+                let sense = server.cartridge_failure(&error);
+                let is_about_this = !sense.deferred && sense.information.is_none();
+                let left = self.transfer.left(self.done);
+                let sense = if is_about_this { sense.with_information(left) } else { sense };
+                JobStep::Done(Outcome::CheckCondition(sense))
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Filemarks {
+    count: u32,
+    is_immediate: bool,
+    /// The number of the first filemark among the objects of the partition.
+    first: u64,
+}
+
+impl Filemarks {
+    /// Returns how many filemarks are not written.
+    fn left(&self, server: &DeviceServer) -> u64 {
+        let object = server.tape.as_ref().map_or(0, |drive| drive.cartridge().position().object);
+        u64::from(self.count).saturating_sub(object.saturating_sub(self.first))
+    }
+}
+
+impl TapeCommand for Filemarks {
+    fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
+        self.first = server.tape.as_ref().map_or(0, |drive| drive.cartridge().position().object);
+        run(server, Command::WriteFilemarks { count: self.count, is_immediate: self.is_immediate })
+    }
+
+    fn ended(
+        &mut self,
+        server: &mut DeviceServer,
+        _: &TaskInfo,
+        result: Result<command::Outcome, Error>,
+    ) -> JobStep {
+        match result {
+            Ok(command::Outcome::Written(space)) if self.count > 0 => {
+                JobStep::Done(early_warning(space).map_or(Outcome::Good, Outcome::CheckCondition))
+            }
+            Ok(_) => JobStep::Done(Outcome::Good),
+            Err(error @ Error::EndOfPartition) => {
+                let sense = server.cartridge_failure(&error).with_information(self.left(server));
+                JobStep::Done(Outcome::CheckCondition(sense))
+            }
+            Err(error) => failed(server, &error),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The state of a tape drive: the cartridge in it, the operations on its files, and the turns of commands.
+//! `ssc::drive` works with it.
+
+mod alerts;
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use cartridge::Cartridge;
+use cartridge::command::Outcome;
+use cartridge::error::Error;
+use scsi::sense::{Asc, Sense, SenseKey};
+use store::api::OpId;
+
+use crate::contract::NexusId;
+use crate::task::TaskId;
+
+pub(crate) use alerts::{Alert, TapeAlerts};
+
+/// A tape drive.
+#[derive(Debug)]
+pub(crate) struct TapeDrive {
+    pub(crate) cartridge: Cartridge,
+    pub(crate) state: DriveState,
+    /// What the cartridge does now.
+    pub(crate) running: Option<Running>,
+    /// The task that uses the drive.
+    pub(crate) turn: Option<TaskId>,
+    /// The tasks that wait for their turn. A task waits at most once, so there are never more of them than
+    /// the task set holds.
+    pub(crate) waiting: VecDeque<TaskId>,
+    /// The outcome that the task that uses the drive has not taken yet.
+    pub(crate) outcome: Option<Result<Outcome, Error>>,
+    /// The operations under way, by tag.
+    pub(crate) operations: BTreeMap<u32, OpId>,
+    pub(crate) tag_next: u32,
+    /// Whether records were acknowledged that may not be durable.
+    pub(crate) is_unsynced: bool,
+    /// Whether to make them durable when no task uses the drive.
+    pub(crate) sync_wanted: bool,
+    /// The alerts that no host has read.
+    pub(crate) alerts: TapeAlerts,
+    pub(crate) counts: TransferCounts,
+}
+
+/// Bytes that hosts wrote and read since the unit was created.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TransferCounts {
+    pub(crate) written: u64,
+    pub(crate) read: u64,
+}
+
+/// Whether the cartridge can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DriveState {
+    Loading,
+    Loaded,
+    Unloaded,
+    /// The cartridge cannot be loaded.
+    Unusable(Sense),
+}
+
+/// A command of the cartridge, as far as the drive must know it when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Running {
+    /// It is loaded, by this host or when the unit was created.
+    Load(Option<NexusId>),
+    Unload,
+    Write,
+    Synchronize,
+    Other,
+}
+
+impl TapeDrive {
+    pub(crate) fn new() -> Self {
+        Self {
+            cartridge: Cartridge::new(),
+            state: DriveState::Unloaded,
+            running: None,
+            turn: None,
+            waiting: VecDeque::new(),
+            outcome: None,
+            operations: BTreeMap::new(),
+            tag_next: 0,
+            is_unsynced: false,
+            sync_wanted: false,
+            alerts: TapeAlerts::default(),
+            counts: TransferCounts::default(),
+        }
+    }
+
+    /// Returns the cartridge.
+    pub(crate) const fn cartridge(&self) -> &Cartridge {
+        &self.cartridge
+    }
+
+    /// Returns the cartridge for changes that need no file.
+    pub(crate) const fn cartridge_mut(&mut self) -> &mut Cartridge {
+        &mut self.cartridge
+    }
+
+    /// Returns whether a cartridge is loaded.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.state == DriveState::Loaded
+    }
+
+    /// Returns whether records were acknowledged that may not be durable.
+    pub(crate) const fn is_unsynced(&self) -> bool {
+        self.is_unsynced
+    }
+
+    /// Returns whether the cartridge refuses to be written.
+    pub(crate) fn is_write_protected(&self) -> bool {
+        self.cartridge.label().is_some_and(|label| label.is_write_protected)
+    }
+
+    pub(crate) fn not_ready(&self) -> Option<Sense> {
+        match self.state {
+            DriveState::Loaded => None,
+            DriveState::Loading => Some(BECOMING_READY),
+            DriveState::Unloaded => Some(NOT_PRESENT),
+            DriveState::Unusable(sense) => Some(sense),
+        }
+    }
+
+    pub(crate) const fn is_free(&self) -> bool {
+        self.turn.is_none() && self.running.is_none()
+    }
+}
+
+/// The sense data of a command that needs the cartridge while it is loaded, or is not there.
+const BECOMING_READY: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_BECOMING_READY);
+pub(crate) const NOT_PRESENT: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);

@@ -1,0 +1,268 @@
+"""Linux uses a tape drive of ours: st with mt, tar and dd writes archives, finds them again, and sees marks, lengths and ends as SSC says.
+
+Two programs named mt operate the drive: GNU's, and that of busybox, which sets block lengths and loads. tar and dd are GNU's, which the
+guest's shell does not take for its own by their paths. sg3_utils ask what st does not.
+"""
+
+import os
+import subprocess
+
+import pytest
+
+import servers
+from guest import image
+from guest.initiator import Initiator
+from guest.machine import CommandFailed
+from guest.machine import Guest
+from serving import serving
+from verdicts import expect
+
+MIB = servers.MIB
+# The first cartridge has more space than the tests use, the second one is soon full.
+EXPORT = servers.Export(luns=(servers.Lun(medium="tape", size=4096 * MIB), servers.Lun(medium="tape", size=64 * MIB)))
+FULL = 1
+# The longest that 64 MiB may take through an emulated machine, seconds.
+FILL_MAX_S = 300
+NO_CARTRIDGE = "No medium found"
+pytestmark = pytest.mark.timeout(1200)
+
+
+class TapeInitiator(Initiator):
+    def __init__(self, guest, server):
+        super().__init__(guest, server)
+        for module in ("st", "sg"):
+            guest.run(f"modprobe {module}")
+
+    def disks(self, unit=0):
+        lun = self.server.first_lun + unit
+        listed = self.guest.run(
+            f"ls -d /sys/class/iscsi_session/session*/device/target*/*:{lun}/scsi_tape/nst[0-9] 2> /dev/null", check=False)
+        return [f"/dev/{path.rsplit('/', 1)[1]}" for path in listed.split()]
+
+    def disk(self, count=1, unit=0):
+        for _ in range(300):
+            if len(found := self.disks(unit)) >= count:
+                break
+            self.guest.run("sleep 0.1")
+        else:
+            raise CommandFailed(f"no tape drive: {self.guest.run('dmesg | tail -n 15')}")
+        self.guest.run(f"until [ -c {found[-1]} ]; do sleep 0.1; done")
+        return found[-1]
+
+
+class Drive:
+    """The drive in the guest: what programs write there, and where it is."""
+
+    def __init__(self, initiator):
+        self.initiator, self.guest, self.server = initiator, initiator.guest, initiator.server
+        self.guest.run("mkdir -p /tmp/data/a /tmp/data/b && cd /tmp/data && for i in 1 2 3; do "
+                       "/usr/bin/dd if=/dev/urandom of=a/$i bs=100k count=$i 2> /dev/null; echo $i > b/$i; done")
+
+    def sum_of(self, command):
+        """The digest of what a command prints."""
+        return self.guest.run(f"{command} 2> /tmp/told | sha256sum | cut -d ' ' -f 1").strip()
+
+    def refused(self, command):
+        """What a command that must fail says."""
+        said = self.guest.run(f"{command} 2>&1", check=False)
+        expect(self.guest.code != "0", f"`{command}` succeeds: {said}")
+        return said
+
+    def told(self, device):
+        """The number of the next block, as `mt tell` says."""
+        return int(self.guest.run(f"mt -f {device} tell").split()[-1].rstrip("."))
+
+    def blank(self, device):
+        self.guest.run(f"mt -f {device} rewind && mt -f {device} setblk 0 && mt-gnu -f {device} weof 0 && mt -f {device} erase")
+        self.guest.run(f"mt -f {device} rewind")
+
+
+@pytest.fixture(scope="module")
+def drive(request, kind, server_name):
+    if server_name != "targe":
+        pytest.skip("the drives of others are others' business")
+    out = os.path.join(servers.OUT, "guest")
+    folder = os.path.join(out, "tape")
+    os.makedirs(folder, exist_ok=True)
+    kernel, initramfs = image.prepare_tape(out)
+    server = kind(folder, EXPORT)
+    with serving(request, "tape", server), Guest(kernel, initramfs, folder) as guest:
+        yield Drive(TapeInitiator(guest, server))
+
+
+def test_is_a_tape_drive(drive):
+    guest = drive.guest
+    with drive.initiator.logged_in() as device:
+        told = guest.run(f"mt-gnu -f {device} status")
+        # The density is that of LTO-8, and the block length is variable.
+        expect(f"drive status = {0x5e << 24}" in told and "file number = 0" in told and "block number = 0" in told, told)
+        told = guest.run(f"sg_inq {device}")
+        expect("tape" in told and "RMB=1" in told and "Virtual Tape" in told, told)
+        told = guest.run(f"sg_opcodes {device}")
+        for name in ("Rewind", "Write filemarks(6)", "Space(16)", "Locate(16)", "Read position", "Read attribute", "Report density support"):
+            expect(name.lower() in told.lower(), f"sg_opcodes does not list {name}: {told}")
+        told = guest.run(f"sg_modes -a {device}")
+        for page in ("Data Compression", "Device Configuration", "Medium Partition", "Control"):
+            expect(page.lower() in told.lower(), f"sg_modes does not show {page}: {told}")
+        told = guest.run(f"sg_logs -p 0x2e {device}")
+        expect("Hard error: 0" in told and "Read failure: 0" in told, told)
+        told = guest.run(f"sg_read_attr {device}")
+        expect("A00000L8" in told and "Maximum capacity" in told, told)
+        expect("B0h" in guest.run(f"sg_vpd -H -p 0xb0 {device} | head -n 3; echo B0h"), "VPD page B0h")
+        said = drive.refused(f"sg_raw {device} 25 00 00 00 00 00 00 00 00 00")
+        expect("Invalid command operation code" in said, f"a command of disks ends with: {said}")
+        expect(not drive.initiator.complaints(), drive.initiator.complaints())
+
+
+def test_writes_and_compares_archives(drive):
+    guest = drive.guest
+    with drive.initiator.logged_in() as device:
+        drive.blank(device)
+        guest.run(f"cd /tmp/data && /usr/bin/tar -b 512 -cf {device} a")
+        guest.run(f"cd /tmp/data && /usr/bin/tar -b 20 -cWf {device} b")
+        guest.run(f"mt-gnu -f {device} rewind")
+        guest.run(f"cd /tmp/data && /usr/bin/tar -b 512 -df {device}")
+        # tar stops before the filemark.
+        guest.run(f"mt-gnu -f {device} fsf 1")
+        listed = guest.run(f"/usr/bin/tar -b 20 -tf {device}").split()
+        expect(sorted(listed) == ["b/", "b/1", "b/2", "b/3"], f"the second archive has {listed}")
+        # Another one is appended, and the first ones stay.
+        guest.run(f"mt-gnu -f {device} eom && cd /tmp/data && /usr/bin/tar -b 128 -cf {device} a b")
+        guest.run(f"mt-gnu -f {device} rewind && mt-gnu -f {device} asf 2 && cd /tmp/data && /usr/bin/tar -b 128 -df {device}")
+        guest.run(f"mt-gnu -f {device} asf 0 && cd /tmp/data && /usr/bin/tar -b 512 -df {device}")
+        expect(not drive.initiator.complaints(), drive.initiator.complaints())
+
+
+def numbered(drive, device):
+    """Three files: ten blocks of 1000 bytes, three of them, and one; the first byte of each block is its number."""
+    drive.blank(device)
+    for blocks in (range(10), range(11, 14), range(15, 16)):
+        drive.guest.run("for i in " + " ".join(f"{number:02}" for number in blocks) +
+                        "; do (echo -n $i; head -c 998 /dev/zero); done > /tmp/numbered")
+        drive.guest.run(f"/usr/bin/dd if=/tmp/numbered of={device} bs=1000 2> /dev/null")
+
+
+def next_block(drive, device):
+    return drive.guest.run(f"/usr/bin/dd if={device} bs=1000 count=1 2> /dev/null | head -c 2; echo")
+
+
+def test_spaces_and_finds(drive):
+    guest = drive.guest
+    with drive.initiator.logged_in() as device:
+        numbered(drive, device)
+        expect(drive.told(device) == 17, f"behind 14 blocks and three filemarks the position is {drive.told(device)}")
+        guest.run(f"mt-gnu -f {device} rewind && mt-gnu -f {device} fsf 1")
+        expect(drive.told(device) == 11 and next_block(drive, device) == "11", "behind the first filemark is block 11")
+        guest.run(f"mt-gnu -f {device} bsfm 1")
+        expect(drive.told(device) == 11, f"bsfm 1 ends at {drive.told(device)}")
+        guest.run(f"mt-gnu -f {device} bsf 1")
+        expect(drive.told(device) == 10, f"bsf 1 ends at {drive.told(device)}")
+        guest.run(f"mt-gnu -f {device} bsr 2")
+        expect(next_block(drive, device) == "08", "two blocks before the filemark is block 8")
+        guest.run(f"mt-gnu -f {device} fsr 1")
+        expect(drive.told(device) == 10, f"fsr 1 ends at {drive.told(device)}")
+        drive.refused(f"mt-gnu -f {device} fsr 1")
+        guest.run(f"mt-gnu -f {device} seek 12")
+        expect(next_block(drive, device) == "12", "seek 12 finds another block")
+        guest.run(f"mt-gnu -f {device} eom")
+        expect(drive.told(device) == 17, f"eom ends at {drive.told(device)}")
+        drive.refused(f"mt-gnu -f {device} fsf 1")
+        guest.run(f"mt-gnu -f {device} asf 1")
+        expect(next_block(drive, device) == "11", "asf 1 finds another block")
+        # The forms of READ POSITION that st does not send.
+        told = guest.run(f"sg_raw -r 32 {device} 34 06 00 00 00 00 00 00 00 00 2>&1")
+        expect("00 00 00 00 00 00 00 0c" in told and "10     00 00 00 00 00 00 00 01" in told, told)
+
+
+def test_reads_lengths_as_they_are(drive):
+    guest = drive.guest
+    with drive.initiator.logged_in() as device:
+        numbered(drive, device)
+        guest.run(f"mt-gnu -f {device} rewind")
+        read = guest.run(f"/usr/bin/dd if={device} of=/dev/null bs=4096 count=3 2>&1")
+        expect("0+3 records in" in read and "3000 bytes" in read, f"three shorter blocks are read as: {read}")
+        said = drive.refused(f"/usr/bin/dd if={device} of=/dev/null bs=500 count=1")
+        expect("Cannot allocate memory" in said, f"a longer block ends with: {said}")
+        # In fixed-length mode several blocks come with one command, and a block of another length is an error.
+        guest.run(f"mt -f {device} rewind && mt -f {device} setblk 1000")
+        read = guest.run(f"/usr/bin/dd if={device} of=/dev/null bs=8000 2>&1")
+        expect("10000 bytes" in read, f"ten blocks of a fixed length are read as: {read}")
+        guest.run(f"mt -f {device} rewind && mt -f {device} setblk 512")
+        drive.refused(f"/usr/bin/dd if={device} of=/dev/null bs=512 count=1")
+        guest.run(f"mt -f {device} rewind && /usr/bin/dd if=/dev/zero of={device} bs=64k count=16 2> /dev/null && mt -f {device} rewind")
+        expect("1048576 bytes" in guest.run(f"/usr/bin/dd if={device} of=/dev/null bs=64k 2>&1"), "16 times 64 KiB in blocks of 512 bytes")
+        guest.run(f"mt -f {device} setblk 0")
+
+
+def test_compresses_when_told(drive):
+    guest = drive.guest
+    with drive.initiator.logged_in() as device:
+        drive.blank(device)
+        guest.run(f"mt -f {device} datacompression 1")
+        guest.run(f"/usr/bin/dd if=/dev/zero of={device} bs=256k count=64 2> /dev/null && mt-gnu -f {device} rewind")
+        zeros = drive.sum_of("head -c 16777216 /dev/zero")
+        expect(drive.sum_of(f"/usr/bin/dd if={device} bs=256k") == zeros, "other data come back")
+        guest.run(f"mt -f {device} datacompression 0")
+    folder = drive.server.medium_path()
+    used = sum(os.stat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
+    expect(used < 8 * MIB, f"16 MiB of zeros take {used} bytes")
+
+
+def test_unloads_and_loads(drive):
+    guest = drive.guest
+    with drive.initiator.logged_in() as device:
+        numbered(drive, device)
+        guest.run(f"mt-gnu -f {device} offline")
+        # Without this flag the kernel waits two minutes for a cartridge.
+        said = drive.refused(f"/usr/bin/dd iflag=nonblock if={device} of=/dev/null bs=1000 count=1")
+        expect(NO_CARTRIDGE in said, f"without a cartridge a read ends with: {said}")
+        luns = drive.server.admin("luns")
+        expect("an initiator has unloaded the cartridge" in luns, luns)
+        # busybox opens the drive such that the kernel waits for a cartridge.
+        guest.run(f"sg_raw {device} 1b 00 00 00 01 00 2> /dev/null")
+        expect(next_block(drive, device) == "00", "a loaded cartridge is at its start")
+        guest.run(f"mt -f {device} lock")
+        drive.refused(f"sg_raw {device} 1b 00 00 00 00 00")
+        guest.run(f"mt -f {device} unlock && sg_raw {device} 1b 00 00 00 01 00 2> /dev/null")
+
+
+def test_says_when_the_tape_is_full(drive):
+    guest = drive.guest
+    with drive.initiator.logged_in(unit=FULL) as device:
+        drive.blank(device)
+        said = guest.run(f"/usr/bin/dd if=/dev/urandom of={device} bs=1M count=80 2>&1", limit_s=FILL_MAX_S, check=False)
+        expect(guest.code != "0" and "No space left on device" in said, f"80 MiB on 64 MiB end with: {said}")
+        written = int(next(line for line in said.splitlines() if "records out" in line).split("+")[0])
+        expect(48 <= written <= 63, f"{written} blocks of 1 MiB were written")
+        guest.run(f"mt-gnu -f {device} rewind")
+        read = guest.run(f"/usr/bin/dd if={device} of=/dev/null bs=1M 2>&1", limit_s=FILL_MAX_S)
+        expect(int(read.split("+")[0]) >= written, f"{written} blocks were written, and read: {read}")
+
+
+def test_keeps_what_filemarks_acknowledged(drive):
+    """The target is killed while it is written to. What was written before the last filemark is there, and can be appended to."""
+    guest = drive.guest
+    with drive.initiator.logged_in() as device:
+        drive.blank(device)
+        guest.run("/usr/bin/dd if=/dev/urandom of=/tmp/first bs=64k count=64 2> /dev/null; /usr/bin/dd if=/dev/urandom of=/tmp/second bs=10k count=77 2> /dev/null")
+        first, second = (drive.sum_of(f"cat /tmp/{name}") for name in ("first", "second"))
+        guest.run(f"/usr/bin/dd if=/tmp/first of={device} bs=64k 2> /dev/null && /usr/bin/dd if=/tmp/second of={device} bs=10k 2> /dev/null")
+        before = drive.server.admin("luns")
+        guest.run(f"(/usr/bin/dd if=/dev/zero of={device} bs=64k count=100000 > /tmp/third 2>&1; echo done >> /tmp/third) &")
+        guest.run("sleep 3")
+        expect(drive.server.admin("luns") != before, "nothing is being written")
+        drive.server.kill()
+        drive.server.start(fresh=False)
+        guest.run("until grep -q done /tmp/third; do sleep 0.2; done", limit_s=300)
+        expect("Input/output error" in guest.run("cat /tmp/third"), "a program that was writing does not hear of the end")
+    with drive.initiator.logged_in() as device:
+        guest.run(f"mt-gnu -f {device} rewind")
+        expect(drive.sum_of(f"/usr/bin/dd if={device} bs=64k") == first, "the first file is another")
+        expect(drive.sum_of(f"/usr/bin/dd if={device} bs=64k") == second, "the second file is another")
+        guest.run(f"mt-gnu -f {device} asf 2 && cd /tmp/data && /usr/bin/tar -b 64 -cf {device} a")
+        guest.run(f"mt-gnu -f {device} asf 2 && cd /tmp/data && /usr/bin/tar -b 64 -df {device}")
+    # The other reader of cartridges agrees, when nobody serves them any more.
+    drive.server.stop()
+    verified = subprocess.run([drive.server.binary, "tape", "verify", drive.server.medium_path()], capture_output=True, text=True)
+    drive.server.start(fresh=False)
+    expect(verified.returncode == 0, f"targe tape verify: {verified.stdout}{verified.stderr}")

@@ -327,6 +327,16 @@ impl ReactorShard {
         self.shard.drain(now, within);
     }
 
+    /// Ends the sessions that a client of the admin socket selected; returns their number.
+    pub(super) fn drop_sessions(
+        &mut self,
+        now: Instant,
+        within: std::time::Duration,
+        is_wanted: impl Fn(&str, &str, [u8; 6]) -> bool,
+    ) -> usize {
+        self.shard.drop_sessions(now, within, is_wanted)
+    }
+
     /// Returns whether no session is left.
     pub(super) fn is_idle(&self) -> bool {
         self.shard.is_idle()

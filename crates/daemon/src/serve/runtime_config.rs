@@ -160,7 +160,8 @@ impl IdAllocator {
         });
         let targets = targets.collect();
         let keys: Vec<UnitKey> = config.units.iter().map(Unit::key).collect();
-        self.units.retain(|key, _| keys.contains(key));
+        let known: BTreeSet<&UnitKey> = keys.iter().collect();
+        self.units.retain(|key, _| known.contains(key));
         let units = keys.into_iter().map(|key| UnitId(self.unit(key))).collect();
         let ports = config.targets.iter().map(|target| self.ports.of_portals(&config, target)).collect();
         let group_ports = config.targets.iter().map(|target| self.ports.of_groups(&config, target)).collect();

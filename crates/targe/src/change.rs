@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use daemon::admin::api::{ErrorKind, Method, Request, Sessions, Status};
-use daemon::admin::change_api::{Applied, Change, Plan};
+use daemon::admin::api::{ErrorKind, Lun, Luns, Method, Request, Sessions, Status};
+use daemon::admin::change_api::{Applied, Change, Effective, Plan};
 use daemon::admin::client::{ClientError, Connection};
 use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
+use self::output::End;
 use crate::{Failure, daemon_socket};
 
 /// How long the daemon may take to prepare or apply a change.
@@ -112,21 +113,27 @@ impl Target {
         if candidate.needs_applied_file && !plan.unapplied.is_empty() {
             return Err(Failure::Failed(output::unapplied(&plan)));
         }
+        // The text can mean something else although it is the same: files with secrets change, too.
         let is_running = candidate.text == self.file.text()
-            && self.status.revision.as_deref() == Some(plan.revision.as_str());
+            && self.status.revision.as_deref() == Some(plan.revision.as_str())
+            && plan.changes.iter().all(|change| change.effective == Effective::Restart);
         if !how.json {
             output::show(&plan);
         }
         if let Some(why) = &plan.refusal {
-            output::end(how, &plan, false, None);
+            output::end(how, &plan, End::Refused);
             return Err(Failure::Failed(why.clone()));
         }
-        if how.dry_run || is_running {
-            output::end(how, &plan, false, None);
+        if how.dry_run {
+            output::end(how, &plan, End::Trial);
+            return Ok(());
+        }
+        if is_running {
+            output::end(how, &plan, End::Unchanged);
             return Ok(());
         }
         let message = self.carry_out(candidate, &plan)?;
-        output::end(how, &plan, true, Some(&message));
+        output::end(how, &plan, End::Applied(&message));
         Ok(())
     }
 
@@ -178,6 +185,13 @@ impl Target {
     }
 }
 
+/// Returns the LUNs that the daemon serves.
+pub(crate) fn luns(how: &ChangeArgs) -> Result<Vec<Lun>, Failure> {
+    let mut connection = daemon_socket::connect(how.socket.as_deref())?;
+    let Luns { luns } = call(&mut connection, &Request::new(Method::Luns))?;
+    Ok(luns)
+}
+
 /// Changes a configuration file that no daemon runs.
 pub(crate) fn change_file(
     file: &mut LockedFile,
@@ -196,10 +210,14 @@ pub(crate) fn change_file(
     if !how.json {
         output::show(&planned);
     }
-    if !how.dry_run && candidate.text != file.text() {
+    if how.dry_run {
+        output::end(how, &planned, End::Trial);
+        return Ok(());
+    }
+    if candidate.text != file.text() {
         file.replace(&candidate.text).map_err(failed)?;
     }
-    output::end(how, &planned, false, None);
+    output::end(how, &planned, End::Written);
     Ok(())
 }
 

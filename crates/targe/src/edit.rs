@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use daemon::config::{AuthPlace, Config, Edit, EditContext, Environment, Flags, Setting, edit};
+use daemon::admin::api::Lun;
+use daemon::config::{
+    AuthPlace, Config, Edit, EditContext, Environment, Flags, Setting, edit, parse_size, show_size,
+};
 use daemon::config_file::LockedFile;
 
 use crate::Failure;
-use crate::change::{Candidate, ChangeArgs, Target, change_file, failed};
+use crate::change::{self, Candidate, ChangeArgs, Target, change_file, failed};
 
 /// How an edit is made.
 #[derive(Debug, Args)]
@@ -256,6 +259,7 @@ pub(crate) fn lun(command: LunCommand) -> Result<(), Failure> {
             (Edit::SetLun { target, lun, settings }, "lun set", None, edit)
         }
         LunCommand::Resize { target, lun, size, edit } => {
+            refuse_smaller(&target, lun, &size, &edit)?;
             let settings = vec![("size".to_owned(), size)];
             (Edit::SetLun { target, lun, settings }, "lun resize", None, edit)
         }
@@ -337,6 +341,23 @@ fn candidate(done: &Edit, action: &str, file: &LockedFile) -> Result<Candidate, 
     let text = edit(file.text(), done, &context).map_err(Failure::Failed)?;
     let (name, action) = (file.path().display().to_string(), action.to_owned());
     Ok(Candidate { text, name, action, needs_applied_file: true })
+}
+
+/// Refuses to make a disk smaller, which targe never does: the file would keep its length.
+fn refuse_smaller(target: &str, lun: u16, size: &str, args: &EditArgs) -> Result<(), Failure> {
+    let wanted = parse_size(size).map_err(Failure::Misused)?;
+    if args.config.is_some() {
+        return Ok(());
+    }
+    let served = change::luns(&args.how)?;
+    let is_it = |known: &&Lun| known.target.eq_ignore_ascii_case(target) && known.lun == lun;
+    match served.iter().find(is_it).map(|known| known.bytes).filter(|bytes| *bytes > wanted) {
+        None => Ok(()),
+        Some(bytes) => Err(Failure::Failed(format!(
+            "LUN {lun} of {target} has {}, and a disk is never made smaller",
+            show_size(bytes)
+        ))),
+    }
 }
 
 /// Refuses to take a target, or a LUN of it, from initiators that are logged in.

@@ -131,7 +131,9 @@ def meaning(text):
                 number = next(free for free in range(1 << 14) if free not in fixed)
                 fixed.add(number)
             medium = shared[lun["share"]] if "share" in lun else lun
-            luns[number] = (medium["type"], size(medium["size"]), lun.get("ro", False) or medium.get("ro", False))
+            # A file that is longer than its size is served whole.
+            least = os.path.getsize(medium["path"]) if medium["type"] == "file" else 0
+            luns[number] = (medium["type"], max(size(medium["size"]), least), lun.get("ro", False) or medium.get("ro", False))
         targets[target["name"]] = {"alias": target.get("alias"), "max_sessions": target.get("max_sessions", 256), "luns": luns}
     return targets, sorted(portal["listen"] for portal in file["portal"])
 

@@ -3,7 +3,7 @@
 
 mod discs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -247,8 +247,8 @@ impl ReactorShard {
         if let Some(wrong) = wrong {
             self.update_capacities(now, wrong);
         }
-        let gone: Vec<UnitId> =
-            self.naas.keys().filter(|id| !ours.iter().any(|(ours, _)| ours == *id)).copied().collect();
+        let kept: BTreeSet<UnitId> = ours.iter().map(|(id, _)| *id).collect();
+        let gone: Vec<UnitId> = self.naas.keys().filter(|id| !kept.contains(id)).copied().collect();
         for id in gone {
             let naa = self.naas.remove(&id);
             self.disks.remove(&id);

@@ -49,31 +49,46 @@ fn in_words(plan: &Plan) -> String {
     text
 }
 
+/// The end of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End<'m> {
+    /// It was applied; the daemon says what changed.
+    Applied(&'m str),
+    /// It was shown, as the operator wanted.
+    Trial,
+    /// It runs already, except for what waits for a restart.
+    Unchanged,
+    /// It was written to a file that no daemon runs.
+    Written,
+    /// It cannot be applied.
+    Refused,
+}
+
 /// Prints the end of a change: one JSON object, or a sentence.
-pub(super) fn end(how: &ChangeArgs, plan: &Plan, applied: bool, message: Option<&str>) {
+pub(super) fn end(how: &ChangeArgs, plan: &Plan, end: End<'_>) {
     if how.json {
         let object = json!({
             "file": plan.file,
             "revision": plan.revision,
             "dry_run": how.dry_run,
-            "applied": applied,
+            "applied": matches!(end, End::Applied(_)),
             "changes": plan.changes,
             "warnings": plan.warnings,
             "refusal": plan.refusal,
-            "message": message,
+            "message": if let End::Applied(message) = end { Some(message) } else { None },
         });
         print(&format!("{object:#}\n"));
         return;
     }
     let restart = plan.changes.iter().filter(|change| change.effective == Effective::Restart).count();
-    let sentence = match (applied, how.dry_run, plan.changes.len()) {
-        _ if plan.refusal.is_some() => return,
-        (_, _, 0) => "nothing changes\n".to_owned(),
-        (true, _, some) => format!("applied: {}\n", counted(some, restart)),
-        (false, true, some) => format!("would apply: {}\n", counted(some, restart)),
-        (false, false, some) => format!("written: {}; no daemon runs this file\n", counted(some, 0)),
-    };
-    print(&sentence);
+    print(&match (end, plan.changes.len()) {
+        (End::Refused, _) => return,
+        (_, 0) => "nothing changes\n".to_owned(),
+        (End::Applied(_), some) => format!("applied: {}\n", counted(some, restart)),
+        (End::Trial, some) => format!("would apply: {}\n", counted(some, restart)),
+        (End::Unchanged, some) => format!("nothing to apply now: {}\n", counted(some, restart)),
+        (End::Written, some) => format!("written: {}; no daemon runs this file\n", counted(some, 0)),
+    });
 }
 
 fn counted(changes: usize, restart: usize) -> String {

@@ -4,7 +4,7 @@
 //! file in between, so that the file and what runs are never apart: if the client or the daemon dies at any
 //! moment, the file tells which of the two configurations is valid.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
@@ -316,7 +316,7 @@ impl Daemon {
         self.wait_for_media_close(&runtime)?;
         let (mut fresh, mut provisional) = (Vec::new(), FileRollback::default());
         for index in 0..self.reactors.len() {
-            let known: Vec<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
+            let known: BTreeSet<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
             let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
             let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
             fresh.push(opened.map_err(|error| error.to_string())?);
@@ -374,8 +374,8 @@ impl Daemon {
             units.map(|(id, _, unit)| (id, unit.clone())).collect()
         };
         let mut wanted = served(runtime);
-        let before = served(&self.runtime);
-        wanted.retain(|(id, _)| !before.iter().any(|(known, _)| known == id));
+        let before: BTreeSet<UnitId> = served(&self.runtime).into_iter().map(|(id, _)| id).collect();
+        wanted.retain(|(id, _)| !before.contains(id));
         let deadline = Instant::now() + CLOSE_WAIT;
         loop {
             let closing = closing_media(&self.reactors);

@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod config;
+pub mod config_file;
 pub mod fault_injection;
 pub mod log;
 pub mod luks;

@@ -77,11 +77,15 @@ pub fn write(level: Level, line: Arguments<'_>) {
 
 /// Formats a line of the log.
 fn formatted(now: Duration, level: Level, line: Arguments<'_>) -> String {
-    format!("{} {:5} {line}\n", timestamp(now), level.name())
+    format!("{} {:5} {line}\n", utc(now), level.name())
 }
 
 /// Formats a moment in UTC: `2026-11-20T20:26:52.123Z`.
-fn timestamp(since_epoch: Duration) -> String {
+pub(crate) fn timestamp(at: SystemTime) -> String {
+    utc(at.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn utc(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
@@ -144,7 +148,7 @@ mod tests {
             (1_795_206_412, "2026-11-20T20:26:52.000Z"),
             (4_107_542_400, "2100-03-01T00:00:00.000Z"),
         ] {
-            assert_eq!(timestamp(Duration::from_secs(seconds)), text);
+            assert_eq!(utc(Duration::from_secs(seconds)), text);
         }
     }
 

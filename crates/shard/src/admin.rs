@@ -398,6 +398,34 @@ impl Shard {
         self.process_pending(now);
     }
 
+    /// Ends the sessions that `is_wanted` selects by the names of target and initiator and by ISID; returns
+    /// their number. iSCSI sessions are asked to log out within `within` (at least one second) and lose their
+    /// connections then. HyperSCSI sessions are closed at once. Their initiators may log in again.
+    pub fn drop_sessions(
+        &mut self,
+        now: Instant,
+        within: Duration,
+        is_wanted: impl Fn(&str, &str, [u8; 6]) -> bool,
+    ) -> usize {
+        let iscsi = self.transports.iscsi.sessions().filter(|view| {
+            let target = view.target.and_then(|id| self.config.target(id));
+            target.is_some_and(|target| is_wanted(target.name.as_str(), view.initiator.as_str(), view.isid.0))
+        });
+        let iscsi: Vec<SessionId> = iscsi.map(|view| view.session).collect();
+        let frames = self.transports.hyperscsi.sessions();
+        let frames = frames.filter(|view| is_wanted(view.target, view.initiator, view.isid));
+        let frames: Vec<_> = frames.map(|view| view.session).collect();
+        let count = iscsi.len() + frames.len();
+        for session in iscsi {
+            self.transports.iscsi.async_message(now, session, AsyncEvent::LogoutRequest { within });
+        }
+        for session in frames {
+            self.transports.hyperscsi.shut_session(now, session);
+        }
+        self.process_pending(now);
+        count
+    }
+
     /// Returns whether there are no sessions.
     pub fn is_idle(&self) -> bool {
         self.transports.iscsi.sessions().next().is_none()

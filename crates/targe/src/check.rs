@@ -10,7 +10,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let flags = Flags { config: Some(args.file.clone()), ..Flags::default() };
     let (report, config) = match Config::load(&flags, &around) {
-        Ok(Loaded { config, report }) => (report, Some(config)),
+        Ok(Loaded { config, report, .. }) => (report, Some(config)),
         Err(report) => (report, None),
     };
     if args.json {

@@ -29,6 +29,23 @@ pub(crate) enum Command {
     Sessions(AdminArgs),
     /// List the LUNs of the running daemon
     Luns(AdminArgs),
+    /// Make the running daemon serve what a configuration file says; show the difference first
+    Apply(crate::change::ApplyArgs),
+    /// Add, change or remove a target of the running daemon and of its configuration file
+    #[command(subcommand)]
+    Target(crate::edit::TargetCommand),
+    /// Add, change, enlarge or remove a LUN of the running daemon and of its configuration file
+    #[command(subcommand)]
+    Lun(crate::edit::LunCommand),
+    /// Change who may use a target, in the running daemon and in its configuration file
+    #[command(subcommand)]
+    Acl(crate::edit::AclCommand),
+    /// Change what initiators must prove, in the running daemon and in its configuration file
+    #[command(subcommand)]
+    User(crate::edit::UserCommand),
+    /// End sessions
+    #[command(subcommand)]
+    Session(crate::session::SessionCommand),
     /// List the targets of an iSCSI portal, or of a HyperSCSI group, and their LUNs
     Discover(DiscoverArgs),
     /// Show what a LUN reports: INQUIRY, vital product data, capacity, negotiated parameters

@@ -8,12 +8,15 @@
 mod admin;
 mod attach;
 mod bench;
+mod change;
 mod check;
 mod cli;
 mod confirm;
 mod conform;
 mod connect;
+mod daemon_socket;
 mod discover;
+mod edit;
 mod info;
 mod lab;
 mod luks;
@@ -25,6 +28,7 @@ mod progress;
 mod proxy;
 mod read_write;
 mod serve;
+mod session;
 mod shell;
 mod signals;
 mod tables;
@@ -72,6 +76,12 @@ fn main() -> ExitCode {
         Command::Status(args) => admin::status(&args),
         Command::Sessions(args) => admin::sessions(&args),
         Command::Luns(args) => admin::luns(&args),
+        Command::Apply(args) => change::apply(&args),
+        Command::Target(command) => edit::target(command),
+        Command::Lun(command) => edit::lun(command),
+        Command::Acl(command) => edit::acl(command),
+        Command::User(command) => edit::user(command),
+        Command::Session(command) => session::run(command),
         Command::Discover(args) => discover::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Read(args) => read_write::read(&args),

@@ -1,10 +1,12 @@
 //! The types of the admin protocol. Scripts rely on these shapes: a new release only adds fields, and
 //! [`VERSION`] is increased when a field changes its meaning or is removed.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use super::change_api::{Change, SessionSelector};
+use super::shape::{Described, Field, Object, Shape, object, words};
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
@@ -13,119 +15,9 @@ pub const VERSION: u32 = 1;
 /// bytes each, doubled.
 pub const LINE_LEN_MAX: usize = 64 << 20;
 
-/// The longest request in bytes, newline included. A request is one short JSON object.
-pub const REQUEST_LEN_MAX: usize = 4096;
-
-/// The shape of a type in JSON.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// A built-in type of JSON.
-    Plain(&'static str),
-    /// Null or this type.
-    Nullable(Box<Shape>),
-    /// A list of this type.
-    List(Box<Shape>),
-    /// One of these words, each with its meaning.
-    Words(&'static [(&'static str, &'static str)]),
-    /// An object of the protocol, by name.
-    Object(&'static str),
-}
-
-/// A field of an object.
-#[derive(Clone, Debug)]
-pub struct Field {
-    /// Its name.
-    pub name: &'static str,
-    /// What it means.
-    pub doc: &'static str,
-    /// Its shape.
-    pub shape: Shape,
-}
-
-/// An object and its fields.
-#[derive(Clone, Debug)]
-pub struct Object {
-    /// What it describes.
-    pub doc: &'static str,
-    /// Its fields in order.
-    pub fields: Vec<Field>,
-}
-
-/// A type of the protocol that can describe its own shape.
-pub trait Described {
-    /// Returns the shape of the type, and adds the objects that it contains to `types`.
-    fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape;
-}
-
-macro_rules! plain {
-    ($($type:ty: $name:literal),*) => {
-        $(impl Described for $type {
-            fn describe(_: &mut BTreeMap<&'static str, Object>) -> Shape {
-                Shape::Plain($name)
-            }
-        })*
-    };
-}
-
-plain!(String: "string", Cow<'_, str>: "string", bool: "boolean", u16: "number", u32: "number", u64: "number");
-
-impl<T: Described> Described for Option<T> {
-    fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape {
-        Shape::Nullable(Box::new(T::describe(types)))
-    }
-}
-
-impl<T: Described> Described for Vec<T> {
-    fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape {
-        Shape::List(Box::new(T::describe(types)))
-    }
-}
-
-/// Declares an object of the protocol; its text in `docs/admin-api.json` comes from its doc comments.
-macro_rules! object {
-    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $field_doc:literal])+ $field:ident: $type:ty,)* }) => {
-        $(#[doc = $doc])+
-        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        pub struct $name {
-            $($(#[doc = $field_doc])+ pub $field: $type,)*
-        }
-
-        impl Described for $name {
-            fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape {
-                if !types.contains_key(stringify!($name)) {
-                    let doc = concat!($($doc),+);
-                    types.insert(stringify!($name), Object { doc, fields: Vec::new() });
-                    let fields = vec![
-                        $(Field {
-                            name: stringify!($field),
-                            doc: concat!($($field_doc),+),
-                            shape: <$type>::describe(types),
-                        },)*
-                    ];
-                    types.insert(stringify!($name), Object { doc, fields });
-                }
-                Shape::Object(stringify!($name))
-            }
-        }
-    };
-}
-
-/// Declares an enumeration of words of the protocol.
-macro_rules! words {
-    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $word_doc:literal])+ $variant:ident = $word:literal,)* }) => {
-        $(#[doc = $doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        pub enum $name {
-            $($(#[doc = $word_doc])+ #[serde(rename = $word)] $variant,)*
-        }
-
-        impl Described for $name {
-            fn describe(_: &mut BTreeMap<&'static str, Object>) -> Shape {
-                Shape::Words(&[$(($word, concat!($($word_doc),+)),)*])
-            }
-        }
-    };
-}
+/// The longest request in bytes, newline included: the text of the longest configuration file, in which JSON
+/// doubles quotes, backslashes and newlines, and room for the rest.
+pub const REQUEST_LEN_MAX: usize = 2 * (8 << 20) + (64 << 10);
 
 words! {
     /// The requests of a client.
@@ -136,6 +28,17 @@ words! {
         Sessions = "sessions",
         /// The LUNs that are served.
         Luns = "luns",
+        /// What a change of the configuration would do. Needs `change`.
+        Plan = "plan",
+        /// Prepares a change of the configuration, so that nothing can fail when it is committed. Needs
+        /// `change`.
+        Prepare = "prepare",
+        /// Applies the prepared change. The client has replaced the configuration file before.
+        Commit = "commit",
+        /// Drops the prepared change.
+        Abandon = "abandon",
+        /// Ends sessions. Needs `sessions`.
+        DropSessions = "drop-sessions",
     }
 }
 
@@ -144,6 +47,17 @@ object! {
     Request {
         /// The request.
         method: Method,
+        /// The configuration that `plan` and `prepare` are about; null or absent otherwise.
+        change: Option<Change>,
+        /// The sessions that `drop-sessions` is about; null or absent otherwise.
+        sessions: Option<SessionSelector>,
+    }
+}
+
+impl Request {
+    /// Returns a request without arguments.
+    pub const fn new(method: Method) -> Self {
+        Self { method, change: None, sessions: None }
     }
 }
 
@@ -158,6 +72,12 @@ words! {
         Busy = "busy",
         /// A reactor did not answer in time, or the daemon is stopping.
         Unavailable = "unavailable",
+        /// The configuration has mistakes.
+        Invalid = "invalid",
+        /// The request cannot be granted; nothing was changed.
+        Refused = "refused",
+        /// The configuration file or the running configuration has changed meanwhile; nothing was changed.
+        Conflict = "conflict",
     }
 }
 
@@ -194,6 +114,11 @@ object! {
         uptime_s: u64,
         /// The configuration file; null if the daemon was configured by flags alone.
         config: Option<String>,
+        /// The revision (SHA-256) of the configuration file that runs; null if the daemon was configured by
+        /// flags alone, or if only the access restrictions of a reload were applied.
+        revision: Option<String>,
+        /// The generation of the running configuration. It increases with every change.
+        generation: u64,
         /// How often the configuration was reloaded.
         reloads: u64,
         /// The last reload; null before the first.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::api::{Failure, LINE_LEN_MAX, Method, Request, Response};
+use super::api::{Failure, LINE_LEN_MAX, Method, REQUEST_LEN_MAX, Request, Response};
 use crate::os_error;
 
 /// How long the client waits for a response.
@@ -46,33 +46,80 @@ pub enum ClientError {
 /// # Errors
 /// [`ClientError`]
 pub fn request(path: &Path, method: Method) -> Result<Value, ClientError> {
-    let broken = |why: String| ClientError::Broken { path: path.to_path_buf(), why };
-    let io = |error: std::io::Error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => broken("the daemon did not answer in time".to_owned()),
-        _ => broken(os_error(&error)),
-    };
-    let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            ClientError::Absent { path: path.to_path_buf() }
-        }
-        ErrorKind::PermissionDenied => ClientError::Denied { path: path.to_path_buf() },
-        _ => broken(os_error(&error)),
-    })?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
-    let mut line = serde_json::to_vec(&Request { method }).map_err(|error| broken(error.to_string()))?;
-    line.push(b'\n');
-    (&stream).write_all(&line).map_err(io)?;
-    line.clear();
-    let limit = u64::try_from(LINE_LEN_MAX).unwrap_or(u64::MAX);
-    BufReader::new(&stream).take(limit).read_until(b'\n', &mut line).map_err(io)?;
-    if line.last() != Some(&b'\n') {
-        return Err(broken("the daemon closed the connection".to_owned()));
+    Connection::open(path)?.call(&Request::new(method))
+}
+
+/// A connection to the daemon, over which several requests are sent in turn.
+#[derive(Debug)]
+pub struct Connection {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Connection {
+    /// Connects to the daemon on the socket at `path`.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn open(path: &Path) -> Result<Self, ClientError> {
+        let path = path.to_path_buf();
+        let stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::Absent { path: path.clone() },
+            ErrorKind::PermissionDenied => ClientError::Denied { path: path.clone() },
+            _ => ClientError::Broken { path: path.clone(), why: os_error(&error) },
+        })?;
+        let connection = Self { path, stream: BufReader::new(stream) };
+        connection.wait_for(ANSWER_TIMEOUT)?;
+        Ok(connection)
     }
-    match serde_json::from_slice(&line)
-        .map_err(|error| broken(format!("the daemon sent a malformed response: {error}")))?
-    {
-        Response::Result(result) => Ok(result),
-        Response::Error(failure) => Err(ClientError::Refused(failure)),
+
+    /// Sets how long each request may take.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn wait_for(&self, longest: Duration) -> Result<(), ClientError> {
+        let stream = self.stream.get_ref();
+        let set =
+            stream.set_read_timeout(Some(longest)).and_then(|()| stream.set_write_timeout(Some(longest)));
+        set.map_err(|error| self.io(&error))
+    }
+
+    /// Sends a request, and returns its result.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn call(&mut self, request: &Request) -> Result<Value, ClientError> {
+        let mut line = serde_json::to_vec(request).map_err(|error| self.broken(error.to_string()))?;
+        line.push(b'\n');
+        if line.len() > REQUEST_LEN_MAX {
+            return Err(self.broken(format!("the request is longer than {REQUEST_LEN_MAX} bytes")));
+        }
+        self.stream.get_mut().write_all(&line).map_err(|error| self.io(&error))?;
+        line.clear();
+        let limit = u64::try_from(LINE_LEN_MAX).unwrap_or(u64::MAX);
+        let read = (&mut self.stream).take(limit).read_until(b'\n', &mut line);
+        read.map_err(|error| self.io(&error))?;
+        if line.last() != Some(&b'\n') {
+            return Err(self.broken("the daemon closed the connection".to_owned()));
+        }
+        match serde_json::from_slice(&line)
+            .map_err(|error| self.broken(format!("the daemon sent a malformed response: {error}")))?
+        {
+            Response::Result(result) => Ok(result),
+            Response::Error(failure) => Err(ClientError::Refused(failure)),
+        }
+    }
+
+    fn broken(&self, why: String) -> ClientError {
+        ClientError::Broken { path: self.path.clone(), why }
+    }
+
+    fn io(&self, error: &std::io::Error) -> ClientError {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                self.broken("the daemon did not answer in time".to_owned())
+            }
+            _ => self.broken(os_error(error)),
+        }
     }
 }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::api::{
-    Described, Failure, LINE_LEN_MAX, Luns, Method, Object, REQUEST_LEN_MAX, Request, Sessions, Shape,
-    Status, VERSION,
-};
+use super::api::{Failure, LINE_LEN_MAX, Luns, Method, REQUEST_LEN_MAX, Request, Sessions, Status, VERSION};
+use super::change_api::{Abandoned, Applied, DroppedSessions, Plan};
+use super::shape::{Described, Object, Shape};
 
 /// Returns the description of the protocol.
 pub fn document() -> Value {
@@ -19,6 +18,11 @@ pub fn document() -> Value {
         (Method::Status, Status::describe(&mut types)),
         (Method::Sessions, Sessions::describe(&mut types)),
         (Method::Luns, Luns::describe(&mut types)),
+        (Method::Plan, Plan::describe(&mut types)),
+        (Method::Prepare, Plan::describe(&mut types)),
+        (Method::Commit, Applied::describe(&mut types)),
+        (Method::Abandon, Abandoned::describe(&mut types)),
+        (Method::DropSessions, DroppedSessions::describe(&mut types)),
     ] {
         if let Ok(Value::String(name)) = serde_json::to_value(method) {
             results.insert(name, value(&shape));

@@ -1,16 +1,19 @@
 //! The admin protocol: one JSON object per line over a Unix socket that only its owner can open.
 //!
-//! [`api`] defines every type of the protocol, [`document`] generates `docs/admin-api.json` from these types,
-//! [`server`] and [`client`] are the two ends. The results that the daemon returns are made by the
-//! implementation of [`server::RequestHandler`].
+//! [`api`] and [`change_api`] define every type of the protocol, [`document`] generates `docs/admin-api.json`
+//! from these types, [`server`] and [`client`] are the two ends. The results that the daemon returns are made
+//! by the implementation of [`server::RequestHandler`].
 //!
 //! **Invariant:** this module touches no session; requests are posted to the reactors, and every wait is
 //! bounded.
 
 pub mod api;
+pub mod change;
+pub mod change_api;
 pub mod client;
 pub mod document;
 pub mod server;
+pub mod shape;
 mod socket_dir;
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::api::{ErrorKind as Kind, Failure, Method, REQUEST_LEN_MAX, Request, Response};
+use super::api::{ErrorKind as Kind, Failure, REQUEST_LEN_MAX, Request, Response};
+use super::change::{Client as Caller, Peer};
 use super::socket_dir::SocketLock;
 use crate::os_error;
 
@@ -30,11 +31,11 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Handles the requests of clients. It is called from several threads.
 pub trait RequestHandler: Send + Sync {
-    /// Returns the result of the method as a JSON object.
+    /// Returns the result of a request of a client as a JSON object.
     ///
     /// # Errors
     /// The failure that is sent to the client instead.
-    fn handle(&self, method: Method) -> Result<Value, Failure>;
+    fn handle(&self, request: Request, caller: &mut Caller) -> Result<Value, Failure>;
 }
 
 /// Why the admin socket cannot be opened.
@@ -215,9 +216,7 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
     let timeouts = stream
         .set_read_timeout(Some(CLIENT_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(CLIENT_TIMEOUT)));
-    if timeouts.is_err() || !is_owner(&stream) {
-        return;
-    }
+    let Some(peer) = owner(&stream).filter(|_| timeouts.is_ok()) else { return };
     let Ok(other) = stream.try_clone() else { return };
     if !clients.register(number, other) {
         let message = format!("{CLIENTS_MAX} clients already wait for their responses");
@@ -227,23 +226,29 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
     let seat = ClientGuard { number, clients: Arc::clone(clients) };
     let answers = Arc::clone(answers);
     let spawned = std::thread::Builder::new().name("admin-client".to_owned()).spawn(move || {
-        serve_client(&stream, &*answers, &seat);
+        serve_client(&stream, &*answers, peer, &seat);
     });
     if let Err(error) = spawned {
         crate::warning!("admin socket: cannot start a thread for a client: {}", os_error(&error));
     }
 }
 
-/// Returns whether the peer runs as our user or as root. The permissions of the socket enforce the same; this
+/// Returns the peer if it runs as our user or as root. The permissions of the socket enforce the same; this
 /// check also covers a descriptor that was passed to another process.
-fn is_owner(stream: &UnixStream) -> bool {
+fn owner(stream: &UnixStream) -> Option<Peer> {
     let ours = rustix::process::geteuid();
-    rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root())
+    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    (peer.uid == ours || peer.uid.is_root())
+        .then(|| Peer::new(peer.uid.as_raw(), peer.pid.as_raw_nonzero().get()))
 }
 
 /// Handles the requests of one client until it disconnects, sends nothing for too long, or sends a line that
 /// is too long or takes too long.
-fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, seat: &ClientGuard) {
+///
+/// If a change is prepared when the client disconnects, dropping `caller` tells so to the thread that
+/// prepared it.
+fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, seat: &ClientGuard) {
+    let mut caller = Caller::new(peer);
     let mut held = Vec::new();
     loop {
         let line = match next_line(stream, &mut held) {
@@ -259,7 +264,7 @@ fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, seat: &Client
         let response = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => {
                 crate::debug!("admin socket: request for {:?}", request.method);
-                match answers.handle(request.method) {
+                match answers.handle(request, &mut caller) {
                     Ok(result) => Response::Result(result),
                     Err(failure) => Response::Error(failure),
                 }
@@ -281,14 +286,21 @@ enum Line {
     None,
 }
 
+/// The bytes that are read from a client at a time.
+const PIECE_LEN: usize = 64 << 10;
+
 /// Returns the next line. Bytes after it stay in `held` for the next call.
 fn next_line(mut stream: &UnixStream, held: &mut Vec<u8>) -> Line {
     let mut begun = None;
+    let mut searched = 0;
+    let mut piece = vec![0; PIECE_LEN];
     loop {
-        if let Some(end) = held.iter().take(REQUEST_LEN_MAX).position(|byte| *byte == b'\n') {
-            let rest = held.split_off(end + 1);
+        let newline = held.iter().take(REQUEST_LEN_MAX).skip(searched).position(|byte| *byte == b'\n');
+        if let Some(end) = newline {
+            let rest = held.split_off(searched + end + 1);
             return Line::Whole(std::mem::replace(held, rest));
         }
+        searched = held.len();
         if held.len() >= REQUEST_LEN_MAX {
             return Line::TooLong;
         }
@@ -299,7 +311,6 @@ fn next_line(mut stream: &UnixStream, held: &mut Vec<u8>) -> Line {
         if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
             return Line::None;
         }
-        let mut piece = [0; REQUEST_LEN_MAX];
         match stream.read(&mut piece) {
             Ok(0) if held.is_empty() => return Line::None,
             Ok(0) => return Line::Whole(std::mem::take(held)),

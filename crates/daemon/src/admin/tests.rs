@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::scratch::Scratch;
 
-use super::api::{ErrorKind, Failure, Method, REQUEST_LEN_MAX};
+use super::api::{ErrorKind, Failure, Method, REQUEST_LEN_MAX, Request};
+use super::change::Client;
 use super::client::{ClientError, request};
 use super::server::{AdminSocketError, RequestHandler, Server};
 
@@ -19,8 +20,8 @@ use super::server::{AdminSocketError, RequestHandler, Server};
 struct Echo;
 
 impl RequestHandler for Echo {
-    fn handle(&self, method: Method) -> Result<Value, Failure> {
-        match method {
+    fn handle(&self, request: Request, _: &mut Client) -> Result<Value, Failure> {
+        match request.method {
             Method::Luns => {
                 Err(Failure { kind: ErrorKind::Unavailable, message: "the reactor is silent".to_owned() })
             }
@@ -105,7 +106,7 @@ fn idle_clients_make_room_for_one_that_asks() {
 struct Slow(std::sync::Mutex<std::sync::mpsc::Receiver<()>>, std::sync::mpsc::Sender<()>);
 
 impl RequestHandler for Slow {
-    fn handle(&self, _: Method) -> Result<Value, Failure> {
+    fn handle(&self, _: Request, _: &mut Client) -> Result<Value, Failure> {
         self.1.send(()).unwrap();
         let _ = self.0.lock().unwrap().recv();
         Ok(json!({}))

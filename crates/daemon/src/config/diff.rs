@@ -120,7 +120,7 @@ impl Config {
         changes
     }
 
-    fn unit(&self, lun: &MappedLun) -> Option<&Unit> {
+    pub(super) fn unit(&self, lun: &MappedLun) -> Option<&Unit> {
         self.units.get(lun.unit.0)
     }
 

@@ -19,6 +19,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     let argument_key = match kind {
         "file" | "block" | "disc" | "tape" => Some("path"),
         "ram" | "null" => Some("size"),
+        "share" => Some("share"),
         later if LATER.contains(&later) => {
             report.error(span, format!("media of type \"{later}\" are not in this build"));
             None
@@ -35,12 +36,15 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
         }
     };
     if let Some(name) = argument_key {
-        tree.set("type", from_word(kind, Kind::Choice(&[]), span));
+        if name != "share" {
+            tree.set("type", from_word(kind, Kind::Choice(&[]), span));
+        }
         if argument.is_empty() {
             let example = match (name, kind) {
                 ("path", "disc") => "/srv/disc.iso",
                 ("path", "tape") => "/srv/cartridge",
                 ("path", _) => "/srv/disk.img",
+                ("share", _) => "NAME",
                 _ => "512M",
             };
             report.error(span, format!("\"{kind}\" has no {name} (such as {kind}:{example})"));

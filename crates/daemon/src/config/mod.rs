@@ -10,16 +10,19 @@
 
 mod diff;
 mod document;
+mod edit;
 mod flags;
 mod identity;
 mod lun_spec;
 mod names;
+mod plan;
 mod quantity;
 mod raw;
 mod reader;
 mod reference;
 mod resolve;
 mod resolved;
+mod revision;
 mod schema;
 pub(crate) mod secret;
 mod source_span;
@@ -34,9 +37,11 @@ use std::path::Path;
 
 pub(crate) use diff::UnitKey;
 pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
+pub use edit::{AuthPlace, Edit, EditContext, Setting, edit};
 pub use flags::Flags;
 pub(crate) use identity::{instance, parse_naa};
 pub use names::NamePattern;
+pub use plan::{PlannedChange, Subject, What, WhenEffective, plan};
 pub use quantity::{show_size, size as parse_size};
 pub use reference::reference;
 pub use resolve::Environment;
@@ -45,10 +50,11 @@ pub use resolved::{
     HyperScsiService, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit,
     UnitIndex,
 };
+pub use revision::Revision;
 pub use source_span::{ConfigError, ConfigReport, SourceSpan};
 
 /// The longest configuration file in bytes. A file of this length holds some 50 000 LUNs.
-const FILE_LEN_MAX: u64 = 8 << 20;
+pub const FILE_LEN_MAX: u64 = 8 << 20;
 
 /// The name of the target if none is configured. Its domain is reserved, so nobody can own it (RFC 2606).
 pub const DEFAULT_TARGET: &str = "iqn.2026-11.example.targe:disk";
@@ -60,6 +66,8 @@ pub struct Loaded {
     pub config: Config,
     /// The warnings.
     pub report: ConfigReport,
+    /// The revision of the file that it was read from; `None` for a configuration from flags alone.
+    pub revision: Option<Revision>,
 }
 
 /// A configuration that cannot be applied.
@@ -89,25 +97,63 @@ impl Config {
     /// # Errors
     /// [`InvalidConfig`], when the configuration has mistakes.
     pub(crate) fn read(flags: &Flags, environment: &Environment) -> Result<Loaded, Box<InvalidConfig>> {
+        let Some(file) = &flags.config else {
+            return Self::resolve(flags, environment, ConfigReport::new(None), None);
+        };
+        match read(file) {
+            Ok((text, mode)) => Self::read_text(flags, environment, file, &text, Some(mode)),
+            Err(why) => {
+                let mut report = ConfigReport::new(Some(file.clone()));
+                report.whole(why);
+                Err(Box::new(InvalidConfig { report, config: None }))
+            }
+        }
+    }
+
+    /// Reads a text as if it were the file that the flags name and had this mode. The report calls it `name`.
+    ///
+    /// # Errors
+    /// The report, when the text has mistakes.
+    pub fn load_text(
+        flags: &Flags,
+        environment: &Environment,
+        name: &Path,
+        text: &str,
+        mode: Option<u32>,
+    ) -> Result<Loaded, ConfigReport> {
+        Self::read_text(flags, environment, name, text, mode).map_err(|unusable| unusable.report)
+    }
+
+    fn read_text(
+        flags: &Flags,
+        environment: &Environment,
+        name: &Path,
+        text: &str,
+        mode: Option<u32>,
+    ) -> Result<Loaded, Box<InvalidConfig>> {
+        Self::resolve(flags, environment, ConfigReport::new(Some(name.to_path_buf())), Some((text, mode)))
+    }
+
+    fn resolve(
+        flags: &Flags,
+        environment: &Environment,
+        mut report: ConfigReport,
+        file: Option<(&str, Option<u32>)>,
+    ) -> Result<Loaded, Box<InvalidConfig>> {
         let mut environment = environment.clone();
         let mut flags = flags.clone();
         for path in [&mut flags.state_dir, &mut flags.socket].into_iter().flatten() {
             *path = environment.absolute(path);
         }
-        let mut report = ConfigReport::new(flags.config.clone());
-        let mut tree = match &flags.config {
-            Some(file) => match read(file) {
-                Ok((text, mode)) => {
-                    environment.file_mode = Some(mode);
-                    let whole = environment.absolute(file);
-                    environment.directory = whole.parent().map_or(environment.directory, Path::to_path_buf);
-                    document::from_toml(&text, &mut report)
-                }
-                Err(why) => {
-                    report.whole(why);
-                    return Err(Box::new(InvalidConfig { report, config: None }));
-                }
-            },
+        let revision = file.map(|(text, _)| Revision::of(text.as_bytes()));
+        let mut tree = match file {
+            Some((text, mode)) => {
+                environment.file_mode = mode;
+                let whole = flags.config.as_ref().map(|file| environment.absolute(file));
+                let directory = whole.as_ref().and_then(|whole| whole.parent());
+                environment.directory = directory.map_or(environment.directory, Path::to_path_buf);
+                document::from_toml(text, &mut report)
+            }
             None => document::Tree::new(SourceSpan::Default),
         };
         let state_dir = flags.state_dir.clone().unwrap_or_else(|| environment.state_dir.clone());
@@ -116,7 +162,7 @@ impl Config {
         let root = raw::Root::read(tree, &mut report);
         let config = resolve::resolve(root, &environment, &mut report);
         if report.is_clean() {
-            return Ok(Loaded { config, report });
+            return Ok(Loaded { config, report, revision });
         }
         let config = report.has_only_media_errors().then_some(config);
         Err(Box::new(InvalidConfig { report, config }))

@@ -104,6 +104,22 @@ impl InheritedSockets {
         })
     }
 
+    /// Returns a warning for each socket whose portal is in `old` and not in `new`: the service manager still
+    /// listens on it, so that connections to it wait for an answer.
+    pub(super) fn left_without_portal(&self, old: &[Portal], new: &[Portal]) -> Vec<String> {
+        let has = |portals: &[Portal], socket: &InheritedSocket| {
+            portals.iter().any(|portal| portal.listen == socket.address)
+        };
+        let left = self.sockets.iter().filter(|socket| has(old, socket) && !has(new, socket));
+        left.map(|InheritedSocket { address, name, .. }| {
+            format!(
+                "portal {address} is removed, but the service manager still listens there ({name}): connections to \
+                 it wait without an answer until that socket unit is stopped"
+            )
+        })
+        .collect()
+    }
+
     /// Returns the listener of a portal and its actual address: an inherited one, or a new one.
     pub(super) fn open(&self, address: SocketAddr) -> Result<(TcpListener, SocketAddr), PortalError> {
         let Some(socket) = self.sockets.iter().find(|socket| socket.address == address) else {
@@ -162,6 +178,20 @@ mod tests {
         }
         let (_, other) = inherited.open("127.0.0.1:0".parse().unwrap()).unwrap();
         assert_ne!(other, address);
+    }
+
+    #[test]
+    fn a_socket_that_loses_its_portal_is_named() {
+        let inherited = InheritedSockets { sockets: vec![socket("127.0.0.1:0")] };
+        let portal = |listen| Portal { listen, announce: None, name: None, tag: 1, tls: None };
+        let with = [portal(inherited.sockets[0].address)];
+        let without = [portal("127.0.0.1:1".parse().unwrap())];
+        let warnings = inherited.left_without_portal(&with, &without);
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].contains("(targe.socket)"), "{warnings:?}");
+        for (old, new) in [(&with, &with), (&without, &with), (&without, &without)] {
+            assert!(inherited.left_without_portal(old, new).is_empty());
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Makes the responses that the daemon returns over the admin socket.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::channel;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,16 +17,21 @@ use serde::Serialize;
 use serde_json::Value;
 use shard::admin::{HyperScsiSessionReport, SessionReport};
 
+use super::audit::AuditLog;
+use super::changes;
+use super::daemon_event::DaemonEvent;
 use super::panics;
 use super::reactor_shard::{HyperScsiReport, ReactorShard, UnitView};
 use super::reactors::{ReactorInfo, ReactorThread};
 use super::runtime_config::RuntimeConfig;
+use super::session_drop;
 use crate::admin::api::{
     Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
-    Portal, Reactor, Reload, Repairs, Session, Sessions, Status, Target, VERSION,
+    Portal, Reactor, Reload, Repairs, Request, Session, Sessions, Status, Target, VERSION,
 };
+use crate::admin::change::{Client, Verdict};
 use crate::admin::server::RequestHandler;
-use crate::config::{Config, Flags, HyperScsiService};
+use crate::config::{Config, HyperScsiService, Revision};
 
 /// How long all reactors together may take to answer. It is shorter than the timeout of a client.
 const REACTORS_MAX: Duration = Duration::from_secs(5);
@@ -35,12 +41,18 @@ pub(super) struct Shared {
     started: Instant,
     config_file: Option<String>,
     reactors: Vec<(Handle<ReactorShard>, ReactorInfo)>,
+    events: Sender<DaemonEvent>,
+    pub(super) audit: AuditLog,
     pub(super) current: Mutex<Current>,
 }
 
 /// The part that a reload changes.
 pub(super) struct Current {
     pub(super) runtime: RuntimeConfig,
+    /// The revision of the configuration file that runs; `None` if what runs is in no file.
+    pub(super) revision: Option<Revision>,
+    /// Increases with every change of what runs.
+    pub(super) generation: u64,
     pub(super) reloads: u64,
     pub(super) reload: Option<ReloadResult>,
 }
@@ -54,22 +66,42 @@ pub(super) struct ReloadResult {
 }
 
 impl RequestHandler for Shared {
-    fn handle(&self, method: Method) -> Result<Value, Failure> {
-        match method {
+    fn handle(&self, request: Request, caller: &mut Client) -> Result<Value, Failure> {
+        match request.method {
             Method::Status => json(&self.status()?),
             Method::Sessions => json(&self.sessions()?),
             Method::Luns => json(&self.luns()?),
+            Method::Plan => changes::request(&self.events, request.change, caller, false),
+            Method::Prepare => changes::request(&self.events, request.change, caller, true),
+            Method::Commit => caller.decide(Verdict::Commit),
+            Method::Abandon => caller.decide(Verdict::Abandon),
+            Method::DropSessions => json(&session_drop::drop_sessions(
+                &self.reactors,
+                &self.audit,
+                request.sessions,
+                &caller.peer,
+            )?),
         }
     }
 }
 
 impl Shared {
-    pub(super) fn new(flags: &Flags, runtime: &RuntimeConfig, reactors: &[ReactorThread]) -> Self {
+    /// Describes a daemon that has just started. `revision` is that of its configuration file.
+    pub(super) fn new(
+        config_file: Option<PathBuf>,
+        (runtime, revision): (&RuntimeConfig, Option<Revision>),
+        reactors: &[ReactorThread],
+        events: Sender<DaemonEvent>,
+        audit: AuditLog,
+    ) -> Self {
+        let current = Current { runtime: runtime.clone(), revision, generation: 1, reloads: 0, reload: None };
         Self {
             started: Instant::now(),
-            config_file: flags.config.as_ref().map(|path| path.display().to_string()),
+            config_file: config_file.map(|path| path.display().to_string()),
             reactors: reactors.iter().map(|one| (one.handle.clone(), one.facts.clone())).collect(),
-            current: Mutex::new(Current { runtime: runtime.clone(), reloads: 0, reload: None }),
+            events,
+            audit,
+            current: Mutex::new(current),
         }
     }
 
@@ -106,6 +138,8 @@ impl Shared {
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             config: self.config_file.clone(),
+            revision: current.revision.map(|revision| revision.to_string()),
+            generation: current.generation,
             reloads: current.reloads,
             reload: current.reload.as_ref().map(|reload| Reload {
                 ago_s: reload.at.elapsed().as_secs(),
@@ -465,7 +499,8 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-fn json<T: Serialize>(answer: &T) -> Result<Value, Failure> {
+/// Converts an answer to JSON.
+pub(super) fn json<T: Serialize>(answer: &T) -> Result<Value, Failure> {
     serde_json::to_value(answer)
         .map_err(|error| Failure { kind: ErrorKind::Unavailable, message: error.to_string() })
 }

@@ -1,12 +1,13 @@
 //! The main thread of the daemon: opens everything, starts the reactors, handles signals, reloads, and stops
 //! in order.
 
+mod change;
 mod reload;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use target::units::UnitId;
 
@@ -15,9 +16,9 @@ use base::state_machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
 use hyperscsi::frame::SID_AT;
 
-use self::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, without_restart_changes};
 use super::activation::InheritedSockets;
-use super::admin_api::{Current, ReloadResult, Shared};
+use super::admin_api::Shared;
+use super::audit::AuditLog;
 use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
 use super::disk_ids::DiskIds;
@@ -25,7 +26,7 @@ use super::media::FileRollback;
 use super::media_watch::MediaWatch;
 use super::placement::{self, Owners, Placement};
 use super::reactor_shard::{NewUnit, ReactorShard};
-use super::reactors::{self, ReactorSetup, ReactorThread, all_idle, closing_media};
+use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::service_manager::{self, Watchdog};
@@ -143,7 +144,10 @@ impl Daemon {
             crate::warning!("{error}");
         }
         let watch = media_watch.start().map_err(ServeError::Thread)?;
-        let shared = Arc::new(Shared::new(&flags, &runtime, &reactors));
+        let audit = AuditLog::new(state.audit_log());
+        let running = (&runtime, loaded.revision);
+        let file = flags.config.as_ref().map(|file| environment.absolute(file));
+        let shared = Arc::new(Shared::new(file, running, &reactors, occasions.0.clone(), audit));
         let admin = reserved.serve(Arc::clone(&shared) as Arc<_>)?;
         let occasions = occasions.1;
         Ok(Self {
@@ -201,6 +205,7 @@ impl Daemon {
                     self.store_bindings_at.get_or_insert_with(|| Instant::now() + STORE_DELAY);
                 }
                 Ok(DaemonEvent::Reload) => self.reload(),
+                Ok(DaemonEvent::Change(request)) => self.change(*request),
                 Ok(DaemonEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Ok(DaemonEvent::ReactorEnded(index)) => {
                     let sentence = format!("reactor {index} ended unexpectedly; this is a bug in targe");
@@ -228,166 +233,6 @@ impl Daemon {
     fn store_bindings(&mut self) {
         let stored = self.bindings.store(&self.reactors, &self.ids, &self.disks, &self.state);
         self.store_bindings_at = (!stored).then(|| Instant::now() + RETRY_DELAY);
-    }
-
-    /// Reads the configuration again, and applies it. A configuration that cannot be applied still withdraws
-    /// access.
-    fn reload(&mut self) {
-        service_manager::reloading();
-        let result = match Config::read(&self.flags, &self.environment) {
-            Err(unusable) => {
-                let taken = unusable.config.and_then(|config| self.tighten(&config));
-                Err((unusable.report.to_string(), taken))
-            }
-            Ok(Loaded { config, report }) => {
-                core_dumps::prevent(&config);
-                for line in report.warning_lines() {
-                    crate::warning!("{line}");
-                }
-                let numbers = self.ids.clone();
-                self.try_reload(config.clone()).map_err(|why| {
-                    self.ids = numbers;
-                    (why, self.tighten(&config))
-                })
-            }
-        };
-        let (applied, message) = match result {
-            Ok(message) => {
-                crate::info!("reloaded: {message}");
-                (true, message)
-            }
-            Err((mut message, taken)) => {
-                if let Some(changes) = taken {
-                    message = format!(
-                        "{}\nreload refused; only its access restrictions were applied: {changes}\n",
-                        message.trim_end()
-                    );
-                } else {
-                    crate::error!("reload: nothing was changed");
-                }
-                for line in message.lines() {
-                    crate::error!("reload: {line}");
-                }
-                (false, message)
-            }
-        };
-        let reload = Some(ReloadResult { at: Instant::now(), applied, message });
-        let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let reloads = current.reloads + 1;
-        let refused =
-            if reload.as_ref().is_some_and(|reload| reload.applied) { "" } else { "; reload refused" };
-        *current = Current { runtime: self.runtime.clone(), reloads, reload };
-        drop(current);
-        service_manager::ready(&format!("{}{refused}", self.status()));
-    }
-
-    fn try_reload(&mut self, config: Config) -> Result<String, String> {
-        let old = Arc::clone(&self.runtime.config);
-        let changes = Config::diff(&old, &config);
-        let placement = Placement { former: self.last_owners.clone(), ..self.runtime.placement() };
-        let owners = placement::owners(&config, &placement, self.reactors.len());
-        let owners = owners.map_err(|parted| parted.to_string())?;
-        refuse_replaced_media(&old, &config)?;
-        refuse_switched_tls(&old, &config)?;
-        self.refuse_writing(&old, &config)?;
-        let (opened, listening) = self.open_portals(&config).map_err(|error| error.to_string())?;
-        let log = config.log;
-        self.ids.assign_ports_and_records(&config)?;
-        let runtime =
-            self.ids.runtime_config(Arc::new(without_restart_changes(config, &old)), &listening, &owners);
-        let open = |index| open_ports(&runtime, index, &self.runtime.interfaces);
-        let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
-        let ports = ports.map_err(|error| error.to_string())?;
-        self.wait_for_media_close(&runtime)?;
-        let (mut fresh, mut provisional) = (Vec::new(), FileRollback::default());
-        for index in 0..self.reactors.len() {
-            let known: Vec<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
-            let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
-            let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
-            fresh.push(opened.map_err(|error| error.to_string())?);
-        }
-        let discs = self.open_discs(&old, &runtime).map_err(|error| error.to_string())?;
-        let wrong = self.compare_media(&old, &runtime);
-        for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
-            if !wrong.contains_key(&id) {
-                media::grow(unit, &self.state, &mut provisional).map_err(|error| error.to_string())?;
-            }
-        }
-        self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
-        // From here on no step can fail.
-        provisional.commit();
-        crate::log::set_level(log);
-        let mut told = changes.to_string();
-        for (id, why) in &wrong {
-            let label = runtime.unit(*id).map_or("a disk", |unit| unit.label.as_str());
-            told += &format!("; {label} is not ready: {why}");
-        }
-        let uncached: Vec<Unit> = kept_units(&old, &runtime)
-            .filter(|(_, was, unit)| was.write_cache && !unit.write_cache)
-            .map(|(_, _, unit)| unit.clone())
-            .collect();
-        for (portal, (id, address)) in runtime.config.portals.iter().zip(&runtime.portals) {
-            if opened.iter().any(|(_, new)| new == id) {
-                log_listening(*address, portal);
-            }
-        }
-        let not_right: Vec<&Unit> = wrong.keys().filter_map(|id| runtime.unit(*id)).collect();
-        if let Err(error) = served_size::save(&runtime.config, |unit| !not_right.contains(&unit), &self.state)
-        {
-            crate::warning!("{error}");
-        }
-        self.apply(runtime, (fresh, ports), opened, Some(&wrong));
-        self.put_discs(discs);
-        self.flush_caches(&uncached);
-        Ok(told)
-    }
-
-    /// Waits until the reactors have closed the media of recently removed units that the new configuration
-    /// serves again.
-    fn wait_for_media_close(&self, runtime: &RuntimeConfig) -> Result<(), String> {
-        let served = |runtime: &RuntimeConfig| -> Vec<(UnitId, Unit)> {
-            let units = (0..self.reactors.len()).flat_map(|index| runtime.units(index));
-            units.map(|(id, _, unit)| (id, unit.clone())).collect()
-        };
-        let mut wanted = served(runtime);
-        let before = served(&self.runtime);
-        wanted.retain(|(id, _)| !before.iter().any(|(known, _)| known == id));
-        let deadline = Instant::now() + CLOSE_WAIT;
-        loop {
-            let closing = closing_media(&self.reactors);
-            let busy = |unit: &&Unit| unit.medium.path().is_some_and(|path| closing.contains(path));
-            let Some(unit) = wanted.iter().map(|(_, unit)| unit).find(busy) else { return Ok(()) };
-            if Instant::now() >= deadline {
-                return Err(format!(
-                    "{}: the disk that was removed earlier has outstanding I/O on {}; try again when the log \
-                     says that it is closed",
-                    unit.label,
-                    unit.medium.path().map_or(String::new(), |path| path.display().to_string())
-                ));
-            }
-            std::thread::sleep(DRAIN_LOOK);
-        }
-    }
-
-    /// Opens the new portals. Returns them, and the address of every portal.
-    fn open_portals(
-        &mut self,
-        config: &Config,
-    ) -> Result<(Vec<PortalListener>, Vec<SocketAddr>), ServeError> {
-        let known: BTreeMap<PortalId, SocketAddr> = self.runtime.portals.iter().copied().collect();
-        let mut opened = Vec::new();
-        let mut listening = Vec::new();
-        for (portal, id) in config.portals.iter().zip(self.ids.portals(config)) {
-            match known.get(&id) {
-                Some(address) => listening.push(*address),
-                None => {
-                    let (listener, address) = self.inherited.open(portal.listen)?;
-                    opened.push((listener, id));
-                    listening.push(address);
-                }
-            }
-        }
-        Ok((opened, listening))
     }
 
     /// Applies a configuration. `wrong` has the disks whose file or device differs from what is served, with

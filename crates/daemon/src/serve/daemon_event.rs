@@ -1,10 +1,20 @@
 //! What the other threads tell the main thread of the daemon.
 
+use std::sync::mpsc::{Receiver, Sender};
+
+use serde_json::Value;
+
+use crate::admin::api::Failure;
+use crate::admin::change::{Peer, Verdict};
+use crate::admin::change_api::Change;
+
 /// An event that the main thread handles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum DaemonEvent {
     /// The configuration is to be read again.
     Reload,
+    /// A client of the admin socket wants to change the configuration, or to know what a change would do.
+    Change(Box<ChangeRequest>),
     /// The daemon is to stop.
     Stop,
     /// The thread of this reactor has ended.
@@ -13,4 +23,15 @@ pub(super) enum DaemonEvent {
     ThreadPanicked,
     /// A reactor made or forgot nexus bindings.
     BindingsChanged,
+}
+
+/// A request of a client, for the main thread.
+#[derive(Debug)]
+pub(super) struct ChangeRequest {
+    pub(super) change: Change,
+    pub(super) peer: Peer,
+    /// Brings the verdict of the client; `None` if the client only wants to see the plan.
+    pub(super) verdict: Option<Receiver<Verdict>>,
+    /// Takes the plan, and then the result if the change was prepared.
+    pub(super) reply: Sender<Result<Value, Failure>>,
 }

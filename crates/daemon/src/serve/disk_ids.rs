@@ -10,7 +10,7 @@ use crate::config::{Medium, Naa, Unit};
 
 /// Every disk that was served since the start, or that an initiator had used before. The list has one entry
 /// for each disk that was ever configured, so the operator bounds its length.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DiskIds {
     known: Vec<DiskKey>,
     /// How many disks in memory there were.
@@ -18,7 +18,7 @@ pub(super) struct DiskIds {
 }
 
 /// The properties that make a disk the one that an initiator opened: its name and the place of its data.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct DiskKey {
     name: DiskName,
     data: Data,
@@ -33,7 +33,7 @@ pub(super) struct DiskName {
     pub(super) encrypted: bool,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Data {
     /// A file or device. The creation time, if the file system has one, distinguishes a file from a later one
     /// with the same inode number.

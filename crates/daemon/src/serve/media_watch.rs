@@ -2,6 +2,7 @@
 //! length is still the served one. The checks run on a thread of their own, since a file system that hangs
 //! must not delay other threads.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,27 +20,43 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The watched disks. Clones share one list.
 #[derive(Clone, Debug, Default)]
-pub(super) struct MediaWatch(Arc<Mutex<Vec<Entry>>>);
+pub(super) struct MediaWatch(Arc<Mutex<BTreeMap<UnitId, Vec<Entry>>>>);
 
+/// A disk of a unit. A drive can have several: the last operations of a disc can end after the next one is
+/// in.
 #[derive(Clone, Debug)]
 struct Entry {
-    unit: UnitId,
     facts: Weak<DiskInfo>,
     reactor: Handle<ReactorShard>,
+}
+
+impl Entry {
+    fn is_served(&self) -> bool {
+        self.facts.strong_count() > 0
+    }
 }
 
 impl MediaWatch {
     /// Watches a disk for as long as it is served.
     pub(super) fn add(&self, unit: UnitId, facts: &Arc<DiskInfo>, reactor: Handle<ReactorShard>) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.retain(|entry| entry.facts.strong_count() > 0);
-        entries.push(Entry { unit, facts: Arc::downgrade(facts), reactor });
+        let entries = entries.entry(unit).or_default();
+        entries.retain(Entry::is_served);
+        entries.push(Entry { facts: Arc::downgrade(facts), reactor });
     }
 
     /// Returns the properties of a served disk: of the disc that was put into a drive last.
     pub(super) fn find(&self, unit: UnitId) -> Option<Arc<DiskInfo>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().rev().filter(|entry| entry.unit == unit).find_map(|entry| entry.facts.upgrade())
+        entries.get(&unit)?.iter().rev().find_map(|entry| entry.facts.upgrade())
+    }
+
+    /// Returns the disks that are served, and forgets the others.
+    fn served(&self) -> Vec<(UnitId, Entry)> {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|_, disks| disks.iter().any(Entry::is_served));
+        let all = entries.iter().flat_map(|(unit, disks)| disks.iter().map(|disk| (*unit, disk.clone())));
+        all.filter(|(_, disk)| disk.is_served()).collect()
     }
 
     /// Starts the thread of the watch. It ends when the returned sender is dropped.
@@ -54,8 +71,7 @@ impl MediaWatch {
 
     fn poll_until(&self, ended: &Receiver<()>) {
         while ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            for Entry { unit, facts, reactor } in entries {
+            for (unit, Entry { facts, reactor }) in self.served() {
                 let Some(facts) = facts.upgrade().filter(|facts| facts.is_watched()) else { continue };
                 if let Err(why) = facts.compare() {
                     // A reactor that has stopped serves no disk, so an error is ignored.

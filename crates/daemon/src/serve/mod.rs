@@ -2,7 +2,9 @@
 
 mod activation;
 mod admin_api;
+mod audit;
 mod bindings;
+mod changes;
 mod core_dumps;
 mod daemon;
 mod daemon_event;
@@ -22,6 +24,7 @@ mod router;
 mod runtime_config;
 mod served_size;
 mod service_manager;
+mod session_drop;
 mod shard_log;
 mod signals;
 pub mod state;

@@ -36,6 +36,9 @@ pub(super) fn components(config: &Config) -> Vec<Vec<usize>> {
         for lun in &target.luns {
             let first = *first_of_unit.entry(lun.unit.0).or_insert(at);
             let (from, to) = (group.get(at).copied(), group.get(first).copied());
+            if from == to {
+                continue;
+            }
             for member in &mut group {
                 if Some(*member) == from {
                     *member = to.unwrap_or(*member);

@@ -3,7 +3,7 @@
 
 mod discs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -251,8 +251,8 @@ impl ReactorShard {
         if let Some(wrong) = wrong {
             self.update_capacities(now, wrong);
         }
-        let gone: Vec<UnitId> =
-            self.naas.keys().filter(|id| !ours.iter().any(|(ours, _)| ours == *id)).copied().collect();
+        let kept: BTreeSet<UnitId> = ours.iter().map(|(id, _)| *id).collect();
+        let gone: Vec<UnitId> = self.naas.keys().filter(|id| !kept.contains(id)).copied().collect();
         for id in gone {
             let naa = self.naas.remove(&id);
             self.disks.remove(&id);
@@ -337,6 +337,16 @@ impl ReactorShard {
         for id in std::mem::take(&mut self.tapes).into_keys() {
             self.shard.remove_unit(now, id);
         }
+    }
+
+    /// Ends the sessions that a client of the admin socket selected; returns their number.
+    pub(super) fn drop_sessions(
+        &mut self,
+        now: Instant,
+        within: std::time::Duration,
+        is_wanted: impl Fn(&str, &str, [u8; 6]) -> bool,
+    ) -> usize {
+        self.shard.drop_sessions(now, within, is_wanted)
     }
 
     /// Returns whether no session is left.

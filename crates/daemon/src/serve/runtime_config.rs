@@ -90,6 +90,10 @@ pub(crate) struct RuntimeConfig {
     reactors: usize,
     /// For each unit: its identifier.
     units: Vec<UnitId>,
+    /// The index of each unit.
+    indices: Arc<BTreeMap<UnitId, usize>>,
+    /// For each unit: the indices of the targets that show it, in ascending order.
+    showing: Arc<Vec<Vec<usize>>>,
     /// For each target: the port of each of its portal group tags.
     ports: Vec<BTreeMap<u16, RelativePort>>,
     /// For each target: the port of each group that the target is exported to, by index of the group. The
@@ -160,8 +164,11 @@ impl IdAllocator {
         });
         let targets = targets.collect();
         let keys: Vec<UnitKey> = config.units.iter().map(Unit::key).collect();
-        self.units.retain(|key, _| keys.contains(key));
-        let units = keys.into_iter().map(|key| UnitId(self.unit(key))).collect();
+        let known: BTreeSet<&UnitKey> = keys.iter().collect();
+        self.units.retain(|key, _| known.contains(key));
+        let units: Vec<UnitId> = keys.into_iter().map(|key| UnitId(self.unit(key))).collect();
+        let indices = Arc::new(units.iter().enumerate().map(|(at, id)| (*id, at)).collect());
+        let showing = Arc::new(showing(&config));
         let ports = config.targets.iter().map(|target| self.ports.of_portals(&config, target)).collect();
         let group_ports = config.targets.iter().map(|target| self.ports.of_groups(&config, target)).collect();
         let (mut interfaces, mut records) = (Vec::new(), BTreeMap::new());
@@ -178,7 +185,19 @@ impl IdAllocator {
             records.extend(known.enumerate().filter_map(|(at, known)| Some((at, Arc::clone(&known?.1)))));
         }
         let reactors = self.reactors.max(1);
-        RuntimeConfig { config, portals, targets, interfaces, records, reactors, units, ports, group_ports }
+        RuntimeConfig {
+            config,
+            portals,
+            targets,
+            interfaces,
+            records,
+            reactors,
+            units,
+            indices,
+            showing,
+            ports,
+            group_ports,
+        }
     }
 
     /// Assigns an identifier to a unit. Identifiers of removed units are used again as late as possible.
@@ -196,15 +215,29 @@ impl IdAllocator {
     }
 }
 
+/// Returns, for each unit, the indices of the targets that show it.
+fn showing(config: &Config) -> Vec<Vec<usize>> {
+    let mut showing: Vec<Vec<usize>> = vec![Vec::new(); config.units.len()];
+    for (at, target) in config.targets.iter().enumerate() {
+        for lun in &target.luns {
+            if let Some(targets) = showing.get_mut(lun.unit.0)
+                && targets.last() != Some(&at)
+            {
+                targets.push(at);
+            }
+        }
+    }
+    showing
+}
+
 impl RuntimeConfig {
     /// Returns the units that a reactor serves, with their identifiers. No reactor serves a unit that no
     /// target shows.
     pub(crate) fn units(&self, reactor: usize) -> impl Iterator<Item = (UnitId, UnitIndex, &Unit)> {
-        let targets = || self.config.targets.iter().zip(&self.targets);
+        let owner = |target: &usize| self.targets.get(*target).map(|(_, owner)| *owner);
         let owned = move |index: UnitIndex| {
-            targets().any(|(target, (_, owner))| {
-                *owner == reactor && target.luns.iter().any(|lun| lun.unit == index)
-            })
+            let showing = self.showing.get(index.0);
+            showing.is_some_and(|targets| targets.iter().any(|target| owner(target) == Some(reactor)))
         };
         let units = self.units.iter().zip(&self.config.units).enumerate();
         units.map(|(at, (id, unit))| (*id, UnitIndex(at), unit)).filter(move |(_, index, _)| owned(*index))
@@ -220,7 +253,7 @@ impl RuntimeConfig {
 
     /// Returns a unit and its index by identifier.
     pub(crate) fn find(&self, id: UnitId) -> Option<(UnitIndex, &Unit)> {
-        let at = self.units.iter().position(|other| *other == id)?;
+        let at = *self.indices.get(&id)?;
         Some((UnitIndex(at), self.config.units.get(at)?))
     }
 
@@ -396,10 +429,11 @@ impl RuntimeConfig {
     pub(crate) fn unit_config(&self, index: UnitIndex) -> Option<UnitConfig> {
         let unit = self.config.units.get(index.0)?;
         let identity = &unit.identity;
-        let ports = self.config.targets.iter().zip(self.ports.iter().zip(&self.group_ports));
-        let showing = ports.filter(|(target, _)| target.luns.iter().any(|lun| lun.unit == index));
+        let showing = self.showing.get(index.0).into_iter().flatten().filter_map(|at| {
+            Some((self.config.targets.get(*at)?, self.ports.get(*at)?, self.group_ports.get(*at)?))
+        });
         let mut ports: Vec<TargetPort> = showing
-            .flat_map(|(target, (portals, groups))| {
+            .flat_map(|(target, portals, groups)| {
                 let portals = portals.iter().map(|(tag, relative)| (*tag, *relative));
                 let groups = groups.values().map(|relative| (relative.0, *relative));
                 portals.chain(groups).map(|(tag, relative)| TargetPort {

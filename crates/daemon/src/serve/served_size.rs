@@ -6,6 +6,7 @@
 //! mount point without its file system mounted has another inode than with it. A record for another path does
 //! not apply to the file.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -134,10 +135,11 @@ pub(super) fn save(
     is_right: impl Fn(&Unit) -> bool,
     state: &StateDir,
 ) -> Result<(), StateError> {
-    let is_shown =
-        |index| config.targets.iter().any(|target| target.luns.iter().any(|lun| lun.unit == index));
+    let luns = config.targets.iter().flat_map(|target| &target.luns);
+    let shown: BTreeSet<UnitIndex> = luns.map(|lun| lun.unit).collect();
     for (at, unit) in config.units.iter().enumerate() {
-        let (true, Some(path)) = (is_shown(UnitIndex(at)) && is_right(unit), unit.medium.path()) else {
+        let (true, Some(path)) = (shown.contains(&UnitIndex(at)) && is_right(unit), unit.medium.path())
+        else {
             continue;
         };
         let Some(record) = Record::of(unit) else { continue };
@@ -149,7 +151,8 @@ pub(super) fn save(
             super::state::replace(&kept, record.encode().as_bytes())?;
         }
     }
-    state.forget_sizes(|naa| config.units.iter().any(|unit| unit.identity.naa.to_string() == naa));
+    let known: BTreeSet<String> = config.units.iter().map(|unit| unit.identity.naa.to_string()).collect();
+    state.forget_sizes(|naa| known.contains(naa));
     Ok(())
 }
 

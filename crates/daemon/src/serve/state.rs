@@ -195,6 +195,11 @@ impl StateDir {
         sync_directory(&self.root)
     }
 
+    /// Returns the path of the audit log.
+    pub(super) fn audit_log(&self) -> PathBuf {
+        self.root.join("audit.log")
+    }
+
     fn bindings(&self) -> PathBuf {
         self.root.join("bindings")
     }

@@ -1,6 +1,8 @@
 //! The binary as users run it: started, queried, reloaded, stopped.
 
 #[cfg(test)]
+mod changes;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod fixture;

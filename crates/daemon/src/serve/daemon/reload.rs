@@ -1,13 +1,13 @@
 //! The checks that a reload makes before it changes anything, and the tightening of a configuration that
 //! cannot be applied.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use target::units::UnitId;
 
 use super::Daemon;
-use crate::config::{Config, Medium, Unit, UnitIndex};
+use crate::config::{Config, Medium, Unit, UnitIndex, UnitKey};
 use crate::serve::discs::NewDisc;
 use crate::serve::media::{self, MediaError};
 use crate::serve::reactor_shard::ReactorShard;
@@ -109,10 +109,10 @@ impl Daemon {
 
     /// Refuses to lift `ro` of a medium that was opened for reading only.
     pub(super) fn refuse_writing(&self, old: &Config, new: &Config) -> Result<(), String> {
-        let kept = |unit: &&Unit| old.units.iter().any(|was| was.key() == unit.key());
-        for unit in new.units.iter().filter(|unit| !unit.read_only).filter(kept) {
-            let known = old.units.iter().position(|was| was.key() == unit.key());
-            let id = known.and_then(|at| self.runtime.number(UnitIndex(at)));
+        let known: BTreeMap<UnitKey, usize> =
+            old.units.iter().enumerate().rev().map(|(at, unit)| (unit.key(), at)).collect();
+        for unit in new.units.iter().filter(|unit| !unit.read_only) {
+            let id = known.get(&unit.key()).and_then(|at| self.runtime.number(UnitIndex(*at)));
             if let Some(facts) = id.and_then(|id| self.media_watch.find(id)).filter(|facts| facts.read_only) {
                 return Err(format!(
                     "{}: \"ro\" of {} cannot be cleared while it is served, since it was opened for reading \
@@ -131,10 +131,11 @@ pub(super) fn kept_units<'c>(
     old: &'c Config,
     runtime: &'c RuntimeConfig,
 ) -> impl Iterator<Item = (UnitId, &'c Unit, &'c Unit)> {
+    let former: BTreeMap<UnitKey, &Unit> = old.units.iter().map(|unit| (unit.key(), unit)).collect();
     let units = runtime.config.units.iter().enumerate();
-    units.filter_map(|(at, unit)| {
-        let was = old.units.iter().find(|was| was.key() == unit.key())?;
-        Some((runtime.number(UnitIndex(at))?, was, unit))
+    units.filter_map(move |(at, unit)| {
+        let was = former.get(&unit.key())?;
+        Some((runtime.number(UnitIndex(at))?, *was, unit))
     })
 }
 
@@ -169,9 +170,18 @@ const fn are_drives(a: &Unit, b: &Unit) -> bool {
 /// Refuses a change that requires closing a file and opening it again: the disk would be unavailable in
 /// between.
 pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {
-    for unit in new.units.iter().filter(|unit| !old.units.iter().any(|was| was.key() == unit.key())) {
+    let keys = |config: &Config| config.units.iter().map(Unit::key).collect::<BTreeSet<_>>();
+    let (old_keys, new_keys) = (keys(old), keys(new));
+    let (mut by_path, mut by_label) = (BTreeMap::<_, Vec<&Unit>>::new(), BTreeMap::new());
+    for unit in &old.units {
+        by_label.entry(unit.label.as_str()).or_insert(unit);
+        if let Some(path) = unit.medium.path() {
+            by_path.entry(path).or_default().push(unit);
+        }
+    }
+    for unit in new.units.iter().filter(|unit| !old_keys.contains(&unit.key())) {
         if let Some(path) = unit.medium.path()
-            && old.units.iter().any(|was| was.medium.path() == Some(path) && !are_drives(was, unit))
+            && by_path.get(path).is_some_and(|served| served.iter().any(|was| !are_drives(was, unit)))
         {
             return Err(format!(
                 "{}: the type, block length, provisioning, \"direct\", \"encrypt\" and \"naa\" of {} cannot change while it is \
@@ -180,9 +190,8 @@ pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), St
                 path.display()
             ));
         }
-        let was = old.units.iter().find(|was| was.label == unit.label);
-        let kept = |was: &&Unit| new.units.iter().any(|other| other.key() == was.key());
-        if let Some(was) = was.filter(|was| !kept(was) && would_lose(&was.medium, &unit.medium)) {
+        let was = by_label.get(unit.label.as_str()).filter(|was| !new_keys.contains(&was.key()));
+        if let Some(was) = was.filter(|was| would_lose(&was.medium, &unit.medium)) {
             return Err(format!(
                 "{}: {} cannot become {} while it is served: its data would be lost; remove the LUN, reload, \
                  add it again and reload, or restart targe",

@@ -1,0 +1,183 @@
+//! The types of the admin protocol by which the running configuration is changed.
+//!
+//! A client reads the file, asks for a `plan`, sends `prepare`, replaces the file, and sends `commit`, all
+//! over one connection. The daemon opens everything that the change needs before it answers `prepare`, so
+//! that nothing can fail afterwards. If the connection breaks before `commit` or `abandon`, the daemon looks
+//! at the file: it applies the change if the file has the prepared revision, and drops it otherwise.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config;
+
+use super::shape::{Described, Field, Object, Shape, object, words};
+
+object! {
+    /// A configuration that is to replace the running one.
+    Change {
+        /// The text of the file.
+        text: String,
+        /// How messages about mistakes call the file.
+        name: String,
+        /// The revision (SHA-256) of the configuration file that the text was made from; the request fails if
+        /// the file has another one. Null for no check.
+        base: Option<String>,
+        /// The generation of the running configuration that the client has seen; the request fails if it is
+        /// another one. Null for no check.
+        generation: Option<u64>,
+        /// What the operator did, in a few words, for the audit log.
+        action: String,
+    }
+}
+
+object! {
+    /// What a change would do.
+    Plan {
+        /// The absolute path of the configuration file.
+        file: String,
+        /// The revision of the text.
+        revision: String,
+        /// The revision of the configuration file now; null if it cannot be read.
+        base: Option<String>,
+        /// The generation of the running configuration. It increases with every change.
+        generation: u64,
+        /// The differences between the running configuration and the text.
+        changes: Vec<PlannedChange>,
+        /// The warnings about the text, and what the operator should know before the change.
+        warnings: Vec<String>,
+        /// Why the daemon would refuse the change, as far as it can tell without opening anything; null if it
+        /// would not.
+        refusal: Option<String>,
+        /// The differences between the running configuration and the configuration file now: changes that
+        /// were made to the file and not applied.
+        unapplied: Vec<String>,
+    }
+}
+
+object! {
+    /// A difference between the running configuration and another one. It holds no secrets.
+    PlannedChange {
+        /// The kind of item.
+        subject: Subject,
+        /// The address of a portal, the name of a target, `TARGET/LUN`, or a key of the top level.
+        name: String,
+        /// What happens to it.
+        what: What,
+        /// What differs in it.
+        details: Vec<String>,
+        /// When the difference takes effect.
+        effective: Effective,
+    }
+}
+
+impl From<config::PlannedChange> for PlannedChange {
+    fn from(change: config::PlannedChange) -> Self {
+        Self {
+            subject: match change.subject {
+                config::Subject::Portal => Subject::Portal,
+                config::Subject::Target => Subject::Target,
+                config::Subject::Lun => Subject::Lun,
+                config::Subject::Access => Subject::Access,
+                config::Subject::Setting => Subject::Setting,
+            },
+            name: change.name,
+            what: match change.what {
+                config::What::Added => What::Added,
+                config::What::Removed => What::Removed,
+                config::What::Changed => What::Changed,
+                config::What::Replaced => What::Replaced,
+            },
+            details: change.details,
+            effective: match change.effective {
+                config::WhenEffective::Now => Effective::Now,
+                config::WhenEffective::NewSessions => Effective::NewSessions,
+                config::WhenEffective::Restart => Effective::Restart,
+            },
+        }
+    }
+}
+
+words! {
+    /// The kind of an item.
+    Subject {
+        /// A portal.
+        Portal = "portal",
+        /// A target.
+        Target = "target",
+        /// A LUN.
+        Lun = "lun",
+        /// The access list and the authentication of a target.
+        Access = "access",
+        /// A setting of the daemon.
+        Setting = "setting",
+    }
+}
+
+words! {
+    /// What happens to an item.
+    What {
+        /// It is new.
+        Added = "added",
+        /// It goes.
+        Removed = "removed",
+        /// It changes.
+        Changed = "changed",
+        /// Another disk takes its place.
+        Replaced = "replaced",
+    }
+}
+
+words! {
+    /// When a difference takes effect.
+    Effective {
+        /// At once.
+        Now = "now",
+        /// For sessions that log in from then on.
+        NewSessions = "new-sessions",
+        /// When targe is started again.
+        Restart = "restart",
+    }
+}
+
+object! {
+    /// A change that was applied.
+    Applied {
+        /// The generation of the running configuration.
+        generation: u64,
+        /// The revision of the configuration file that runs now.
+        revision: String,
+        /// What changed, in one line.
+        message: String,
+    }
+}
+
+object! {
+    /// The answer to `abandon`: the change was dropped.
+    Abandoned {
+        /// The generation of the running configuration.
+        generation: u64,
+    }
+}
+
+object! {
+    /// The sessions that a client wants to end.
+    SessionSelector {
+        /// The initiator's name.
+        initiator: String,
+        /// The target's name; null for every target.
+        target: Option<String>,
+        /// The ISID, 12 hexadecimal digits; null for every session of the initiator.
+        isid: Option<String>,
+    }
+}
+
+object! {
+    /// The answer to `drop-sessions`.
+    DroppedSessions {
+        /// How many sessions are asked to log out, and end in any case within `within_s`.
+        sessions: u32,
+        /// The time in seconds after which connections are closed.
+        within_s: u32,
+    }
+}

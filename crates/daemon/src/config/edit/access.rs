@@ -1,0 +1,131 @@
+//! Edits of access lists and authentications.
+
+use toml_edit::{Array, Item, Table, TableLike, Value};
+
+use super::{EditContext, Setting, tables, values};
+use crate::config::schema::ACL;
+
+/// Adds an entry to the access list.
+pub(super) fn add(
+    target: &mut dyn TableLike,
+    initiators: &[String],
+    settings: &[Setting],
+    first: bool,
+    context: &EditContext,
+) -> Result<(), String> {
+    for initiator in initiators {
+        if find(target, initiator).is_ok() {
+            return Err(format!("the access list has \"{initiator}\" already; change it with \"acl set\""));
+        }
+    }
+    let mut table = Table::new();
+    values::put(
+        &mut table,
+        "initiators",
+        Value::from(initiators.iter().map(String::as_str).collect::<Array>()),
+    );
+    values::set_all(&mut table, &ACL, settings, context)?;
+    let at = if first { 0 } else { tables::all(target, "acl").len() };
+    tables::insert(target, "acl", at, table)
+}
+
+/// Sets keys of the entry of an initiator. An entry that lists several initiators is split first.
+pub(super) fn set(
+    target: &mut dyn TableLike,
+    initiator: &str,
+    settings: &[Setting],
+    context: &EditContext,
+) -> Result<(), String> {
+    values::set_all(own_entry(target, initiator)?, &ACL, settings, context)
+}
+
+/// Removes an initiator from the access list, and its entry if it is the only one there.
+pub(super) fn remove(target: &mut dyn TableLike, initiator: &str, admit_all: bool) -> Result<(), String> {
+    let (at, others) = find(target, initiator)?;
+    if others.is_empty() {
+        if tables::all(target, "acl").len() == 1 && !admit_all {
+            return Err(format!(
+                "\"{initiator}\" is the last in the access list, and a target without one admits every initiator; say \
+                 --admit-all if that is wanted, or remove the target"
+            ));
+        }
+        tables::remove(target, "acl", at);
+        return Ok(());
+    }
+    let entry =
+        tables::get_mut(target, "acl", at).ok_or_else(|| "the access list is not readable".to_owned())?;
+    drop_initiator(entry, initiator);
+    Ok(())
+}
+
+/// Returns the entry of an initiator. An entry that lists several is split, so that this one has its own.
+pub(super) fn own_entry<'t>(
+    target: &'t mut dyn TableLike,
+    initiator: &str,
+) -> Result<&'t mut dyn TableLike, String> {
+    let (at, others) = find(target, initiator)?;
+    let unreadable = || "the access list is not readable".to_owned();
+    if !others.is_empty() {
+        let entry = tables::get_mut(target, "acl", at).ok_or_else(unreadable)?;
+        // Without positions, the tables of the copy are written where the copy is.
+        let copy = |(key, item): (&str, &Item)| (key.to_owned(), without_position(item.clone()));
+        let mut own: Table = entry.iter().map(copy).collect();
+        drop_initiator(entry, initiator);
+        values::put(&mut own, "initiators", Value::from([initiator].into_iter().collect::<Array>()));
+        tables::insert(target, "acl", at, own)?;
+    }
+    tables::get_mut(target, "acl", at).ok_or_else(unreadable)
+}
+
+/// Returns an authentication, if it is that of the user.
+pub(super) fn auth_of<'t>(owner: &'t mut dyn TableLike, user: &str) -> Result<&'t mut dyn TableLike, String> {
+    let auth = owner.get_mut("auth").and_then(Item::as_table_like_mut);
+    let auth = auth.ok_or_else(|| "no authentication is configured there".to_owned())?;
+    match tables::text(auth, "user").map(str::to_owned) {
+        Some(known) if known == user => Ok(auth),
+        Some(known) => Err(format!("the user there is \"{known}\", not \"{user}\"")),
+        None => {
+            Err("the authentication there has no user: it is a password login, see \"targe passwd\""
+                .to_owned())
+        }
+    }
+}
+
+/// Returns the index of the first entry that lists an initiator, and the other initiators of that entry.
+fn find(target: &dyn TableLike, initiator: &str) -> Result<(usize, Vec<String>), String> {
+    let wanted = initiator.to_lowercase();
+    let mut entries = tables::all(target, "acl").into_iter().map(initiators).enumerate();
+    let is_it = |name: &String| name.to_lowercase() == wanted;
+    let found = entries.find(|(_, names)| names.iter().any(is_it));
+    let (at, mut names) =
+        found.ok_or_else(|| format!("no entry of the access list names \"{initiator}\""))?;
+    names.retain(|name| !is_it(name));
+    Ok((at, names))
+}
+
+/// Returns the initiators of an entry: a list, or a single string.
+fn initiators(entry: &dyn TableLike) -> Vec<String> {
+    match entry.get("initiators") {
+        Some(Item::Value(Value::String(one))) => vec![one.value().clone()],
+        Some(Item::Value(Value::Array(list))) => {
+            list.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn without_position(mut item: Item) -> Item {
+    if let Some(table) = item.as_table_mut() {
+        table.set_position(None);
+    }
+    item
+}
+
+fn drop_initiator(entry: &mut dyn TableLike, initiator: &str) {
+    if let Some(list) = entry.get_mut("initiators").and_then(Item::as_array_mut) {
+        list.retain(|name| name.as_str().is_none_or(|name| name.to_lowercase() != initiator.to_lowercase()));
+        if let Some(first) = list.get_mut(0) {
+            first.decor_mut().set_prefix("");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Edits of texts: what changes, and that everything else stays as it was.
+
+use super::*;
+
+const TEXT: &str = r#"# The disks of the building.
+log = "info" # quiet
+
+[[portal]]
+listen = "127.0.0.1:3260"
+
+# Shared by both.
+[[lun]]
+name = "common"
+type = "ram"
+size = "1M"
+
+# The first one.
+[[target]]
+name = "iqn.2026-11.org.example:a"   # never rename
+
+# The system.
+[[target.lun]]
+type = "ram" # fast
+size = "1M"
+
+[[target.lun]]
+type = "null"
+size = "2M"
+
+[[target.lun]]
+share = "common"
+
+# Everyone of the lab.
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x", "iqn.2000-01.org.example:y"]
+
+[target.acl.auth]
+user = "lab"
+secret_file = "/lab.secret"
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:z"]
+luns = [0, { lun = 1, as = 7 }]
+
+[[target]]
+name = "iqn.2026-11.org.example:b"
+lun = [{ share = "common" }, { type = "null", size = "1M" }]
+# The end.
+"#;
+
+fn context() -> EditContext {
+    let naas = [("common".to_owned(), "3000000000000001".to_owned())];
+    EditContext { directory: "/here".into(), shared_naas: naas.into() }
+}
+
+fn a() -> String {
+    "iqn.2026-11.org.example:A".to_owned()
+}
+
+fn b() -> String {
+    "iqn.2026-11.org.example:b".to_owned()
+}
+
+fn settings(list: &[(&str, &str)]) -> Vec<Setting> {
+    list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// Returns the lines that an edit removes, marked with `-`, and those that it adds, marked with `+`.
+#[track_caller]
+fn diff(done: &Edit) -> String {
+    diff_of(TEXT, done)
+}
+
+#[track_caller]
+fn diff_of(text: &str, done: &Edit) -> String {
+    let new = edit(text, done, &context()).unwrap();
+    assert!(new.parse::<DocumentMut>().is_ok(), "{new}");
+    let (old, new): (Vec<&str>, Vec<&str>) = (text.lines().collect(), new.lines().collect());
+    // The longest common subsequence of lines.
+    let mut lengths = vec![vec![0; new.len() + 1]; old.len() + 1];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            lengths[i][j] = if old[i] == new[j] {
+                lengths[i + 1][j + 1] + 1
+            } else {
+                lengths[i + 1][j].max(lengths[i][j + 1])
+            };
+        }
+    }
+    let (mut i, mut j, mut told) = (0, 0, Vec::new());
+    while i < old.len() || j < new.len() {
+        if i < old.len() && j < new.len() && old[i] == new[j] {
+            (i, j) = (i + 1, j + 1);
+        } else if i < old.len() && (j == new.len() || lengths[i + 1][j] >= lengths[i][j + 1]) {
+            told.push(format!("-{}", old[i]));
+            i += 1;
+        } else {
+            told.push(format!("+{}", new[j]));
+            j += 1;
+        }
+    }
+    told.join("\n")
+}
+
+#[track_caller]
+fn refused(done: &Edit) -> String {
+    edit(TEXT, done, &context()).unwrap_err()
+}
+
+#[test]
+fn a_lun_is_added_after_the_others_with_its_number() {
+    let spec = "file:d.img,size=1G,ro".to_owned();
+    assert_eq!(
+        diff(&Edit::AddLun { target: a(), spec }),
+        "+[[target.lun]]\n+lun = 3\n+type = \"file\"\n+path = \"/here/d.img\"\n+size = \"1G\"\n+ro = true\n+"
+    );
+    let spec = "null:3M,lun=9".to_owned();
+    assert_eq!(
+        diff(&Edit::AddLun { target: b(), spec }),
+        "-lun = [{ share = \"common\" }, { type = \"null\", size = \"1M\" }]\n\
+         +lun = [{ share = \"common\" }, { type = \"null\", size = \"1M\" }, { lun = 9, type = \"null\", size = \"3M\" }]"
+    );
+}
+
+#[test]
+fn luns_that_stay_keep_their_numbers() {
+    assert_eq!(
+        diff(&Edit::RemoveLun { target: a(), lun: 0 }),
+        "-# The system.\n-type = \"ram\" # fast\n-size = \"1M\"\n-\n-[[target.lun]]\n+lun = 1\n+lun = 2\n\
+         -luns = [0, { lun = 1, as = 7 }]\n+luns = [{ lun = 1, as = 7 }]"
+    );
+    // A number that is fixed in the middle would move the others.
+    let spec = "null:3M,lun=1".to_owned();
+    assert_eq!(refused(&Edit::AddLun { target: a(), spec }), "LUN 1 exists already");
+    let only = Edit::RemoveLun { target: b(), lun: 5 };
+    assert_eq!(refused(&only), "the target has no LUN 5; it has 0, 1");
+}
+
+#[test]
+fn a_value_is_replaced_and_its_comment_stays() {
+    let edit = Edit::SetLun { target: a(), lun: 0, settings: settings(&[("type", "null"), ("bs", "4096")]) };
+    assert_eq!(diff(&edit), "-type = \"ram\" # fast\n+type = \"null\" # fast\n+bs = 4096");
+    let edit = Edit::SetTarget {
+        name: a(),
+        settings: settings(&[("alias", "Haus"), ("portals", "in,out"), ("session.data_digest", "require")]),
+    };
+    let expected =
+        "+alias = \"Haus\"\n+portals = [\"in\", \"out\"]\n+[target.session]\n+data_digest = \"require\"\n+";
+    assert_eq!(diff(&edit), expected);
+    let edit =
+        Edit::SetTarget { name: a(), settings: settings(&[("session.data_digest", ""), ("alias", "")]) };
+    assert_eq!(diff(&edit), "");
+    let edit = Edit::SetTarget { name: a(), settings: settings(&[("alais", "x")]) };
+    assert_eq!(refused(&edit), "unknown key \"alais\" in target (did you mean \"alias\"?)");
+}
+
+#[test]
+fn a_target_comes_and_goes() {
+    let luns = vec!["ram:1M".to_owned(), "share:common,lun=4".to_owned()];
+    let name = "iqn.2026-11.org.example:c".to_owned();
+    let add = Edit::AddTarget { name: name.clone(), luns, settings: settings(&[("alias", "C")]) };
+    assert_eq!(
+        diff(&add),
+        "+\n+[[target]]\n+name = \"iqn.2026-11.org.example:c\"\n+alias = \"C\"\n+\n+[[target.lun]]\n+lun = 0\n+type = \
+         \"ram\"\n+size = \"1M\"\n+\n+[[target.lun]]\n+lun = 4\n+share = \"common\""
+    );
+    let with = edit(TEXT, &add, &context()).unwrap();
+    assert_eq!(edit(&with, &Edit::RemoveTarget { name }, &context()).unwrap(), TEXT);
+    let again = Edit::AddTarget { name: a(), luns: vec!["ram:1M".to_owned()], settings: Vec::new() };
+    assert_eq!(refused(&again), "target \"iqn.2026-11.org.example:A\" exists already");
+    let unknown = Edit::RemoveTarget { name: "iqn.2026-11.org.example:d".to_owned() };
+    assert!(refused(&unknown).starts_with("no target is named"), "{}", refused(&unknown));
+}
+
+#[test]
+fn a_shared_lun_keeps_its_name_when_its_first_target_goes() {
+    let told = diff(&Edit::RemoveTarget { name: a() });
+    assert!(told.contains("+naa = \"3000000000000001\""), "{told}");
+    let told = diff(&Edit::RemoveLun { target: a(), lun: 2 });
+    assert!(told.contains("+naa = \"3000000000000001\""), "{told}");
+    let told = diff(&Edit::RemoveTarget { name: b() });
+    assert!(!told.contains("naa"), "{told}");
+}
+
+#[test]
+fn a_comment_that_stands_alone_survives_the_table_below_it() {
+    let text = "# License\n\n# Of x.\n[[target]]\nname = \"iqn.x\"\n\n[[target]]\nname = \"iqn.y\"\n";
+    let told = diff_of(text, &Edit::RemoveTarget { name: "iqn.x".to_owned() });
+    assert_eq!(told, "-# Of x.\n-name = \"iqn.x\"\n-\n-[[target]]");
+    let text = "# License\n\n# Of x.\n[[target]]\nname = \"iqn.x\"\n";
+    let told = diff_of(text, &Edit::RemoveTarget { name: "iqn.x".to_owned() });
+    assert_eq!(told, "-\n-# Of x.\n-[[target]]\n-name = \"iqn.x\"");
+}
+
+#[test]
+fn an_access_list_is_edited_by_initiator() {
+    let who = "iqn.2000-01.org.example:n".to_owned();
+    let add = |first| Edit::AddAcl {
+        target: a(),
+        initiators: vec![who.clone()],
+        settings: settings(&[("luns", "0,2"), ("ro", "true")]),
+        first,
+    };
+    let entry =
+        "+[[target.acl]]\n+initiators = [\"iqn.2000-01.org.example:n\"]\n+luns = [0, 2]\n+ro = true\n+";
+    assert_eq!(diff(&add(false)), entry);
+    let first = edit(TEXT, &add(true), &context()).unwrap();
+    assert!(first.find("example:n").unwrap() < first.find("example:x").unwrap(), "{first}");
+    // An entry of two initiators is split, with its authentication.
+    let set = Edit::SetAcl {
+        target: a(),
+        initiator: "iqn.2000-01.org.example:X".to_owned(),
+        settings: settings(&[("ro", "yes")]),
+    };
+    let split = edit(TEXT, &set, &context()).unwrap();
+    let document: DocumentMut = split.parse().unwrap();
+    let entries = document["target"][0]["acl"].as_array_of_tables().unwrap();
+    assert_eq!(entries.len(), 3);
+    let one = |at: usize| entries.get(at).unwrap();
+    assert_eq!(one(0)["initiators"].to_string().trim(), "[\"iqn.2000-01.org.example:X\"]");
+    assert_eq!((one(0)["ro"].as_bool(), one(0)["auth"]["user"].as_str()), (Some(true), Some("lab")));
+    assert_eq!(one(1)["initiators"].as_array().unwrap().len(), 1);
+    assert_eq!((one(1).get("ro").is_none(), one(1)["auth"]["user"].as_str()), (true, Some("lab")));
+    let remove = |initiator: &str, admit_all| Edit::RemoveAcl {
+        target: a(),
+        initiator: format!("iqn.2000-01.org.example:{initiator}"),
+        admit_all,
+    };
+    let without = edit(TEXT, &remove("z", false), &context()).unwrap();
+    let without = edit(&without, &remove("x", false), &context()).unwrap();
+    let refused = edit(&without, &remove("y", false), &context()).unwrap_err();
+    assert!(refused.contains("admits every initiator"), "{refused}");
+    let open = edit(&without, &remove("y", true), &context()).unwrap();
+    assert!(!open.contains("acl"), "{open}");
+}
+
+#[test]
+fn users_are_edited_where_they_are() {
+    let add = |place| Edit::AddUser {
+        place,
+        user: "u".to_owned(),
+        settings: settings(&[("secret_file", "u.secret")]),
+    };
+    let auth = "user = \"u\"\n+secret_file = \"/here/u.secret\"\n+";
+    assert_eq!(diff(&add(AuthPlace::Target(a()))), format!("+[target.auth]\n+{auth}"));
+    assert_eq!(
+        diff(&add(AuthPlace::Discovery)),
+        format!("+\n+[discovery.auth]\n+{}", auth.trim_end_matches("\n+"))
+    );
+    let z = || AuthPlace::Initiator(a(), "iqn.2000-01.org.example:z".to_owned());
+    assert_eq!(diff(&add(z())), format!("+[target.acl.auth]\n+{auth}"));
+    let x = || AuthPlace::Initiator(a(), "iqn.2000-01.org.example:x".to_owned());
+    assert!(refused(&add(x())).contains("already"));
+    let set = |user: &str| Edit::SetUser {
+        place: x(),
+        user: user.to_owned(),
+        settings: settings(&[("algorithms", "SHA-256,SHA1")]),
+    };
+    assert!(diff(&set("lab")).contains("+algorithms = [\"SHA-256\", \"SHA1\"]"));
+    assert_eq!(refused(&set("other")), "the user there is \"lab\", not \"other\"");
+    let remove = |admit_all| Edit::RemoveUser { place: x(), user: "lab".to_owned(), admit_all };
+    assert!(refused(&remove(false)).contains("--admit-all"));
+    assert!(edit(TEXT, &remove(true), &context()).is_ok());
+}

@@ -1,0 +1,209 @@
+//! The differences of targets, their LUNs and the access to them.
+
+use std::collections::BTreeSet;
+
+use super::fields::{auth, auth_details, field};
+use super::{PlannedChange, Subject, What, WhenEffective};
+use crate::config::diff::{LunChange, TargetDelta};
+use crate::config::resolved::{AclEntry, Config, MappedLun, Target, Unit};
+
+/// Describes a target that is added or removed as a whole.
+pub(super) fn whole(config: &Config, at: usize, what: What) -> Option<PlannedChange> {
+    let target = config.targets.get(at)?;
+    let mut details: Vec<String> = target.luns.iter().map(|lun| in_words(config, lun)).collect();
+    if what == What::Added {
+        details.push(format!("auth: {}", auth(&target.auth)));
+        details.push(match &target.acl {
+            None => "access: every initiator".to_owned(),
+            Some(entries) => {
+                format!("access: {}", entries.iter().map(initiators).collect::<Vec<_>>().join(", "))
+            }
+        });
+    } else {
+        details.push("its sessions end".to_owned());
+    }
+    let (subject, name) = (Subject::Target, target.name.to_string());
+    Some(PlannedChange { subject, name, what, details, effective: WhenEffective::Now })
+}
+
+/// Describes the differences of a target that stays.
+pub(super) fn changed(
+    delta: &TargetDelta,
+    (old, was): (&Config, usize),
+    (new, is): (&Config, usize),
+    planned: &mut Vec<PlannedChange>,
+) {
+    let (Some(was), Some(is)) = (old.targets.get(was), new.targets.get(is)) else { return };
+    let mut push = |subject, name: String, what, details, effective| {
+        planned.push(PlannedChange { subject, name, what, details, effective });
+    };
+    let name = is.name.to_string();
+    if delta.offer {
+        let details = offer(old, was, new, is);
+        push(Subject::Target, name.clone(), What::Changed, details, WhenEffective::NewSessions);
+    }
+    if delta.limits {
+        push(Subject::Target, name.clone(), What::Changed, limits(was, is), WhenEffective::Now);
+    }
+    if delta.access {
+        push(Subject::Access, name.clone(), What::Changed, access(old, was, new, is), WhenEffective::Now);
+    }
+    for (number, change) in &delta.luns {
+        let find = |target: &Target| target.luns.iter().find(|lun| lun.lun == *number).copied();
+        let (before, after) = (find(was), find(is));
+        let mut details = Vec::new();
+        let what = match change {
+            LunChange::Added => {
+                details.extend(after.map(|lun| medium(new, &lun)));
+                What::Added
+            }
+            LunChange::Removed => {
+                details.extend(before.map(|lun| medium(old, &lun)));
+                What::Removed
+            }
+            LunChange::Replaced | LunChange::Changed => {
+                if let (Some(before), Some(after)) = (before, after) {
+                    lun_details((old, &before), (new, &after), &mut details);
+                }
+                if matches!(change, LunChange::Replaced) { What::Replaced } else { What::Changed }
+            }
+        };
+        push(Subject::Lun, format!("{name}/{number}"), what, details, WhenEffective::Now);
+    }
+}
+
+fn medium(config: &Config, lun: &MappedLun) -> String {
+    config.unit(lun).map_or_else(|| "a disk".to_owned(), |unit| unit.medium.to_string())
+}
+
+fn in_words(config: &Config, lun: &MappedLun) -> String {
+    let ro = lun.read_only || config.unit(lun).is_some_and(|unit| unit.read_only);
+    format!("LUN {}: {}{}", lun.lun, medium(config, lun), if ro { ", read-only" } else { "" })
+}
+
+fn initiators(entry: &AclEntry) -> String {
+    let names: Vec<&str> = entry.initiators.iter().map(|pattern| pattern.as_str()).collect();
+    names.join(" ")
+}
+
+fn offer(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<String> {
+    let mut details = Vec::new();
+    let alias = |target: &Target| target.alias.clone().unwrap_or_else(|| "none".to_owned());
+    field(&mut details, "alias", &alias(was), &alias(is));
+    field(&mut details, "max_sessions", &was.max_sessions, &is.max_sessions);
+    let portals = |config: &Config, target: &Target| {
+        let listed = target.portals.iter().filter_map(|at| config.portals.get(*at));
+        listed.map(|portal| portal.listen.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    field(&mut details, "portals", &portals(old, was), &portals(new, is));
+    let (a, b) = (&was.keys, &is.keys);
+    let word = |policy: &dyn std::fmt::Debug| format!("{policy:?}");
+    field(&mut details, "header_digest", &word(&a.header_digest), &word(&b.header_digest));
+    field(&mut details, "data_digest", &word(&a.data_digest), &word(&b.data_digest));
+    field(&mut details, "protection", &a.min_protection.to_string(), &b.min_protection.to_string());
+    field(&mut details, "max_connections", &a.max_connections, &b.max_connections);
+    field(&mut details, "max_burst_length", &a.max_burst_length, &b.max_burst_length);
+    field(&mut details, "first_burst_length", &a.first_burst_length, &b.first_burst_length);
+    if details.is_empty() {
+        details.push("what it negotiates in a login".to_owned());
+    }
+    details
+}
+
+fn limits(was: &Target, is: &Target) -> Vec<String> {
+    let mut details = Vec::new();
+    let (a, b) = (&was.limits, &is.limits);
+    let span = |span: std::time::Duration| format!("{span:?}");
+    field(&mut details, "queue_depth", &a.queue_depth, &b.queue_depth);
+    field(&mut details, "nop_interval", &span(a.ping_after), &span(b.ping_after));
+    field(&mut details, "nop_timeout", &span(a.pong_within), &span(b.pong_within));
+    field(&mut details, "nop_idle_timeout", &span(a.idle_within), &span(b.idle_within));
+    details
+}
+
+fn access(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<String> {
+    let mut details = Vec::new();
+    auth_details(&was.auth, &is.auth, &mut details);
+    let groups = |config: &Config, target: &Target| {
+        let known = config.hyperscsi.iter().flat_map(|frames| &frames.groups).enumerate();
+        let names: Vec<String> =
+            known.filter(|(at, _)| target.groups.has(*at)).map(|(_, group)| group.name.to_string()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    field(&mut details, "groups", &groups(old, was), &groups(new, is));
+    match (&was.acl, &is.acl) {
+        (None, Some(_)) => details.push("only listed initiators are admitted from now on".to_owned()),
+        (Some(_), None) => details.push("EVERY initiator is admitted from now on".to_owned()),
+        _ => {}
+    }
+    let (before, after) = (was.acl.as_deref().unwrap_or_default(), is.acl.as_deref().unwrap_or_default());
+    let names: BTreeSet<String> = before.iter().chain(after).map(initiators).collect();
+    let first =
+        |entries: &[AclEntry], who: &str| entries.iter().find(|entry| initiators(entry) == who).cloned();
+    for who in &names {
+        match (first(before, who), first(after, who)) {
+            (None, Some(entry)) => details.push(format!("{who}: admitted to LUN {}", numbers(&entry))),
+            (Some(_), None) => details.push(format!("{who}: no longer admitted by an entry of its own")),
+            (Some(was_entry), Some(is_entry)) => {
+                let mut parts = Vec::new();
+                let view = |config: &Config, entry: &AclEntry| {
+                    let rows = entry.luns.iter().map(|lun| in_words(config, lun));
+                    rows.collect::<Vec<_>>().join("; ")
+                };
+                field(&mut parts, "LUNs", &view(old, &was_entry), &view(new, &is_entry));
+                if was_entry.auth != was.auth || is_entry.auth != is.auth {
+                    auth_details(&was_entry.auth, &is_entry.auth, &mut parts);
+                }
+                details.extend((!parts.is_empty()).then(|| format!("{who}: {}", parts.join(", "))));
+            }
+            (None, None) => {}
+        }
+    }
+    if details.is_empty() {
+        details.push("the order or the protection of its access list".to_owned());
+    }
+    details
+}
+
+fn numbers(entry: &AclEntry) -> String {
+    entry.luns.iter().map(|lun| lun.lun.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn lun_details(
+    (old, before): (&Config, &MappedLun),
+    (new, after): (&Config, &MappedLun),
+    details: &mut Vec<String>,
+) {
+    let (Some(was), Some(is)) = (old.unit(before), new.unit(after)) else { return };
+    let size = |unit: &Unit| match &unit.medium {
+        crate::config::Medium::File { size, .. } => {
+            size.map_or("that of the file".to_owned(), |size| crate::config::show_size(size.0))
+        }
+        _ => "fixed".to_owned(),
+    };
+    let span = |span: Option<std::time::Duration>| span.map_or("none".to_owned(), |span| format!("{span:?}"));
+    field(details, "medium", &was.medium.to_string(), &is.medium.to_string());
+    field(details, "size", &size(was), &size(is));
+    field(details, "block length", &was.block_size.bytes(), &is.block_size.bytes());
+    field(
+        details,
+        "physical block length",
+        &was.physical_block_size.bytes(),
+        &is.physical_block_size.bytes(),
+    );
+    field(details, "ro", &(was.read_only || before.read_only), &(is.read_only || after.read_only));
+    field(details, "thin", &was.thin, &is.thin);
+    field(details, "write_cache", &was.write_cache, &is.write_cache);
+    field(details, "io_timeout", &span(was.io_timeout), &span(is.io_timeout));
+    field(details, "encrypted", &was.encrypt.is_some(), &is.encrypt.is_some());
+    field(details, "removable", &was.removable, &is.removable);
+    field(details, "protection", &before.protection.to_string(), &after.protection.to_string());
+    field(details, "naa", &was.identity.naa.to_string(), &is.identity.naa.to_string());
+    field(details, "serial", &was.identity.serial, &is.identity.serial);
+    field(details, "vendor", &was.identity.vendor, &is.identity.vendor);
+    field(details, "product", &was.identity.product, &is.identity.product);
+    field(details, "revision", &was.identity.revision, &is.identity.revision);
+    if details.is_empty() {
+        details.push("how it presents itself".to_owned());
+    }
+}

@@ -1,0 +1,149 @@
+//! The audit log: one line of JSON for each thing that an operator made the daemon do, with who did it, when,
+//! and the result. It holds no secrets: the changes in it are those of the plan.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use crate::admin::change::Peer;
+use crate::os_error;
+
+/// The longest file in bytes. A longer one is renamed to `audit.log.1`, in place of the one before.
+const FILE_LEN_MAX: u64 = 16 << 20;
+/// The most changes that one entry lists; it counts the others.
+const CHANGES_MAX: usize = 100;
+/// The longest text of an entry, in characters.
+const TEXT_LEN_MAX: usize = 4096;
+
+/// The audit log in the state directory.
+#[derive(Clone, Debug)]
+pub(super) struct AuditLog {
+    path: PathBuf,
+}
+
+/// One thing that an operator did.
+#[derive(Debug, Default)]
+pub(super) struct AuditEntry<'a> {
+    /// Who did it; `None` if it came as a signal.
+    pub(super) peer: Option<&'a Peer>,
+    /// What the operator did, such as `apply` or `lun add`.
+    pub(super) action: &'a str,
+    /// The revision of the configuration file that it is about.
+    pub(super) revision: Option<String>,
+    /// What changed, one difference per line.
+    pub(super) changes: &'a [String],
+    /// `applied`, `refused`, `abandoned` or `done`.
+    pub(super) result: &'a str,
+    /// The message to the operator.
+    pub(super) message: &'a str,
+}
+
+/// An entry as it is written. Other programs read it, so fields are only added.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    uid: Option<u32>,
+    login_uid: Option<u32>,
+    pid: Option<i32>,
+    program: Option<&'a str>,
+    action: String,
+    result: &'a str,
+    message: String,
+    revision: Option<String>,
+    changes: Vec<String>,
+    more_changes: usize,
+}
+
+impl AuditLog {
+    /// Returns the log that is kept in this file.
+    pub(super) const fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Appends an entry, and makes it durable. If that fails, the log of the daemon says so: the operator's
+    /// work goes on.
+    pub(super) fn record(&self, entry: &AuditEntry<'_>) {
+        if let Err(error) = self.append(entry) {
+            crate::error!("cannot write to the audit log {}: {}", self.path.display(), os_error(&error));
+        }
+    }
+
+    fn append(&self, entry: &AuditEntry<'_>) -> io::Result<()> {
+        let text = |text: &str| text.trim_end().chars().take(TEXT_LEN_MAX).collect::<String>();
+        let line = Line {
+            time: crate::log::timestamp(SystemTime::now()),
+            uid: entry.peer.map(|peer| peer.uid),
+            login_uid: entry.peer.and_then(|peer| peer.login_uid),
+            pid: entry.peer.map(|peer| peer.pid),
+            program: entry.peer.and_then(|peer| peer.program.as_deref()),
+            action: text(entry.action),
+            result: entry.result,
+            message: text(entry.message),
+            revision: entry.revision.clone(),
+            changes: entry.changes.iter().take(CHANGES_MAX).map(|change| text(change)).collect(),
+            more_changes: entry.changes.len().saturating_sub(CHANGES_MAX),
+        };
+        let mut line = serde_json::to_vec(&line)?;
+        line.push(b'\n');
+        if self.path.metadata().is_ok_and(|meta| meta.len() > FILE_LEN_MAX) {
+            std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        }
+        // The file is opened for each entry, so that another program can move it away.
+        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
+        file.write_all(&line)?;
+        file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn every_entry_is_one_line_with_its_author() {
+        let scratch = Scratch::new();
+        let log = AuditLog::new(scratch.path().join("audit.log"));
+        let peer = Peer { uid: 7, pid: 8, login_uid: Some(9), program: Some("targe".to_owned()) };
+        let changes: Vec<String> = (0..CHANGES_MAX + 2).map(|n| format!("+ LUN\n{n}")).collect();
+        log.record(&AuditEntry {
+            peer: Some(&peer),
+            action: "lun add",
+            changes: &changes,
+            result: "applied",
+            message: "two\nlines\n",
+            ..AuditEntry::default()
+        });
+        log.record(&AuditEntry { action: "reload", result: "refused", ..AuditEntry::default() });
+        let text = std::fs::read_to_string(scratch.path().join("audit.log")).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(
+            (&lines[0]["uid"], &lines[0]["login_uid"], &lines[0]["pid"]),
+            (&7.into(), &9.into(), &8.into())
+        );
+        assert_eq!(lines[0]["message"], "two\nlines");
+        assert_eq!(lines[0]["changes"].as_array().unwrap().len(), CHANGES_MAX);
+        assert_eq!(lines[0]["more_changes"], 2);
+        assert_eq!((&lines[1]["uid"], &lines[1]["result"]), (&Value::Null, &"refused".into()));
+        assert_eq!(scratch.path().join("audit.log").metadata().unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_long_log_makes_way_for_a_new_one() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("audit.log");
+        std::fs::File::create(&path).unwrap().set_len(FILE_LEN_MAX + 1).unwrap();
+        AuditLog::new(path.clone()).record(&AuditEntry::default());
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+        assert_eq!(scratch.path().join("audit.log.1").metadata().unwrap().len(), FILE_LEN_MAX + 1);
+    }
+}

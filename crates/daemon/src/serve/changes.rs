@@ -1,0 +1,56 @@
+//! Changes of the configuration that clients of the admin socket ask for: the way of a request from the
+//! client's thread to the main thread, which alone changes what runs, and the plan in the words of the
+//! protocol.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::daemon_event::{ChangeRequest, DaemonEvent};
+use crate::admin::api::{ErrorKind, Failure};
+use crate::admin::change::{Client, PreparedChange};
+use crate::admin::change_api::Change;
+use crate::config;
+
+/// How long the main thread may take to plan or prepare a change. A large configuration takes seconds.
+const PREPARE_MAX: Duration = Duration::from_secs(300);
+
+/// Sends a request to the main thread, and returns the plan. With `is_applied`, the prepared change waits for
+/// the verdict of the client.
+pub(super) fn request(
+    events: &Sender<DaemonEvent>,
+    change: Option<Change>,
+    caller: &mut Client,
+    is_applied: bool,
+) -> Result<Value, Failure> {
+    let unavailable = |message: &str| failure(ErrorKind::Unavailable, message);
+    let change = change.ok_or_else(|| failure(ErrorKind::Malformed, "the request has no \"change\""))?;
+    if caller.prepared.is_some() {
+        return Err(failure(ErrorKind::Refused, "a change is prepared on this connection already"));
+    }
+    let (reply, outcome) = channel();
+    let (verdict, decided) = channel();
+    let request =
+        ChangeRequest { change, peer: caller.peer.clone(), verdict: is_applied.then_some(decided), reply };
+    events.send(DaemonEvent::Change(Box::new(request))).map_err(|_| unavailable("targe is stopping"))?;
+    let plan = outcome
+        .recv_timeout(PREPARE_MAX)
+        .map_err(|_| unavailable("targe is stopping, or another change takes too long"))??;
+    if is_applied {
+        caller.prepared = Some(PreparedChange { verdict, outcome });
+    }
+    Ok(plan)
+}
+
+/// Makes a failure.
+pub(super) fn failure(kind: ErrorKind, message: impl Into<String>) -> Failure {
+    Failure { kind, message: message.into() }
+}
+
+/// Returns a difference on one line, for the audit log and for messages.
+pub(super) fn on_one_line(change: &config::PlannedChange) -> String {
+    let config::PlannedChange { subject, name, what, details, .. } = change;
+    let details = if details.is_empty() { String::new() } else { format!(": {}", details.join("; ")) };
+    format!("{} {subject} {name}{details}", what.sign())
+}

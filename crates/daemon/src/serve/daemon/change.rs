@@ -1,0 +1,430 @@
+//! Changes of what runs: reloads, and changes that clients of the admin socket prepare and commit.
+//!
+//! Both prepare everything that can fail before they change anything. A client replaces the configuration
+//! file in between, so that the file and what runs are never apart: if the client or the daemon dies at any
+//! moment, the file tells which of the two configurations is valid.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::state_machine::PortalId;
+use serde_json::Value;
+use target::units::UnitId;
+
+use super::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, without_restart_changes};
+use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening, open_ports, open_units};
+use crate::admin::api::{ErrorKind, Failure};
+use crate::admin::change::Verdict;
+use crate::admin::change_api::{Abandoned, Applied, Change, Plan};
+use crate::config::{Config, Flags, Loaded, PlannedChange, Revision, Unit, plan};
+use crate::config_file::read_text;
+use crate::serve::admin_api::{Current, ReloadResult, json};
+use crate::serve::audit::AuditEntry;
+use crate::serve::changes::{failure, on_one_line};
+use crate::serve::daemon_event::ChangeRequest;
+use crate::serve::discs::NewDisc;
+use crate::serve::media::{self, FileRollback};
+use crate::serve::placement::{self, Owners, Placement};
+use crate::serve::reactor_shard::NewUnit;
+use crate::serve::reactors::closing_media;
+use crate::serve::runtime_config::RuntimeConfig;
+use crate::serve::{ServeError, core_dumps, served_size, service_manager};
+
+/// How long a client may take to replace the configuration file after its change was prepared.
+const REPLACE_MAX: Duration = Duration::from_secs(10);
+
+/// A configuration for which everything is open that it needs.
+struct Prepared {
+    old: Arc<Config>,
+    log: crate::log::Level,
+    runtime: RuntimeConfig,
+    message: String,
+    opened: Vec<PortalListener>,
+    fresh: Vec<Vec<NewUnit>>,
+    ports: Vec<Vec<Port>>,
+    discs: Vec<NewDisc>,
+    wrong: BTreeMap<UnitId, String>,
+    /// Undoes the changes of the file system, unless the change is committed.
+    provisional: FileRollback,
+}
+
+impl Daemon {
+    /// Reads the configuration again, and applies it. A configuration that cannot be applied still withdraws
+    /// access.
+    pub(super) fn reload(&mut self) {
+        service_manager::reloading();
+        let mut revision = None;
+        let result = match Config::read(&self.flags, &self.environment) {
+            Err(unusable) => {
+                let taken = unusable.config.and_then(|config| self.tighten(&config));
+                Err((unusable.report.to_string(), taken))
+            }
+            Ok(Loaded { config, report, revision: read }) => {
+                for line in report.warning_lines() {
+                    crate::warning!("{line}");
+                }
+                revision = read;
+                self.try_reload(config.clone()).map_err(|why| (why, self.tighten(&config)))
+            }
+        };
+        let audit = |result, message: &str| {
+            let revision = revision.map(|revision| revision.to_string());
+            let entry = AuditEntry { action: "reload", revision, result, message, ..AuditEntry::default() };
+            self.shared.audit.record(&entry);
+        };
+        let mut tightened = false;
+        let (applied, message) = match result {
+            Ok(message) => {
+                crate::info!("reloaded: {message}");
+                audit("applied", &message);
+                (true, message)
+            }
+            Err((mut message, taken)) => {
+                audit("refused", &message);
+                if let Some(changes) = taken {
+                    tightened = true;
+                    message = format!(
+                        "{}\nreload refused; only its access restrictions were applied: {changes}\n",
+                        message.trim_end()
+                    );
+                } else {
+                    crate::error!("reload: nothing was changed");
+                }
+                for line in message.lines() {
+                    crate::error!("reload: {line}");
+                }
+                (false, message)
+            }
+        };
+        let runs = match (applied, tightened) {
+            (true, _) => Runs::Revision(revision),
+            (false, true) => Runs::Revision(None),
+            (false, false) => Runs::AsBefore,
+        };
+        self.publish(runs, applied, message);
+        let refused = if applied { "" } else { "; reload refused" };
+        service_manager::ready(&format!("{}{refused}", self.status()));
+    }
+
+    /// Tells the threads of the admin socket what runs now.
+    fn publish(&self, runs: Runs, applied: bool, message: String) {
+        let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let (revision, generation) = match runs {
+            Runs::Revision(revision) => (revision, current.generation + 1),
+            Runs::AsBefore => (current.revision, current.generation),
+        };
+        let reload = Some(ReloadResult { at: Instant::now(), applied, message });
+        let reloads = current.reloads + 1;
+        *current = Current { runtime: self.runtime.clone(), revision, generation, reloads, reload };
+    }
+
+    fn try_reload(&mut self, config: Config) -> Result<String, String> {
+        let (ids, disks) = (self.ids.clone(), self.disks.clone());
+        match self.prepare(config) {
+            Ok(prepared) => Ok(self.commit(prepared)),
+            Err(why) => {
+                (self.ids, self.disks) = (ids, disks);
+                Err(why)
+            }
+        }
+    }
+
+    /// Plans a change for a client, or applies it.
+    pub(super) fn change(&mut self, request: ChangeRequest) {
+        let ChangeRequest { change, peer, verdict, reply } = request;
+        let Some(verdict) = verdict else {
+            let plan = self.planned(&change).and_then(|(_, plan, _)| json(&plan));
+            // A client that has gone needs no answer.
+            let _ = reply.send(plan);
+            return;
+        };
+        service_manager::reloading();
+        let mut lines = Vec::new();
+        let outcome = self.apply_change(&change, &reply, &verdict, &mut lines);
+        let (result, message) = match &outcome {
+            Ok(Outcome::Applied(Applied { message, .. })) => ("applied", message.as_str()),
+            Ok(Outcome::Abandoned(_)) => ("abandoned", ""),
+            Err(failure) => ("refused", failure.message.as_str()),
+        };
+        let revision = Some(Revision::of(change.text.as_bytes()).to_string());
+        let action = change.action.as_str();
+        let entry = AuditEntry { peer: Some(&peer), action, revision, changes: &lines, result, message };
+        self.shared.audit.record(&entry);
+        service_manager::ready(&self.status());
+        let _ = reply.send(outcome.and_then(|outcome| match outcome {
+            Outcome::Applied(applied) => json(&applied),
+            Outcome::Abandoned(abandoned) => json(&abandoned),
+        }));
+    }
+
+    fn apply_change(
+        &mut self,
+        change: &Change,
+        reply: &Sender<Result<Value, Failure>>,
+        verdict: &Receiver<Verdict>,
+        lines: &mut Vec<String>,
+    ) -> Result<Outcome, Failure> {
+        let (config, plan, changes) = self.planned(change)?;
+        lines.extend(changes.iter().map(on_one_line));
+        if let Some(why) = plan.refusal {
+            return Err(failure(ErrorKind::Refused, why));
+        }
+        let (ids, disks) = (self.ids.clone(), self.disks.clone());
+        let prepared = match self.prepare(config) {
+            Ok(prepared) => prepared,
+            Err(why) => {
+                (self.ids, self.disks) = (ids, disks);
+                return Err(failure(ErrorKind::Refused, why));
+            }
+        };
+        let _ = reply.send(json(&plan));
+        let verdict = verdict.recv_timeout(REPLACE_MAX);
+        let revision = Revision::of(change.text.as_bytes());
+        let found = self.file_revision();
+        if verdict == Ok(Verdict::Abandon) || found != Some(revision) {
+            drop(prepared);
+            (self.ids, self.disks) = (ids, disks);
+            return match verdict {
+                Ok(Verdict::Commit) => {
+                    let why = format!("{} was changed meanwhile; nothing was applied", plan.file);
+                    Err(failure(ErrorKind::Conflict, why))
+                }
+                Ok(Verdict::Abandon) => Ok(Outcome::Abandoned(Abandoned { generation: plan.generation })),
+                Err(_) => {
+                    let why = format!("{} was not replaced in time; nothing was applied", plan.file);
+                    Err(failure(ErrorKind::Unavailable, why))
+                }
+            };
+        }
+        let message = self.commit(prepared);
+        crate::info!("{}: {message}", change.action);
+        self.publish(Runs::Revision(Some(revision)), true, message.clone());
+        let generation = plan.generation + 1;
+        Ok(Outcome::Applied(Applied { generation, revision: revision.to_string(), message }))
+    }
+
+    /// Reads and checks a configuration that a client sent, and says what it would change.
+    fn planned(&self, change: &Change) -> Result<(Config, Plan, Vec<PlannedChange>), Failure> {
+        let Some(file) = self.config_file() else {
+            let why = "targe was started with flags and without --config, so there is no file to change; write \
+                       what it serves to a file, and start it with --config FILE";
+            return Err(failure(ErrorKind::Refused, why));
+        };
+        let (generation, running) = {
+            let current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
+            (current.generation, current.revision)
+        };
+        if change.generation.is_some_and(|seen| seen != generation) {
+            let why = "what runs has changed meanwhile; nothing was applied";
+            return Err(failure(ErrorKind::Conflict, why));
+        }
+        let base = self.file_revision();
+        if change.base.is_some() && change.base != base.map(|base| base.to_string()) {
+            let why = format!("{} was changed meanwhile; nothing was applied", file.display());
+            return Err(failure(ErrorKind::Conflict, why));
+        }
+        let name = PathBuf::from(&change.name);
+        let flags = Flags { config: Some(file.clone()), ..self.flags.clone() };
+        let mode = std::fs::metadata(&file).ok().map(|meta| {
+            use std::os::unix::fs::MetadataExt;
+            meta.mode() & 0o777
+        });
+        let loaded = Config::load_text(&flags, &self.environment, &name, &change.text, mode);
+        let Loaded { config, report, .. } =
+            loaded.map_err(|report| failure(ErrorKind::Invalid, report.to_string()))?;
+        let changes = plan(&self.runtime.config, &config);
+        let unapplied = if base == running { Vec::new() } else { self.unapplied(&flags) };
+        let mut warnings: Vec<String> = report.warning_lines().collect();
+        warnings.extend(self.inherited.left_without_portal(&self.runtime.config.portals, &config.portals));
+        let plan = Plan {
+            file: file.display().to_string(),
+            revision: Revision::of(change.text.as_bytes()).to_string(),
+            base: base.map(|base| base.to_string()),
+            generation,
+            changes: changes.iter().cloned().map(Into::into).collect(),
+            warnings,
+            refusal: self.refusal(&config),
+            unapplied,
+        };
+        Ok((config, plan, changes))
+    }
+
+    /// Returns the differences between what runs and the configuration file.
+    fn unapplied(&self, flags: &Flags) -> Vec<String> {
+        match Config::load(flags, &self.environment) {
+            Ok(loaded) => {
+                let changes = plan(&self.runtime.config, &loaded.config);
+                // What waits for a restart stays in the file without being applied.
+                let pending =
+                    changes.iter().filter(|change| change.effective != crate::config::WhenEffective::Restart);
+                pending.map(on_one_line).collect()
+            }
+            Err(report) => report.to_string().lines().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Returns why a configuration cannot be applied, as far as that shows without opening anything.
+    fn refusal(&self, config: &Config) -> Option<String> {
+        let old = &self.runtime.config;
+        let checked = self
+            .owners(config)
+            .map(drop)
+            .and_then(|()| refuse_replaced_media(old, config))
+            .and_then(|()| refuse_switched_tls(old, config))
+            .and_then(|()| self.refuse_writing(old, config));
+        checked.err()
+    }
+
+    fn owners(&self, config: &Config) -> Result<Owners, String> {
+        let placement = Placement { former: self.last_owners.clone(), ..self.runtime.placement() };
+        placement::owners(config, &placement, self.reactors.len()).map_err(|parted| parted.to_string())
+    }
+
+    /// Returns the absolute path of the configuration file.
+    fn config_file(&self) -> Option<PathBuf> {
+        self.flags.config.as_ref().map(|file| self.environment.absolute(file))
+    }
+
+    /// Returns the revision of the configuration file as it is now.
+    fn file_revision(&self) -> Option<Revision> {
+        let text = read_text(&self.config_file()?).ok()?;
+        Some(Revision::of(text.as_bytes()))
+    }
+
+    /// Opens everything that a configuration needs, without changing what runs. The caller restores the
+    /// identifiers if this fails, or if the result is dropped.
+    fn prepare(&mut self, config: Config) -> Result<Prepared, String> {
+        core_dumps::prevent(&config);
+        let old = Arc::clone(&self.runtime.config);
+        let changes = Config::diff(&old, &config);
+        let owners = self.owners(&config)?;
+        refuse_replaced_media(&old, &config)?;
+        refuse_switched_tls(&old, &config)?;
+        self.refuse_writing(&old, &config)?;
+        let (opened, listening) = self.open_portals(&config).map_err(|error| error.to_string())?;
+        let log = config.log;
+        self.ids.assign_ports_and_records(&config)?;
+        let runtime =
+            self.ids.runtime_config(Arc::new(without_restart_changes(config, &old)), &listening, &owners);
+        let open = |index| open_ports(&runtime, index, &self.runtime.interfaces);
+        let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
+        let ports = ports.map_err(|error| error.to_string())?;
+        self.wait_for_media_close(&runtime)?;
+        let (mut fresh, mut provisional) = (Vec::new(), FileRollback::default());
+        for index in 0..self.reactors.len() {
+            let known: BTreeSet<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
+            let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
+            let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
+            fresh.push(opened.map_err(|error| error.to_string())?);
+        }
+        let discs = self.open_discs(&old, &runtime).map_err(|error| error.to_string())?;
+        let wrong = self.compare_media(&old, &runtime);
+        for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
+            if !wrong.contains_key(&id) {
+                media::grow(unit, &self.state, &mut provisional).map_err(|error| error.to_string())?;
+            }
+        }
+        self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
+        let mut message = changes.to_string();
+        for (id, why) in &wrong {
+            let label = runtime.unit(*id).map_or("a disk", |unit| unit.label.as_str());
+            message += &format!("; {label} is not ready: {why}");
+        }
+        Ok(Prepared { old, log, runtime, message, opened, fresh, ports, discs, wrong, provisional })
+    }
+
+    /// Applies a prepared configuration; returns what changed. No step can fail.
+    fn commit(&mut self, prepared: Prepared) -> String {
+        let Prepared { old, log, runtime, message, opened, fresh, ports, discs, wrong, provisional } =
+            prepared;
+        provisional.commit();
+        crate::log::set_level(log);
+        for warning in self.inherited.left_without_portal(&old.portals, &runtime.config.portals) {
+            crate::warning!("{warning}");
+        }
+        let uncached: Vec<Unit> = kept_units(&old, &runtime)
+            .filter(|(_, was, unit)| was.write_cache && !unit.write_cache)
+            .map(|(_, _, unit)| unit.clone())
+            .collect();
+        for (portal, (id, address)) in runtime.config.portals.iter().zip(&runtime.portals) {
+            if opened.iter().any(|(_, new)| new == id) {
+                log_listening(*address, portal);
+            }
+        }
+        let not_right: Vec<&Unit> = wrong.keys().filter_map(|id| runtime.unit(*id)).collect();
+        if let Err(error) = served_size::save(&runtime.config, |unit| !not_right.contains(&unit), &self.state)
+        {
+            crate::warning!("{error}");
+        }
+        self.apply(runtime, (fresh, ports), opened, Some(&wrong));
+        self.put_discs(discs);
+        self.flush_caches(&uncached);
+        message
+    }
+
+    /// Waits until the reactors have closed the media of recently removed units that the new configuration
+    /// serves again.
+    fn wait_for_media_close(&self, runtime: &RuntimeConfig) -> Result<(), String> {
+        let served = |runtime: &RuntimeConfig| -> Vec<(UnitId, Unit)> {
+            let units = (0..self.reactors.len()).flat_map(|index| runtime.units(index));
+            units.map(|(id, _, unit)| (id, unit.clone())).collect()
+        };
+        let mut wanted = served(runtime);
+        let before: BTreeSet<UnitId> = served(&self.runtime).into_iter().map(|(id, _)| id).collect();
+        wanted.retain(|(id, _)| !before.contains(id));
+        let deadline = Instant::now() + CLOSE_WAIT;
+        loop {
+            let closing = closing_media(&self.reactors);
+            let busy = |unit: &&Unit| unit.medium.path().is_some_and(|path| closing.contains(path));
+            let Some(unit) = wanted.iter().map(|(_, unit)| unit).find(busy) else { return Ok(()) };
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "{}: the disk that was removed earlier has outstanding I/O on {}; try again when the log \
+                     says that it is closed",
+                    unit.label,
+                    unit.medium.path().map_or(String::new(), |path| path.display().to_string())
+                ));
+            }
+            std::thread::sleep(DRAIN_LOOK);
+        }
+    }
+
+    /// Opens the new portals. Returns them, and the address of every portal.
+    fn open_portals(
+        &mut self,
+        config: &Config,
+    ) -> Result<(Vec<PortalListener>, Vec<SocketAddr>), ServeError> {
+        let known: BTreeMap<PortalId, SocketAddr> = self.runtime.portals.iter().copied().collect();
+        let mut opened = Vec::new();
+        let mut listening = Vec::new();
+        for (portal, id) in config.portals.iter().zip(self.ids.portals(config)) {
+            match known.get(&id) {
+                Some(address) => listening.push(*address),
+                None => {
+                    let (listener, address) = self.inherited.open(portal.listen)?;
+                    opened.push((listener, id));
+                    listening.push(address);
+                }
+            }
+        }
+        Ok((opened, listening))
+    }
+}
+
+/// The configuration that runs after a change.
+enum Runs {
+    /// The one of the file with this revision; `None` if it is that of no file.
+    Revision(Option<Revision>),
+    /// The same as before.
+    AsBefore,
+}
+
+/// The end of a change that was prepared.
+enum Outcome {
+    Applied(Applied),
+    Abandoned(Abandoned),
+}

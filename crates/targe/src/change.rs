@@ -1,0 +1,277 @@
+//! Changes of a running daemon and of its configuration file in one step, and the display of what a change
+//! does.
+//!
+//! The file is locked while it is read, changed and replaced. The daemon prepares the change first, so that
+//! nothing can fail after the file was replaced; it applies the change when the file is in place.
+
+mod output;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use daemon::admin::api::{ErrorKind, Lun, Luns, Method, Request, Sessions, Status};
+use daemon::admin::change_api::{Applied, Change, Effective, Plan};
+use daemon::admin::client::{ClientError, Connection};
+use daemon::config::{Config, Environment, Flags, Revision, plan};
+use daemon::config_file::{ConfigFileError, LockedFile, read_text};
+use serde::de::DeserializeOwned;
+
+use self::output::End;
+use crate::{Failure, daemon_socket};
+
+/// How long the daemon may take to prepare or apply a change.
+const CHANGE_MAX: Duration = Duration::from_secs(300);
+
+/// How a change is made and shown.
+#[derive(Debug, Args)]
+pub(crate) struct ChangeArgs {
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The daemon's admin socket [default: that of a daemon without a configuration]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `targe apply`.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// The new configuration; it replaces the daemon's own file [default: that file, as it is now]
+    pub(crate) file: Option<PathBuf>,
+    /// Replace the daemon's own file even if it was edited since it was applied
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+    #[command(flatten)]
+    pub(crate) how: ChangeArgs,
+}
+
+/// A new text of the configuration file.
+pub(crate) struct Candidate {
+    pub(crate) text: String,
+    /// How messages about mistakes call the text.
+    pub(crate) name: String,
+    /// What the operator does, for the audit log.
+    pub(crate) action: String,
+    /// Whether changes that were made to the file and not applied yet prevent this one.
+    pub(crate) needs_applied_file: bool,
+}
+
+/// A running daemon and its configuration file, which is locked.
+pub(crate) struct Target {
+    connection: Connection,
+    status: Status,
+    file: LockedFile,
+}
+
+pub(crate) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
+    let mut target = Target::open(&args.how)?;
+    let text = match &args.file {
+        Some(file) if !is_same(file, target.file.path()) => {
+            if !args.overwrite {
+                target.refuse_edited()?;
+            }
+            read_text(file).map_err(failed)?
+        }
+        _ => target.file.text().to_owned(),
+    };
+    let name = args.file.clone().unwrap_or_else(|| target.file.path().to_path_buf());
+    let candidate = Candidate {
+        text,
+        name: name.display().to_string(),
+        action: "apply".to_owned(),
+        needs_applied_file: false,
+    };
+    target.change(&candidate, &args.how)
+}
+
+impl Target {
+    /// Finds the daemon, and locks its configuration file.
+    pub(crate) fn open(how: &ChangeArgs) -> Result<Self, Failure> {
+        let mut connection = daemon_socket::connect(how.socket.as_deref())?;
+        connection.wait_for(CHANGE_MAX).map_err(refused)?;
+        let status: Status = call(&mut connection, &Request::new(Method::Status))?;
+        let Some(path) = &status.config else {
+            return Err(Failure::Failed(
+                "the daemon was started with flags and without --config, so there is no file to change; write what it \
+                 serves to a file, and start it with --config FILE"
+                    .to_owned(),
+            ));
+        };
+        let file = LockedFile::open(Path::new(path)).map_err(failed)?;
+        // Another program may have changed both while this one waited for the lock.
+        let status = call(&mut connection, &Request::new(Method::Status))?;
+        Ok(Self { connection, status, file })
+    }
+
+    /// Refuses to replace a file that was edited since it was applied: the edit would be lost.
+    fn refuse_edited(&self) -> Result<(), Failure> {
+        let found = Revision::of(self.file.text().as_bytes()).to_string();
+        if self.status.revision.as_ref() == Some(&found) {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!(
+            "{} was edited since it was applied; run \"targe apply\" without FILE to apply it, or say --overwrite to \
+             lose the edit",
+            self.file.path().display()
+        )))
+    }
+
+    /// Returns the configuration file.
+    pub(crate) const fn file(&self) -> &LockedFile {
+        &self.file
+    }
+
+    /// Returns the sessions.
+    pub(crate) fn sessions(&mut self) -> Result<Sessions, Failure> {
+        call(&mut self.connection, &Request::new(Method::Sessions))
+    }
+
+    /// Shows what a text would change, and applies it unless that is only a trial.
+    pub(crate) fn change(&mut self, candidate: &Candidate, how: &ChangeArgs) -> Result<(), Failure> {
+        let plan: Plan = self.send(Method::Plan, candidate, None)?;
+        if candidate.needs_applied_file && !plan.unapplied.is_empty() {
+            return Err(Failure::Failed(output::unapplied(&plan)));
+        }
+        // The text can mean something else although it is the same: files with secrets change, too.
+        let is_running = candidate.text == self.file.text()
+            && self.status.revision.as_deref() == Some(plan.revision.as_str())
+            && plan.changes.iter().all(|change| change.effective == Effective::Restart);
+        if !how.json {
+            output::show(&plan);
+        }
+        if let Some(why) = &plan.refusal {
+            output::end(how, &plan, End::Refused);
+            return Err(Failure::Failed(why.clone()));
+        }
+        if how.dry_run {
+            output::end(how, &plan, End::Trial);
+            return Ok(());
+        }
+        if is_running {
+            output::end(how, &plan, End::Unchanged);
+            return Ok(());
+        }
+        let message = self.carry_out(candidate, &plan)?;
+        output::end(how, &plan, End::Applied(&message));
+        Ok(())
+    }
+
+    /// Prepares, replaces the file, and commits. Returns what changed.
+    fn carry_out(&mut self, candidate: &Candidate, plan: &Plan) -> Result<String, Failure> {
+        let _: Plan = self.send(Method::Prepare, candidate, Some(plan.generation))?;
+        let former = self.file.text().to_owned();
+        let is_other = candidate.text != former;
+        if is_other && let Err(error) = self.file.replace(&candidate.text) {
+            // Without an answer the daemon looks at the file, and drops the change as well.
+            let _ = self.connection.call(&Request::new(Method::Abandon));
+            return Err(failed(error));
+        }
+        let committed = self.connection.call(&Request::new(Method::Commit));
+        let path = self.file.path().display().to_string();
+        match committed {
+            Ok(applied) => {
+                let applied: Applied = parse(applied)?;
+                Ok(applied.message)
+            }
+            Err(ClientError::Refused(failure)) => {
+                let mut message = failure.message;
+                if is_other && let Err(error) = self.file.replace(&former) {
+                    message = format!("{message}; and {path} keeps the new text, as {error}");
+                }
+                Err(Failure::Failed(message))
+            }
+            Err(error) => Err(Failure::Failed(format!(
+                "{error}; whether the change was applied is unknown; {path} has the new configuration, which the next \
+                 start uses"
+            ))),
+        }
+    }
+
+    fn send(
+        &mut self,
+        method: Method,
+        candidate: &Candidate,
+        generation: Option<u64>,
+    ) -> Result<Plan, Failure> {
+        let change = Change {
+            text: candidate.text.clone(),
+            name: candidate.name.clone(),
+            base: Some(Revision::of(self.file.text().as_bytes()).to_string()),
+            generation,
+            action: candidate.action.clone(),
+        };
+        call(&mut self.connection, &Request { change: Some(change), ..Request::new(method) })
+    }
+}
+
+/// Returns the LUNs that the daemon serves.
+pub(crate) fn luns(how: &ChangeArgs) -> Result<Vec<Lun>, Failure> {
+    let mut connection = daemon_socket::connect(how.socket.as_deref())?;
+    let Luns { luns } = call(&mut connection, &Request::new(Method::Luns))?;
+    Ok(luns)
+}
+
+/// Changes a configuration file that no daemon runs.
+pub(crate) fn change_file(
+    file: &mut LockedFile,
+    candidate: &Candidate,
+    how: &ChangeArgs,
+) -> Result<(), Failure> {
+    let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    let flags = Flags { config: Some(file.path().to_path_buf()), ..Flags::default() };
+    let mode = file.mode();
+    let load = |name: &Path, text: &str| Config::load_text(&flags, &around, name, text, mode);
+    let loaded = load(Path::new(&candidate.name), &candidate.text)
+        .map_err(|report| Failure::Misconfigured(report.to_string()))?;
+    let changes = load(file.path(), file.text()).map(|before| plan(&before.config, &loaded.config));
+    let planned =
+        output::plan_of_file(file.path(), &candidate.text, changes.unwrap_or_default(), &loaded.report);
+    if !how.json {
+        output::show(&planned);
+    }
+    if how.dry_run {
+        output::end(how, &planned, End::Trial);
+        return Ok(());
+    }
+    if candidate.text != file.text() {
+        file.replace(&candidate.text).map_err(failed)?;
+    }
+    output::end(how, &planned, End::Written);
+    Ok(())
+}
+
+/// Returns whether two paths lead to the same file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+pub(crate) fn failed(error: ConfigFileError) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
+/// Sends a request; returns its result.
+pub(crate) fn call<T: DeserializeOwned>(
+    connection: &mut Connection,
+    request: &Request,
+) -> Result<T, Failure> {
+    parse(connection.call(request).map_err(refused)?)
+}
+
+fn parse<T: DeserializeOwned>(answer: serde_json::Value) -> Result<T, Failure> {
+    serde_json::from_value(answer).map_err(|error| {
+        Failure::Failed(format!("the daemon uses another version of the admin protocol: {error}"))
+    })
+}
+
+fn refused(error: ClientError) -> Failure {
+    match error {
+        ClientError::Refused(failure) if failure.kind == ErrorKind::Invalid => {
+            Failure::Misconfigured(failure.message)
+        }
+        error => Failure::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,384 @@
+//! `targe target`, `lun`, `acl` and `user`: edit the configuration file, and apply the edit in one step.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use daemon::admin::api::Lun;
+use daemon::config::{
+    AuthPlace, Config, Edit, EditContext, Environment, Flags, Setting, edit, parse_size, show_size,
+};
+use daemon::config_file::LockedFile;
+
+use crate::Failure;
+use crate::change::{self, Candidate, ChangeArgs, Target, change_file, failed};
+
+/// How an edit is made.
+#[derive(Debug, Args)]
+pub(crate) struct EditArgs {
+    /// Edit this file without a daemon [default: the file of the running daemon]
+    #[arg(long, value_name = "FILE", conflicts_with = "socket")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    how: ChangeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TargetCommand {
+    /// Add a target with its LUNs
+    Add {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// Serve a LUN, as in `targe serve`; share:NAME exports a shared LUN
+        #[arg(long, value_name = "SPEC", required = true)]
+        lun: Vec<String>,
+        /// Set keys of [[target]] in docs/config.md, such as alias=backup or session.data_digest=require
+        #[arg(value_name = "KEY=VALUE", value_parser = setting)]
+        settings: Vec<Setting>,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Set keys of a target
+    Set {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// Set keys of [[target]] in docs/config.md; KEY= removes a key
+        #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
+        settings: Vec<Setting>,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Remove a target; the data of its LUNs stays
+    Remove {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// Remove it although initiators use it
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LunCommand {
+    /// Add a LUN to a target
+    Add {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// The LUN, as in `targe serve`: file:PATH,size=10G, or share:NAME for a shared one; lun=N sets its
+        /// number
+        spec: String,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Set keys of a LUN
+    Set {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// Its number
+        lun: u16,
+        /// Set keys of [[target.lun]] in docs/config.md; KEY= removes a key
+        #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
+        settings: Vec<Setting>,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Enlarge the file of a LUN; its initiators learn of it
+    Resize {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// Its number
+        lun: u16,
+        /// Its new size, such as 20G
+        size: String,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Remove a LUN from a target; its data stays
+    Remove {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// Its number
+        lun: u16,
+        /// Remove it although initiators are logged in
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AclCommand {
+    /// Admit initiators to a target; the first entry of a target excludes all others
+    Add {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// Names of initiators, patterns with *, or @GROUP
+        #[arg(required = true)]
+        initiator: Vec<String>,
+        /// Admit them to these LUNs only, such as 0,2
+        #[arg(long)]
+        luns: Option<String>,
+        /// Let them only read
+        #[arg(long)]
+        ro: bool,
+        /// Require this protection of them: none, integrity or encrypt
+        #[arg(long)]
+        protection: Option<String>,
+        /// Put the entry before all others; the first entry that names an initiator counts
+        #[arg(long)]
+        first: bool,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Set keys of the entry of an initiator
+    Set {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// The initiator, pattern or @GROUP, as in the file
+        initiator: String,
+        /// Set keys of [[target.acl]] in docs/config.md, such as luns=0,2 or ro=true; KEY= removes a key
+        #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
+        settings: Vec<Setting>,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Remove an initiator from the access list
+    Remove {
+        /// The target's name
+        #[arg(value_name = "IQN")]
+        target: String,
+        /// The initiator, pattern or @GROUP, as in the file
+        initiator: String,
+        /// Remove it even if it is the last, which admits every initiator
+        #[arg(long)]
+        admit_all: bool,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UserCommand {
+    /// Require CHAP of the initiators of a target
+    Add {
+        #[command(flatten)]
+        place: PlaceArgs,
+        /// Read the initiator's secret from this file, which only its owner can read
+        #[arg(long, value_name = "FILE")]
+        secret_file: String,
+        /// Authenticate the target as this user when the initiator asks for it
+        #[arg(long, value_name = "NAME", requires = "mutual_secret_file")]
+        mutual_user: Option<String>,
+        /// Read the target's secret from this file
+        #[arg(long, value_name = "FILE", requires = "mutual_user")]
+        mutual_secret_file: Option<String>,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Set keys of a CHAP user
+    Set {
+        #[command(flatten)]
+        place: PlaceArgs,
+        /// Set keys of [target.auth] in docs/config.md, such as secret_file=FILE; KEY= removes a key
+        #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
+        settings: Vec<Setting>,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+    /// Require authentication no longer
+    Remove {
+        #[command(flatten)]
+        place: PlaceArgs,
+        /// Admit initiators that prove nothing
+        #[arg(long)]
+        admit_all: bool,
+        #[command(flatten)]
+        edit: EditArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlaceArgs {
+    /// The target's name, or "discovery" for discovery sessions
+    #[arg(value_name = "IQN")]
+    target: String,
+    /// The name that the initiator gives (CHAP_N)
+    user: String,
+    /// Only for this initiator of the access list, which gets an entry of its own
+    #[arg(long, value_name = "NAME")]
+    initiator: Option<String>,
+}
+
+impl PlaceArgs {
+    fn place(&self) -> AuthPlace {
+        match &self.initiator {
+            Some(initiator) => AuthPlace::Initiator(self.target.clone(), initiator.clone()),
+            None if self.target == "discovery" => AuthPlace::Discovery,
+            None => AuthPlace::Target(self.target.clone()),
+        }
+    }
+}
+
+/// Parses `KEY=VALUE`.
+fn setting(text: &str) -> Result<Setting, String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" is not KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn target(command: TargetCommand) -> Result<(), Failure> {
+    let (done, action, busy, args) = match command {
+        TargetCommand::Add { target, lun, settings, edit } => {
+            (Edit::AddTarget { name: target, luns: lun, settings }, "target add", None, edit)
+        }
+        TargetCommand::Set { target, settings, edit } => {
+            (Edit::SetTarget { name: target, settings }, "target set", None, edit)
+        }
+        TargetCommand::Remove { target, force, edit } => {
+            let busy = (!force).then(|| target.clone());
+            (Edit::RemoveTarget { name: target }, "target remove", busy, edit)
+        }
+    };
+    run(&done, action, busy.as_deref(), &args)
+}
+
+pub(crate) fn lun(command: LunCommand) -> Result<(), Failure> {
+    let (done, action, busy, args) = match command {
+        LunCommand::Add { target, spec, edit } => (Edit::AddLun { target, spec }, "lun add", None, edit),
+        LunCommand::Set { target, lun, settings, edit } => {
+            (Edit::SetLun { target, lun, settings }, "lun set", None, edit)
+        }
+        LunCommand::Resize { target, lun, size, edit } => {
+            refuse_smaller(&target, lun, &size, &edit)?;
+            let settings = vec![("size".to_owned(), size)];
+            (Edit::SetLun { target, lun, settings }, "lun resize", None, edit)
+        }
+        LunCommand::Remove { target, lun, force, edit } => {
+            let busy = (!force).then(|| target.clone());
+            (Edit::RemoveLun { target, lun }, "lun remove", busy, edit)
+        }
+    };
+    run(&done, action, busy.as_deref(), &args)
+}
+
+pub(crate) fn acl(command: AclCommand) -> Result<(), Failure> {
+    let (done, action, args) = match command {
+        AclCommand::Add { target, initiator: initiators, luns, ro, protection, first, edit } => {
+            let given = [("luns", luns), ("ro", ro.then(|| "true".to_owned())), ("protection", protection)];
+            let settings =
+                given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+            (Edit::AddAcl { target, initiators, settings, first }, "acl add", edit)
+        }
+        AclCommand::Set { target, initiator, settings, edit } => {
+            (Edit::SetAcl { target, initiator, settings }, "acl set", edit)
+        }
+        AclCommand::Remove { target, initiator, admit_all, edit } => {
+            (Edit::RemoveAcl { target, initiator, admit_all }, "acl remove", edit)
+        }
+    };
+    run(&done, action, None, &args)
+}
+
+pub(crate) fn user(command: UserCommand) -> Result<(), Failure> {
+    let (done, action, args) = match command {
+        UserCommand::Add { place, secret_file, mutual_user, mutual_secret_file, edit } => {
+            let given = [
+                ("secret_file", Some(secret_file)),
+                ("mutual_user", mutual_user),
+                ("mutual_secret_file", mutual_secret_file),
+            ];
+            let settings =
+                given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+            (Edit::AddUser { place: place.place(), user: place.user, settings }, "user add", edit)
+        }
+        UserCommand::Set { place, settings, edit } => {
+            if settings.iter().any(|(key, _)| matches!(key.as_str(), "secret" | "mutual_secret")) {
+                let why = "a secret on the command line can be read by every user; write it to a file of mode 600, \
+                           and set secret_file";
+                return Err(Failure::Misused(why.to_owned()));
+            }
+            (Edit::SetUser { place: place.place(), user: place.user, settings }, "user set", edit)
+        }
+        UserCommand::Remove { place, admit_all, edit } => {
+            (Edit::RemoveUser { place: place.place(), user: place.user, admit_all }, "user remove", edit)
+        }
+    };
+    run(&done, action, None, &args)
+}
+
+/// Makes an edit. `busy` is a target that the edit takes from its initiators.
+fn run(done: &Edit, action: &str, busy: Option<&str>, args: &EditArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.config {
+        let mut file = LockedFile::open(path).map_err(failed)?;
+        let candidate = candidate(done, action, &file)?;
+        return change_file(&mut file, &candidate, &args.how);
+    }
+    let mut target = Target::open(&args.how)?;
+    if let Some(busy) = busy.filter(|_| !args.how.dry_run) {
+        refuse_busy(&mut target, busy)?;
+    }
+    let candidate = candidate(done, action, target.file())?;
+    target.change(&candidate, &args.how)
+}
+
+/// Returns the text that an edit makes of a file.
+fn candidate(done: &Edit, action: &str, file: &LockedFile) -> Result<Candidate, Failure> {
+    let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    let flags = Flags { config: Some(file.path().to_path_buf()), ..Flags::default() };
+    let loaded = Config::load_text(&flags, &around, file.path(), file.text(), file.mode())
+        .map_err(|report| Failure::Misconfigured(report.to_string()))?;
+    let context = EditContext::new(around.directory, &loaded.config);
+    let text = edit(file.text(), done, &context).map_err(Failure::Failed)?;
+    let (name, action) = (file.path().display().to_string(), action.to_owned());
+    Ok(Candidate { text, name, action, needs_applied_file: true })
+}
+
+/// Refuses to make a disk smaller, which targe never does: the file would keep its length.
+fn refuse_smaller(target: &str, lun: u16, size: &str, args: &EditArgs) -> Result<(), Failure> {
+    let wanted = parse_size(size).map_err(Failure::Misused)?;
+    if args.config.is_some() {
+        return Ok(());
+    }
+    let served = change::luns(&args.how)?;
+    let is_it = |known: &&Lun| known.target.eq_ignore_ascii_case(target) && known.lun == lun;
+    match served.iter().find(is_it).map(|known| known.bytes).filter(|bytes| *bytes > wanted) {
+        None => Ok(()),
+        Some(bytes) => Err(Failure::Failed(format!(
+            "LUN {lun} of {target} has {}, and a disk is never made smaller",
+            show_size(bytes)
+        ))),
+    }
+}
+
+/// Refuses to take a target, or a LUN of it, from initiators that are logged in.
+fn refuse_busy(target: &mut Target, name: &str) -> Result<(), Failure> {
+    let sessions = target.sessions()?;
+    let is_it = |known: &str| known.eq_ignore_ascii_case(name);
+    let iscsi = sessions.sessions.iter().filter(|session| session.target.as_deref().is_some_and(is_it));
+    let frames = sessions.hyperscsi.iter().filter(|session| is_it(&session.target));
+    let mut users: Vec<&str> = iscsi
+        .map(|session| session.initiator.as_str())
+        .chain(frames.map(|session| session.initiator.as_str()))
+        .collect();
+    users.sort_unstable();
+    users.dedup();
+    if users.is_empty() {
+        return Ok(());
+    }
+    let shown = users.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+    let more = match users.len().saturating_sub(5) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Err(Failure::Failed(format!("{name} is used by {shown}{more}; log them out first, or say --force")))
+}

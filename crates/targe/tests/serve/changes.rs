@@ -1,0 +1,207 @@
+//! Commands that change the running daemon and its configuration file in one step.
+
+use std::fs;
+use std::net::TcpListener;
+
+use serde_json::{Value, json};
+
+use super::fixture::{Daemon, Fixture};
+use super::initiator::Initiator;
+use super::{NAME, ram_targets};
+
+/// TEST UNIT READY.
+const READY: [u8; 16] = [0; 16];
+/// CAPACITY DATA HAS CHANGED, as a unit attention.
+const CAPACITY_CHANGED: [u8; 3] = [6, 0x2a, 0x09];
+
+fn text(fixture: &Fixture) -> String {
+    fs::read_to_string(fixture.path("targe.toml")).unwrap()
+}
+
+/// Starts a daemon on a configuration with comments.
+fn serve(fixture: &Fixture, more: &str) -> Daemon {
+    fixture.write("targe.toml", &format!("# The disks of the lab.\n{}{more}", ram_targets(&["a", "b"])));
+    fixture.serve(&["--config", "targe.toml"])
+}
+
+/// Returns `TARGET/LUN` of all LUNs that are served.
+fn luns(daemon: &Daemon) -> Vec<String> {
+    let luns = daemon.ask("luns");
+    let name = |lun: &Value| format!("{}/{}", &lun["target"].as_str().unwrap()[NAME.len()..], lun["lun"]);
+    luns["luns"].as_array().unwrap().iter().map(name).collect()
+}
+
+/// Runs a command that must succeed; returns what it prints.
+#[track_caller]
+fn done(fixture: &Fixture, args: &[&str]) -> String {
+    let (code, stdout, stderr) = fixture.run(args);
+    assert_eq!(code, 0, "{args:?}: {stdout}{stderr}");
+    stdout
+}
+
+/// Runs a command that must end with this code and change nothing; returns what it says.
+#[track_caller]
+fn refused(fixture: &Fixture, daemon: &Daemon, code: i32, args: &[&str]) -> String {
+    let (before, running) = (text(fixture), daemon.ask("status")["generation"].clone());
+    let (found, stdout, stderr) = fixture.run(args);
+    assert_eq!(found, code, "{args:?}: {stdout}{stderr}");
+    assert_eq!((text(fixture), daemon.ask("status")["generation"].clone()), (before, running), "{args:?}");
+    stderr
+}
+
+#[test]
+fn a_file_is_shown_first_and_applied_as_a_whole_or_not_at_all() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let base = text(&fixture);
+    let (taken, secret) = (TcpListener::bind("127.0.0.1:0").unwrap(), "not to be told");
+    let portal = format!("[[portal]]\nlisten = \"{}\"\n", taken.local_addr().unwrap());
+    let auth = format!("[target.auth]\nuser = \"u\"\nsecret = \"{secret}\"\n");
+    fixture.write("new.toml", &format!("memory = \"64M\"\n{base}{auth}"));
+    // A secret in a file that others can read is a mistake, which has its place in the new file.
+    let told = refused(&fixture, &daemon, 2, &["apply", "new.toml"]);
+    assert!(told.starts_with("new.toml:"), "{told}");
+    assert!(!told.contains(secret), "{told}");
+    fs::set_permissions(fixture.path("targe.toml"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .unwrap();
+    let generation = daemon.ask("status")["generation"].clone();
+    let shown = done(&fixture, &["apply", "new.toml", "--dry-run"]);
+    assert!(shown.contains("auth: none -> CHAP user \"u\""), "{shown}");
+    assert!(
+        shown.contains("~ setting memory (ONLY AFTER A RESTART of targe)\n    derived -> 64M\n"),
+        "{shown}"
+    );
+    assert!(shown.ends_with("would apply: 2 changes, 1 of them after a restart\n"), "{shown}");
+    assert_eq!((text(&fixture), &daemon.ask("status")["generation"]), (base.clone(), &generation));
+    // What fails at the last moment leaves everything as it was.
+    fixture.write(
+        "taken.toml",
+        &base.replacen("[[target]]", &format!("{portal}[[target]]"), 1).replace("1M", "2M"),
+    );
+    let told = refused(&fixture, &daemon, 1, &["apply", "taken.toml"]);
+    assert!(told.contains("data would be lost"), "{told}");
+    fixture.write("taken.toml", &base.replacen("[[target]]", &format!("{portal}[[target]]"), 1));
+    let told = refused(&fixture, &daemon, 1, &["apply", "taken.toml"]);
+    assert!(told.contains("another program listens there"), "{told}");
+    let applied: Value = serde_json::from_str(&done(&fixture, &["apply", "new.toml", "--json"])).unwrap();
+    assert_eq!((&applied["applied"], &applied["changes"][0]["subject"]), (&json!(true), &json!("access")));
+    assert_eq!(text(&fixture), fs::read_to_string(fixture.path("new.toml")).unwrap());
+    assert_eq!(daemon.ask("status")["revision"], applied["revision"]);
+    assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}b")).err(), Some([2, 1]));
+    assert_eq!(
+        done(&fixture, &["apply"]).lines().last(),
+        Some("nothing to apply now: 1 change, 1 of them after a restart")
+    );
+    let log = fixture.log() + &fs::read_to_string(fixture.path("state/targe/audit.log")).unwrap();
+    assert!(!log.contains(secret), "{log}");
+    assert!(log.contains("\"action\":\"apply\",\"result\":\"refused\""), "{log}");
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn an_edit_changes_the_file_and_what_runs() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let (a, c) = (format!("{NAME}a"), format!("{NAME}c"));
+    done(&fixture, &["lun", "add", &a, "null:1G,ro"]);
+    done(&fixture, &["target", "add", &c, "--lun", "file:c.img,size=1M", "--lun", "ram:1M,lun=7", "alias=C"]);
+    assert_eq!(luns(&daemon), ["a/0", "a/1", "b/0", "c/0", "c/7"]);
+    done(&fixture, &["lun", "remove", &a, "0"]);
+    done(&fixture, &["acl", "add", &c, "iqn.2001-04.com.example:other", "--luns", "7"]);
+    assert_eq!(luns(&daemon), ["a/1", "b/0", "c/0", "c/7"]);
+    assert_eq!(Initiator::try_log_in(daemon.address, &c).err(), Some([2, 2]));
+    let told = refused(&fixture, &daemon, 1, &["acl", "remove", &c, "iqn.2001-04.com.example:other"]);
+    assert!(told.contains("--admit-all"), "{told}");
+    done(&fixture, &["acl", "remove", &c, "iqn.2001-04.com.example:other", "--admit-all"]);
+    drop(Initiator::log_in(daemon.address, &c));
+    assert!(text(&fixture).starts_with("# The disks of the lab.\n"));
+    for (code, args) in [
+        (1, ["lun", "add", "iqn.x", "ram:1M"].as_slice()),
+        (1, &["lun", "remove", &a, "0"]),
+        (1, &["lun", "remove", &a, "1"]),
+        (1, &["lun", "add", &a, "rom:1M"]),
+        (2, &["lun", "add", &a, "file:/nowhere/x,size=1M"]),
+        (2, &["target", "set", &a, "max_sessions=many"]),
+        (2, &["target", "set", &a, "alias"]),
+        (1, &["lun", "resize", &c, "0", "512"]),
+        (1, &["user", "remove", &a, "nobody", "--admit-all"]),
+        (2, &["user", "set", &a, "nobody", "secret=on the command line"]),
+    ] {
+        refused(&fixture, &daemon, code, args);
+    }
+    daemon.kill();
+    // Without a daemon the file alone is edited.
+    assert_eq!(fixture.run(&["target", "remove", &c]).0, 1);
+    done(&fixture, &["target", "remove", &c, "--config", "targe.toml"]);
+    assert!(!text(&fixture).contains(&c));
+}
+
+#[test]
+fn an_initiator_learns_that_its_disk_has_grown() {
+    let fixture = Fixture::new();
+    let disk = "[[target]]\nname = \"iqn.2001-04.com.example:f\"\n[[target.lun]]\ntype = \"file\"\npath = \"f.img\"\nsize = \"1M\"\n";
+    let daemon = serve(&fixture, disk);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}f"));
+    initiator.command(READY, &[], 0).unwrap();
+    done(&fixture, &["lun", "resize", &format!("{NAME}f"), "0", "3M"]);
+    assert_eq!(initiator.try_command(READY, &[], 0).err(), Some(CAPACITY_CHANGED));
+    assert_eq!(fixture.path("f.img").metadata().unwrap().len(), 3 << 20);
+    assert!(text(&fixture).contains("size = \"3M\""));
+}
+
+#[test]
+fn a_target_in_use_names_its_initiators_whose_sessions_can_be_dropped() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let a = format!("{NAME}a");
+    let mut initiator = Initiator::log_in(daemon.address, &a);
+    let name = daemon.ask("sessions")["sessions"][0]["initiator"].as_str().unwrap().to_owned();
+    let told = refused(&fixture, &daemon, 1, &["target", "remove", &a]);
+    assert!(told.contains(&format!("is used by {name}")), "{told}");
+    assert_eq!(fixture.run(&["session", "drop", "iqn.2001-04.com.example:nobody"]).0, 1);
+    assert_eq!(fixture.run(&["session", "drop", &name, "--target", &format!("{NAME}b")]).0, 1);
+    assert_eq!(done(&fixture, &["session", "drop", &name, "--target", &a]), "1 session ends within 3 s\n");
+    // RFC 7143 §11.9.1: event 1 asks for a logout.
+    let message = initiator.receive().unwrap();
+    assert_eq!((message[0] & 0x3f, message[36]), (0x32, 1));
+    initiator.log_out();
+    done(&fixture, &["target", "remove", &a]);
+    assert_eq!(luns(&daemon), ["b/0"]);
+    let audit = fs::read_to_string(fixture.path("state/targe/audit.log")).unwrap();
+    let actions = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["action"].clone());
+    assert!(actions.collect::<Vec<_>>().contains(&json!("session drop")), "{audit}");
+}
+
+#[test]
+fn what_was_not_applied_is_not_carried_along() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let a = format!("{NAME}a");
+    fixture.write(
+        "targe.toml",
+        &text(&fixture).replacen("[[target.lun]]", "alias = \"by hand\"\n[[target.lun]]", 1),
+    );
+    let told = refused(&fixture, &daemon, 1, &["target", "set", &a, "max_sessions=2"]);
+    assert!(
+        told.contains("has changes that are not applied") && told.contains("alias: none -> by hand"),
+        "{told}"
+    );
+    fixture.write("other.toml", &ram_targets(&["a"]).replace("127.0.0.1:0", "127.0.0.1:1"));
+    let told = refused(&fixture, &daemon, 1, &["apply", "other.toml"]);
+    assert!(told.contains("was edited since it was applied"), "{told}");
+    done(&fixture, &["apply"]);
+    done(&fixture, &["target", "set", &a, "max_sessions=2"]);
+    // A comment is no change, and stays.
+    fixture.write("targe.toml", &format!("{}# By hand.\n", text(&fixture)));
+    done(&fixture, &["target", "set", &a, "max_sessions=3"]);
+    assert!(text(&fixture).ends_with("# By hand.\n"));
+}
+
+#[test]
+fn a_daemon_without_a_file_is_not_changed() {
+    let fixture = Fixture::new();
+    let _daemon = fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
+    let (code, _, told) = fixture.run(&["lun", "add", "iqn.2026-11.example.targe:disk", "ram:1M"]);
+    assert_eq!(code, 1);
+    assert!(told.contains("there is no file to change"), "{told}");
+}

@@ -2,6 +2,7 @@
 //! of commands. `ssc::drive` works with it.
 
 mod alerts;
+mod deferred;
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -15,6 +16,7 @@ use crate::contract::NexusId;
 use crate::task::TaskId;
 
 pub(crate) use alerts::{Alert, TapeAlerts};
+pub(crate) use deferred::DeferredErrors;
 
 /// A tape drive.
 #[derive(Debug)]
@@ -30,6 +32,10 @@ pub(crate) struct TapeDrive {
     pub(crate) waiting: VecDeque<TaskId>,
     /// The outcome that the task that uses the drive has not taken yet.
     pub(crate) outcome: Option<Result<Outcome, Error>>,
+    /// The tasks whose command was answered before it ran (IMMED), with its nexus.
+    pub(crate) immediate: BTreeMap<TaskId, NexusId>,
+    /// The errors of such commands.
+    pub(crate) deferred: DeferredErrors,
     /// The operations under way, by tag.
     pub(crate) operations: BTreeMap<u32, OpId>,
     pub(crate) tag_next: u32,
@@ -79,6 +85,8 @@ impl TapeDrive {
             turn: None,
             waiting: VecDeque::new(),
             outcome: None,
+            immediate: BTreeMap::new(),
+            deferred: DeferredErrors::default(),
             operations: BTreeMap::new(),
             tag_next: 0,
             is_unsynced: false,
@@ -106,6 +114,21 @@ impl TapeDrive {
     /// Returns whether records were acknowledged that may not be durable.
     pub(crate) const fn is_unsynced(&self) -> bool {
         self.is_unsynced
+    }
+
+    /// Records the end of a task. If its command was answered before it ran, its host is told later how it
+    /// failed. What makes a cartridge not ready is told to every command anyway.
+    pub(crate) fn immediate_ended(&mut self, task: TaskId, failure: Option<Sense>) {
+        if let (Some(nexus), Some(sense)) = (self.immediate.remove(&task), failure)
+            && self.not_ready().is_none()
+        {
+            self.deferred.record(nexus, sense);
+        }
+    }
+
+    /// Records that a command that was answered does not run.
+    pub(crate) fn immediate_aborted(&mut self, nexus: NexusId) {
+        self.deferred.record(nexus, deferred::ABORTED);
     }
 
     /// Returns whether the cartridge refuses to be written.

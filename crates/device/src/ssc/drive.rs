@@ -146,6 +146,9 @@ impl DeviceServer {
     pub(crate) fn end_turn(&mut self, task: TaskId) {
         let Some(drive) = &mut self.tape else { return };
         drive.waiting.retain(|waiting| *waiting != task);
+        if let Some(nexus) = drive.immediate.remove(&task) {
+            drive.immediate_aborted(nexus);
+        }
         if drive.turn == Some(task) {
             drive.turn = None;
             drive.outcome = None;

@@ -76,6 +76,17 @@ fn unloading_makes_everything_durable() {
 }
 
 #[test]
+fn an_immediate_unload_tells_what_is_lost() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    folder.fail_writes(Some(Fault::Medium));
+    let lost = rig.run(A, &[0x1b, 1, 0, 0, 0, 0], 0, &[]);
+    lost.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    assert!(lost.is_deferred());
+    assert_eq!(rig.test_ready(A).sense, Some(NOT_PRESENT));
+}
+
+#[test]
 fn a_drive_is_not_ready_while_it_loads() {
     let folder = Folder::new(Kind::USUAL);
     folder.answer(false);

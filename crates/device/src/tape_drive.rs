@@ -1,5 +1,5 @@
-//! The state of a tape drive: the cartridge in it, the operations on the files of the cartridge, and the turns
-//! of commands. `ssc::drive` works with it.
+//! The state of a tape drive: the cartridge in it, the operations on the files of the cartridge, and the
+//! turns of commands. `ssc::drive` works with it.
 
 mod alerts;
 mod deferred;

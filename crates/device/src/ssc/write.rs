@@ -7,6 +7,7 @@ use cartridge::error::Error;
 use scsi::opcode as op;
 use scsi::sense::{Asc, Sense};
 
+use super::arrived::Arrived;
 use super::drive::early_warning;
 use super::transfer::Transfer;
 use super::turn::{TapeCommand, failed, in_turn, run};
@@ -39,7 +40,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     in_turn(Write {
         transfer,
         requested: 0,
-        arrived: DataList::new(),
+        arrived: Arrived::default(),
         buffers: DataList::new(),
         is_fetching: false,
         is_writing: false,
@@ -65,7 +66,7 @@ struct Write {
     /// How many blocks were requested from the initiator.
     requested: u32,
     /// Blocks that have arrived and are not written.
-    arrived: DataList,
+    arrived: Arrived,
     /// What holds these blocks, and others that are written already.
     buffers: DataList,
     is_fetching: bool,
@@ -96,8 +97,7 @@ impl Write {
         if self.is_writing || self.arrived.len() < len {
             return JobStep::Wait;
         }
-        let data = self.arrived.slice(0, len);
-        self.arrived = self.arrived.slice(len, self.arrived.len());
+        let data = self.arrived.take(len);
         self.is_writing = true;
         let is_compressed = server.settings.stream.is_compressing;
         run(server, Command::Write(Record { data, is_compressed, ..Record::default() }))
@@ -112,7 +112,7 @@ impl Write {
         if let Some(drive) = &mut server.tape {
             drive.counts.written = drive.counts.written.saturating_add(len);
         }
-        if self.arrived.is_empty() {
+        if self.arrived.len() == 0 {
             server.recycle(core::mem::take(&mut self.buffers));
         }
         if self.done < self.transfer.blocks {

@@ -71,7 +71,7 @@ fn unloading_makes_everything_durable() {
     rig.write_block(&pattern(100, 1)).good();
     rig.run(A, &[0x1b, 1, 0, 0, 0, 0], 0, &[]).good();
     assert_eq!(rig.test_ready(A).sense, Some(NOT_PRESENT));
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
 }
 
@@ -116,6 +116,6 @@ fn a_removed_unit_writes_what_it_holds() {
     rig.write_block(&pattern(100, 1)).good();
     rig.unit.retire(Instant::ORIGIN);
     assert!(rig.unit.is_retired());
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
 }

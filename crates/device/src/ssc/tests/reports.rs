@@ -79,7 +79,7 @@ fn attributes_are_read_and_written_and_stay() {
     assert_eq!(attributes(&mut rig, 0x0806)[0].2, b"A00001L8                        ");
     write_attributes(&mut rig, &[(0x0801, 1, b"backup"), (0x0803, 2, b"label")]).good();
     assert_eq!(attributes(&mut rig, 0x0801)[0], (0x0801, 1, b"backup".to_vec()));
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(attributes(&mut rig, 0x0803)[0], (0x0803, 2, b"label".to_vec()));
     let ids = rig.query(&attribute_cdb(1, 0, 0x0801));
     assert_eq!(ids, [0, 0, 0, 6, 8, 1, 8, 3, 8, 6]);

@@ -244,6 +244,7 @@ impl LogicalUnit {
         self.server.nexus_was_lost(id);
         self.server.nexuses.lose(id);
         self.server.refresh_pr_roles();
+        self.server.synchronize_tape();
         self.process_pending();
     }
 

@@ -91,6 +91,15 @@ fn a_lost_host_leaves_what_it_wrote() {
 }
 
 #[test]
+fn a_host_that_no_longer_sees_the_drive_leaves_what_it_wrote() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(700, 1)).good();
+    rig.unit.nexus_withdrawn(Instant::ORIGIN, A);
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    assert_eq!(rig.read_block(700).good(), pattern(700, 1));
+}
+
+#[test]
 fn the_early_warning_says_that_everything_was_written_until_the_partition_is_full() {
     let (mut rig, _) = with(Kind { capacity: 32 << 20, ..Kind::USUAL });
     let block = pattern(1 << 20, 1);

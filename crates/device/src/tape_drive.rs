@@ -43,8 +43,6 @@ pub(crate) struct TapeDrive {
     pub(crate) is_unsynced: bool,
     /// Whether to make them durable when no task uses the drive.
     pub(crate) sync_wanted: bool,
-    /// The alerts that no host has read.
-    pub(crate) alerts: TapeAlerts,
     pub(crate) counts: TransferCounts,
 }
 
@@ -91,7 +89,6 @@ impl TapeDrive {
             tag_next: 0,
             is_unsynced: false,
             sync_wanted: false,
-            alerts: TapeAlerts::default(),
             counts: TransferCounts::default(),
         }
     }

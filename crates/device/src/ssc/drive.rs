@@ -205,9 +205,7 @@ impl DeviceServer {
         if is_reading || is_writing {
             self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
         }
-        if let Some(drive) = &mut self.tape {
-            alerts.iter().for_each(|alert| drive.alerts.raise(*alert));
-        }
+        alerts.iter().for_each(|alert| self.nexuses.raise_alert(*alert));
         error_sense(error)
     }
 }

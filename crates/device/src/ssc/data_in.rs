@@ -6,8 +6,8 @@ use base::int_cast::{to_u32, to_usize};
 use crate::device_server::DeviceServer;
 use crate::task::TaskInfo;
 
-/// Blocks that are shorter than this are copied together: each one holds a buffer of the read-ahead, and costs
-/// the transport a segment.
+/// Blocks that are shorter than this are copied together: each one holds a buffer of the read-ahead, and
+/// costs the transport a segment.
 const SHORT: usize = 4 << 10;
 
 /// How many bytes are copied together at most.

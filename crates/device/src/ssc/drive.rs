@@ -132,6 +132,8 @@ impl DeviceServer {
             }
             (Some(Running::Write), _) => drive.is_unsynced = true,
             (Some(Running::Synchronize), Ok(_)) => drive.is_unsynced = false,
+            // Some of the filemarks are in the buffer.
+            (Some(Running::Synchronize), Err(Error::EndOfPartition)) => drive.is_unsynced = true,
             _ => {}
         }
         let Some(drive) = &mut self.tape else { return };

@@ -131,6 +131,23 @@ fn the_early_warning_says_that_everything_was_written_until_the_partition_is_ful
 }
 
 #[test]
+fn filemarks_of_which_only_some_fit_are_not_forgotten() {
+    let (mut rig, folder) = with(Kind { capacity: 32 << 20, ..Kind::USUAL });
+    let block = pattern(1 << 20, 1);
+    while rig.write_block(&block).sense != Some(FULL) {}
+    rig.mark(0).good();
+    let before = rig.position().1;
+    rig.mark((1 << 24) - 1).check(FULL.0, FULL.1);
+    let after = rig.position().1;
+    assert!(after > before);
+    assert_eq!(rig.query(&[0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0])[0] & 0x30, 0x30, "LOCU and BYCU");
+    rig.unit.nexus_lost(Instant::ORIGIN, A);
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    rig.space(3, 0).good();
+    assert_eq!(rig.position().1, after);
+}
+
+#[test]
 fn what_is_written_on_worm_stays() {
     let (mut rig, _) = with(Kind { is_worm: true, ..Kind::USUAL });
     rig.write_block(&pattern(100, 1)).good();

@@ -46,6 +46,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         is_writing: false,
         done: 0,
         space: None,
+        is_alone: false,
     })
 }
 
@@ -75,6 +76,8 @@ struct Write {
     done: u32,
     /// What is left of the partition behind the last block.
     space: Option<Space>,
+    /// Whether a block that is lost can only be one of this command.
+    is_alone: bool,
 }
 
 impl Write {
@@ -131,6 +134,8 @@ impl Write {
 
 impl TapeCommand for Write {
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        let is_unsynced = server.tape.as_ref().is_some_and(|drive| drive.is_unsynced());
+        self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
         self.fetch(server, task);
         JobStep::Wait
     }
@@ -155,6 +160,12 @@ impl TapeCommand for Write {
             Ok(_) => JobStep::Done(self.finished()),
             Err(error) => {
                 let sense = server.cartridge_failure(&error);
+                if self.is_alone && matches!(error, Error::WriteLost(_)) {
+                    // Nothing of this command was acknowledged, and nothing of it may be durable.
+                    let sense = Sense { deferred: false, ..sense };
+                    let none = self.transfer.left(0);
+                    return JobStep::Done(Outcome::CheckCondition(sense.with_information(none)));
+                }
                 let is_about_this = !sense.deferred && sense.information.is_none();
                 let left = self.transfer.left(self.done);
                 let sense = if is_about_this { sense.with_information(left) } else { sense };

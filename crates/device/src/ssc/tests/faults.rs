@@ -42,6 +42,20 @@ fn a_flush_that_fails_during_the_unload_is_told() {
 }
 
 #[test]
+fn without_buffer_the_failure_is_that_of_the_command() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    let list = [0, 0, 0x00, 8, 0, 0, 0, 0, 0, 0, 0, 100];
+    rig.run(A, &[0x15, 0x10, 0, 0, 12, 0], 0, &list).good();
+    let write = cdb_6(op::WRITE_6, 1, 3);
+    rig.run(A, &write, 0, &pattern(300, 1)).good();
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    let failed = rig.run(A, &write, 0, &pattern(300, 2));
+    failed.stopped((SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR), 0, Some(3));
+    assert!(!failed.is_deferred());
+    check_lost(&rig.run(A, &write, 0, &pattern(300, 3)));
+}
+
+#[test]
 fn a_label_that_cannot_be_written_is_told() {
     let (mut rig, folder) = half_durable();
     rig.mark(0).good();

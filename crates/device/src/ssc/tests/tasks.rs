@@ -70,6 +70,32 @@ fn a_waiting_command_finds_the_cartridge_unloaded() {
 }
 
 #[test]
+fn a_persistent_reservation_for_writing_stops_movements_too() {
+    let mut rig = tape();
+    rig.write_block(&pattern(100, 1)).good();
+    let out = |rig: &mut Rig, action: u8, kind: u8| {
+        let mut list = [0; 24];
+        list[if action == 0 { 15 } else { 7 }] = 1;
+        rig.run(B, &[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    };
+    out(&mut rig, 0, 0);
+    // Write Exclusive.
+    out(&mut rig, 1, 1);
+    let mut long = [0; 16];
+    long[14] = 100;
+    for opcode in [op::READ_16, op::VERIFY_16] {
+        long[0] = opcode;
+        let reply = rig.run(A, &long, 100, &[]);
+        assert_eq!(reply.status, scsi::status::Status::RESERVATION_CONFLICT, "{opcode:02x}");
+    }
+    for cdb in [cdb_6(op::READ_6, 0, 100), cdb_6(op::VERIFY_6, 0, 100), cdb_6(op::SPACE_6, 0, 1)] {
+        let reply = rig.run(A, &cdb, 100, &[]);
+        assert_eq!(reply.status, scsi::status::Status::RESERVATION_CONFLICT, "{cdb:02x?}");
+    }
+    assert_eq!(rig.position(), (0, 1, 0), "READ POSITION moves nothing");
+}
+
+#[test]
 fn a_reservation_of_another_host_stops_every_use() {
     let mut rig = tape();
     rig.run(B, &[0x16, 0, 0, 0, 0, 0], 0, &[]).good();

@@ -41,6 +41,8 @@ pub(crate) struct TapeDrive {
     pub(crate) tag_next: u32,
     /// Whether records were acknowledged that may not be durable.
     pub(crate) is_unsynced: bool,
+    /// Whether they were lost when the unit was removed.
+    pub(crate) is_close_failed: bool,
     /// Whether to make them durable when no task uses the drive.
     pub(crate) sync_wanted: bool,
     pub(crate) counts: TransferCounts,
@@ -88,6 +90,7 @@ impl TapeDrive {
             operations: BTreeMap::new(),
             tag_next: 0,
             is_unsynced: false,
+            is_close_failed: false,
             sync_wanted: false,
             counts: TransferCounts::default(),
         }

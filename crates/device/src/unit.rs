@@ -268,6 +268,11 @@ impl LogicalUnit {
         self.server.is_retired() && self.tasks.len() == 0 && self.server.medium.is_idle()
     }
 
+    /// Returns whether a removed tape drive could not make durable what hosts had written.
+    pub fn has_lost_writes(&self) -> bool {
+        self.server.tape.as_ref().is_some_and(|drive| drive.is_close_failed)
+    }
+
     /// Executes a command.
     pub fn execute(&mut self, now: Instant, command: Command) {
         self.server.now = now;

@@ -1,5 +1,7 @@
 //! What the other threads tell the main thread of the daemon.
 
+use target::units::UnitId;
+
 /// An event that the main thread handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DaemonEvent {
@@ -9,6 +11,8 @@ pub(super) enum DaemonEvent {
     Stop,
     /// The thread of this reactor has ended.
     ReactorEnded(usize),
+    /// This unit is removed, and its medium holds everything that hosts wrote.
+    UnitClosed(UnitId),
     /// A thread has panicked.
     ThreadPanicked,
     /// A reactor made or forgot nexus bindings.

@@ -3,6 +3,7 @@
 mod activation;
 mod admin_api;
 mod bindings;
+mod cartridge_losses;
 mod core_dumps;
 mod daemon;
 mod daemon_event;

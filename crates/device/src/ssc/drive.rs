@@ -125,7 +125,9 @@ impl DeviceServer {
                     self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, by);
                 }
             }
-            (Some(Running::Unload), _) => {
+            (Some(Running::Unload), result) => {
+                // Without a task that has its turn, the unit is removed, and no host can be told.
+                drive.is_close_failed = drive.turn.is_none() && result.is_err();
                 drive.state = DriveState::Unloaded;
                 drive.is_unsynced = false;
                 self.spc.removal.eject();

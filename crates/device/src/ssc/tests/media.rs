@@ -115,7 +115,16 @@ fn a_removed_unit_writes_what_it_holds() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.write_block(&pattern(100, 1)).good();
     rig.unit.retire(Instant::ORIGIN);
-    assert!(rig.unit.is_retired());
+    assert!(rig.unit.is_retired() && !rig.unit.has_lost_writes());
     let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+}
+
+#[test]
+fn a_removed_unit_says_that_it_lost_what_it_held() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    folder.fail(Faults { flush: Some(Fault::Medium), ..Faults::default() });
+    rig.unit.retire(Instant::ORIGIN);
+    assert!(rig.unit.is_retired() && rig.unit.has_lost_writes());
 }

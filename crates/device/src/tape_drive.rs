@@ -3,8 +3,9 @@
 
 mod alerts;
 mod deferred;
+mod turn_queue;
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 
 use cartridge::Cartridge;
 use cartridge::command::Outcome;
@@ -17,6 +18,7 @@ use crate::task::TaskId;
 
 pub(crate) use alerts::{Alert, TapeAlerts};
 pub(crate) use deferred::DeferredErrors;
+pub(crate) use turn_queue::TurnQueue;
 
 /// A tape drive.
 #[derive(Debug)]
@@ -27,9 +29,8 @@ pub(crate) struct TapeDrive {
     pub(crate) running: Option<Running>,
     /// The task that uses the drive.
     pub(crate) turn: Option<TaskId>,
-    /// The tasks that wait for their turn. A task waits at most once, so there are never more of them than
-    /// the task set holds.
-    pub(crate) waiting: VecDeque<TaskId>,
+    /// The tasks that wait for their turn.
+    pub(crate) waiting: TurnQueue,
     /// The outcome that the task that uses the drive has not taken yet.
     pub(crate) outcome: Option<Result<Outcome, Error>>,
     /// The tasks whose command was answered before it ran (IMMED), with its nexus.
@@ -83,7 +84,7 @@ impl TapeDrive {
             state: DriveState::Unloaded,
             running: None,
             turn: None,
-            waiting: VecDeque::new(),
+            waiting: TurnQueue::default(),
             outcome: None,
             immediate: BTreeMap::new(),
             deferred: DeferredErrors::default(),

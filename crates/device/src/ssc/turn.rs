@@ -15,6 +15,15 @@ pub(super) trait TapeCommand {
     /// Whether a cartridge must be loaded when the turn begins.
     const NEEDS_CARTRIDGE: bool = true;
 
+    /// Whether the first data of the initiator must arrive before the turn begins.
+    const NEEDS_DATA: bool = false;
+
+    /// Requests the first data, for a command that needs it before its turn.
+    fn request_data(&mut self, _: &mut DeviceServer, _: &TaskInfo) {}
+
+    /// Keeps bytes of the Data-Out buffer that it has requested.
+    fn keep_data(&mut self, _: DataList) {}
+
     /// Begins: the task has its turn.
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep;
 
@@ -26,8 +35,8 @@ pub(super) trait TapeCommand {
         result: Result<command::Outcome, Error>,
     ) -> JobStep;
 
-    /// Continues with bytes of the Data-Out buffer that it has requested.
-    fn data_arrived(&mut self, _: &mut DeviceServer, _: &TaskInfo, _: DataList) -> JobStep {
+    /// Continues with bytes of the Data-Out buffer that it keeps.
+    fn data_arrived(&mut self, _: &mut DeviceServer, _: &TaskInfo) -> JobStep {
         JobStep::unexpected_input()
     }
 }
@@ -75,14 +84,27 @@ impl<C: TapeCommand> InTurn<C> {
 
     fn progress(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Start if server.request_turn(task.id) => self.begin(server, task),
-            JobInput::Start => JobStep::Wait,
-            JobInput::Woken if !self.has_turn => self.begin(server, task),
-            JobInput::Woken => match server.take_cartridge_outcome() {
+            JobInput::Start => {
+                server.request_turn(task, C::NEEDS_DATA);
+                JobStep::Wait
+            }
+            JobInput::Woken if self.has_turn => match server.take_cartridge_outcome() {
                 Some(result) => self.command.ended(server, task, result),
                 None => JobStep::Wait,
             },
-            JobInput::DataOut { data, .. } => self.command.data_arrived(server, task, data),
+            JobInput::Woken if server.has_turn(task.id) => self.begin(server, task),
+            JobInput::Woken => {
+                self.command.request_data(server, task);
+                JobStep::Wait
+            }
+            JobInput::DataOut { data, .. } => {
+                self.command.keep_data(data);
+                if self.has_turn {
+                    return self.command.data_arrived(server, task);
+                }
+                server.turn_data_arrived(task.id);
+                JobStep::Wait
+            }
             _ => JobStep::unexpected_input(),
         }
     }

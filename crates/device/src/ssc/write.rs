@@ -133,19 +133,29 @@ impl Write {
 }
 
 impl TapeCommand for Write {
-    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
-        let is_unsynced = server.tape.as_ref().is_some_and(|drive| drive.is_unsynced());
-        self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
-        self.fetch(server, task);
-        JobStep::Wait
+    const NEEDS_DATA: bool = true;
+
+    fn request_data(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
+        if self.requested == 0 {
+            self.fetch(server, task);
+        }
     }
 
-    fn data_arrived(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) -> JobStep {
+    fn keep_data(&mut self, data: DataList) {
         self.is_fetching = false;
         for part in data.into_parts() {
             self.buffers.push(part.clone());
             self.arrived.push(part);
         }
+    }
+
+    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        let is_unsynced = server.tape.as_ref().is_some_and(|drive| drive.is_unsynced());
+        self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
+        self.proceed(server, task)
+    }
+
+    fn data_arrived(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         self.proceed(server, task)
     }
 

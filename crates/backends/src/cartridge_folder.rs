@@ -508,6 +508,9 @@ fn padded(bufs: ReadBufs, len: usize) -> DataList {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
     use base::ether::FrameMachine;
     use base::state_machine::{MediumId, NoStreams};
     use drivers::config::Config;
@@ -521,24 +524,86 @@ mod tests {
 
     impl NoStreams for NoConnections {}
 
+    /// A folder with a blank cartridge, which is removed when this is dropped.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("targe-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            let label = Label::blank(&cartridge::label::Blank {
+                profile: cartridge::profile::Profile::Lto8,
+                is_worm: false,
+                barcode: String::new(),
+                capacity: 64 << 20,
+                partitions: Vec::new(),
+                segment_len: 1 << 20,
+                date: *b"20261125",
+                entropy: [9; 48],
+            });
+            std::fs::write(path.join(LABEL), label.unwrap().file()).unwrap();
+            Self(path)
+        }
+
+        fn serve(&self) -> (CartridgeStore, Reactor<NoConnections>) {
+            let reactor = Reactor::new(&Config::default()).unwrap();
+            let folder = CartridgeFolder::open(&self.0, false).unwrap();
+            (CartridgeStore::new(folder, reactor.files().queue(MediumId(1))), reactor)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn wait(store: &mut CartridgeStore, reactor: &mut Reactor<NoConnections>) {
+        loop {
+            if let Some(done) = store.poll() {
+                done.result.unwrap();
+                return;
+            }
+            reactor.run_once(&mut NoConnections, Some(Duration::from_millis(50))).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_flush_reaches_every_file_that_was_written_and_the_folder_of_a_new_one() {
+        let scratch = Scratch::new("flush");
+        let (mut store, mut reactor) = scratch.serve();
+        let log = |segment| FileId::Log { partition: 0, segment };
+        let write = |store: &mut CartridgeStore, reactor: &mut _, file: FileId| {
+            let data = base::buffer::Bytes::copied_from(&[1; 512]).into();
+            let at = file.address(0).unwrap();
+            let durability = store::api::Durability::Cached;
+            store.submit(Op { id: OpId(1), action: OpAction::Write { at, data, durability } });
+            wait(store, reactor);
+        };
+        let flushed = |store: &mut CartridgeStore, reactor: &mut _| {
+            store.submit(Op { id: OpId(2), action: OpAction::Flush });
+            let files = store.jobs.values().map(|job| match job {
+                Job::Sync { file, .. } => *file,
+                other => panic!("{other:?}"),
+            });
+            let files: BTreeSet<Option<FileId>> = files.collect();
+            wait(store, reactor);
+            files
+        };
+        for file in [FileId::Label, log(0), log(1)] {
+            write(&mut store, &mut reactor, file);
+        }
+        let all = [None, Some(FileId::Label), Some(log(0)), Some(log(1))];
+        assert_eq!(flushed(&mut store, &mut reactor), BTreeSet::from(all));
+        assert_eq!(flushed(&mut store, &mut reactor), BTreeSet::new());
+        write(&mut store, &mut reactor, log(1));
+        assert_eq!(flushed(&mut store, &mut reactor), BTreeSet::from([Some(log(1))]));
+    }
+
     #[test]
     fn a_cartridge_whose_flush_failed_is_not_read_from_the_page_cache() {
-        let path = std::env::temp_dir().join(format!("targe-cartridge-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        let label = Label::blank(&cartridge::label::Blank {
-            profile: cartridge::profile::Profile::Lto8,
-            is_worm: false,
-            barcode: String::new(),
-            capacity: 64 << 20,
-            partitions: Vec::new(),
-            segment_len: 1 << 20,
-            date: *b"20261125",
-            entropy: [9; 48],
-        });
-        std::fs::write(path.join(LABEL), label.unwrap().file()).unwrap();
-        let reactor = Reactor::<NoConnections>::new(&Config::default()).unwrap();
-        let folder = CartridgeFolder::open(&path, false).unwrap();
-        let mut store = CartridgeStore::new(folder, reactor.files().queue(MediumId(1)));
+        let scratch = Scratch::new("cartridge");
+        let (mut store, _reactor) = scratch.serve();
         store.flushes.insert(OpId(1), Flush { left: 1, failed: None });
         store.synced(OpId(1), Some(FileId::Label), 1, Err(Fault::Medium.into()));
         assert!(store.is_flush_broken());
@@ -550,6 +615,5 @@ mod tests {
             assert_eq!(done.id, OpId(id));
             assert_eq!(done.result.unwrap_err().fault, Fault::Medium);
         }
-        std::fs::remove_dir_all(&path).unwrap();
     }
 }

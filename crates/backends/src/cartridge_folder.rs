@@ -8,7 +8,8 @@
 //!
 //! A flush makes durable every file that was written since it was last flushed, and the folder if a file was
 //! made. After one flush has failed, every later one fails too, as those of [`crate::store::FileStore`] do:
-//! the kernel reports a failed write-back once.
+//! the kernel reports a failed write-back once. The page cache then holds what the disk may not, so the label
+//! cannot be read any more and the cartridge cannot be loaded again: a new process reads what is on the disk.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -260,6 +261,11 @@ impl CartridgeStore {
         }
     }
 
+    /// Returns whether a flush has failed, so that the cartridge cannot be loaded again.
+    pub const fn is_flush_broken(&self) -> bool {
+        self.sync_failed.is_some()
+    }
+
     /// Returns and clears the system error behind the last failure, if there was one.
     pub const fn take_error(&mut self) -> Option<Errno> {
         self.last_error.take()
@@ -273,6 +279,9 @@ impl CartridgeStore {
                     return Err(Fault::Bug.into());
                 }
                 let (file, at) = FileId::of_address(at);
+                if let Some(fault) = self.sync_failed.filter(|_| file == FileId::Label) {
+                    return Err(fault.into());
+                }
                 let Some(file) = self.file(file, false)? else { return Err(Fault::OutOfRange.into()) };
                 let kind = FileOpKind::Read { at, len, bufs: self.buffers(len) };
                 self.start(Job::Read { id, len }, file, kind);
@@ -495,4 +504,116 @@ fn padded(bufs: ReadBufs, len: usize) -> DataList {
         list.push(buf.freeze());
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use base::ether::FrameMachine;
+    use base::state_machine::{MediumId, NoStreams};
+    use drivers::config::Config;
+    use drivers::reactor::Reactor;
+
+    use super::*;
+
+    struct NoConnections;
+
+    impl FrameMachine for NoConnections {}
+
+    impl NoStreams for NoConnections {}
+
+    /// A folder with a blank cartridge, which is removed when this is dropped.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("targe-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            let label = Label::blank(&cartridge::label::Blank {
+                profile: cartridge::profile::Profile::Lto8,
+                is_worm: false,
+                barcode: String::new(),
+                capacity: 64 << 20,
+                partitions: Vec::new(),
+                segment_len: 1 << 20,
+                date: *b"20261125",
+                entropy: [9; 48],
+            });
+            std::fs::write(path.join(LABEL), label.unwrap().file()).unwrap();
+            Self(path)
+        }
+
+        fn serve(&self) -> (CartridgeStore, Reactor<NoConnections>) {
+            let reactor = Reactor::new(&Config::default()).unwrap();
+            let folder = CartridgeFolder::open(&self.0, false).unwrap();
+            (CartridgeStore::new(folder, reactor.files().queue(MediumId(1))), reactor)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn wait(store: &mut CartridgeStore, reactor: &mut Reactor<NoConnections>) {
+        loop {
+            if let Some(done) = store.poll() {
+                done.result.unwrap();
+                return;
+            }
+            reactor.run_once(&mut NoConnections, Some(Duration::from_millis(50))).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_flush_reaches_every_file_that_was_written_and_the_folder_of_a_new_one() {
+        let scratch = Scratch::new("flush");
+        let (mut store, mut reactor) = scratch.serve();
+        let log = |segment| FileId::Log { partition: 0, segment };
+        let write = |store: &mut CartridgeStore, reactor: &mut _, file: FileId| {
+            let data = base::buffer::Bytes::copied_from(&[1; 512]).into();
+            let at = file.address(0).unwrap();
+            let durability = store::api::Durability::Cached;
+            store.submit(Op { id: OpId(1), action: OpAction::Write { at, data, durability } });
+            wait(store, reactor);
+        };
+        let flushed = |store: &mut CartridgeStore, reactor: &mut _| {
+            store.submit(Op { id: OpId(2), action: OpAction::Flush });
+            let files = store.jobs.values().map(|job| match job {
+                Job::Sync { file, .. } => *file,
+                other => panic!("{other:?}"),
+            });
+            let files: BTreeSet<Option<FileId>> = files.collect();
+            wait(store, reactor);
+            files
+        };
+        for file in [FileId::Label, log(0), log(1)] {
+            write(&mut store, &mut reactor, file);
+        }
+        let all = [None, Some(FileId::Label), Some(log(0)), Some(log(1))];
+        assert_eq!(flushed(&mut store, &mut reactor), BTreeSet::from(all));
+        assert_eq!(flushed(&mut store, &mut reactor), BTreeSet::new());
+        write(&mut store, &mut reactor, log(1));
+        assert_eq!(flushed(&mut store, &mut reactor), BTreeSet::from([Some(log(1))]));
+    }
+
+    #[test]
+    fn a_cartridge_whose_flush_failed_is_not_read_from_the_page_cache() {
+        let scratch = Scratch::new("cartridge");
+        let (mut store, _reactor) = scratch.serve();
+        store.flushes.insert(OpId(1), Flush { left: 1, failed: None });
+        store.synced(OpId(1), Some(FileId::Label), 1, Err(Fault::Medium.into()));
+        assert!(store.is_flush_broken());
+        let read = OpAction::Read { at: FileId::Label.address(0).unwrap(), len: 512 };
+        store.submit(Op { id: OpId(2), action: read });
+        store.submit(Op { id: OpId(3), action: OpAction::Flush });
+        for id in [1, 2, 3] {
+            let done = store.poll().unwrap();
+            assert_eq!(done.id, OpId(id));
+            assert_eq!(done.result.unwrap_err().fault, Fault::Medium);
+        }
+    }
 }

@@ -514,6 +514,9 @@ pub enum SpcLevel {
 /// and one more block at either end where the block sizes of both units differ.
 pub const THIRD_PARTY_TRANSFER_MAX: u32 = (512 << 10) + 2 * 4096;
 
+/// The most bytes that one command of a tape drive transfers: the length of the longest block.
+pub const TAPE_TRANSFER_MAX: u32 = 8 << 20;
+
 /// A target port, for VPD page 83h, REPORT TARGET PORT GROUPS and READ FULL STATUS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetPort {

@@ -7,6 +7,7 @@ use scsi::sense::Asc;
 
 use crate::contract::{Nexus, NexusId, RelativePort};
 use crate::medium_removal::MediaEvent;
+use crate::tape_drive::{Alert, TapeAlerts};
 use crate::unit_attention::UnitAttentions;
 
 /// How many lost nexuses are recorded, so that one that returns receives I_T NEXUS LOSS OCCURRED and the unit
@@ -23,6 +24,8 @@ pub(crate) struct NexusState {
     pub(crate) attentions: UnitAttentions,
     /// The last media event that the nexus has not polled.
     pub(crate) media_event: MediaEvent,
+    /// The TapeAlert flags that it has not read.
+    tape_alerts: TapeAlerts,
 }
 
 /// Every nexus, by number.
@@ -32,6 +35,8 @@ pub(crate) struct Nexuses {
     present: Vec<NexusState>,
     /// Oldest loss first.
     lost: Vec<Lost>,
+    /// The TapeAlert flags that no nexus has read.
+    unread_alerts: TapeAlerts,
 }
 
 #[derive(Debug)]
@@ -59,7 +64,8 @@ impl Nexuses {
             Err(at) => {
                 let attentions = self.remembered(&nexus);
                 let media_event = MediaEvent::NoChange;
-                self.present.insert(at, NexusState { nexus, attentions, media_event });
+                let tape_alerts = self.unread_alerts;
+                self.present.insert(at, NexusState { nexus, attentions, media_event, tape_alerts });
             }
         }
     }
@@ -102,6 +108,25 @@ impl Nexuses {
             if event != MediaEvent::EjectRequest || state.media_event == MediaEvent::NoChange {
                 state.media_event = event;
             }
+        }
+    }
+
+    /// Sets a TapeAlert flag for every nexus, and for one that comes before any has read it.
+    pub(crate) fn raise_alert(&mut self, alert: Alert) {
+        self.unread_alerts.raise(alert);
+        self.present.iter_mut().for_each(|state| state.tape_alerts.raise(alert));
+    }
+
+    /// Returns the TapeAlert flags that a nexus has not read.
+    pub(crate) fn tape_alerts(&self, id: NexusId) -> TapeAlerts {
+        self.find(id).map_or(self.unread_alerts, |state| state.tape_alerts)
+    }
+
+    /// Records that a nexus has read its TapeAlert flags.
+    pub(crate) fn tape_alerts_read(&mut self, id: NexusId) {
+        self.unread_alerts = TapeAlerts::default();
+        if let Some(state) = self.find_mut(id) {
+            state.tape_alerts = TapeAlerts::default();
         }
     }
 

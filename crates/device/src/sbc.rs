@@ -46,7 +46,7 @@ pub(crate) static COMMAND_SET: CommandSet = CommandSet {
         log::page::GENERAL_STATISTICS,
         log::page::INFORMATIONAL_EXCEPTIONS,
     ],
-    log_parameters: |_, _| None,
+    log_parameters: |_, _, _| None,
     tape_parameters: |_| TapeParameters::EMPTY,
     vital_pages,
     versions,

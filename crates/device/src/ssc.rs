@@ -7,7 +7,9 @@
 //! found after an acknowledgement is reported as a deferred error, and nothing is written after it until the
 //! cartridge is loaded again.
 
+mod arrived;
 mod attribute;
+mod data_in;
 mod density;
 mod drive;
 mod load;

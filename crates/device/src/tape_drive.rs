@@ -1,9 +1,11 @@
-//! The state of a tape drive: the cartridge in it, the operations on its files, and the turns of commands.
-//! `ssc::drive` works with it.
+//! The state of a tape drive: the cartridge in it, the operations on the files of the cartridge, and the
+//! turns of commands. `ssc::drive` works with it.
 
 mod alerts;
+mod deferred;
+mod turn_queue;
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 
 use cartridge::Cartridge;
 use cartridge::command::Outcome;
@@ -15,6 +17,8 @@ use crate::contract::NexusId;
 use crate::task::TaskId;
 
 pub(crate) use alerts::{Alert, TapeAlerts};
+pub(crate) use deferred::DeferredErrors;
+pub(crate) use turn_queue::TurnQueue;
 
 /// A tape drive.
 #[derive(Debug)]
@@ -25,20 +29,23 @@ pub(crate) struct TapeDrive {
     pub(crate) running: Option<Running>,
     /// The task that uses the drive.
     pub(crate) turn: Option<TaskId>,
-    /// The tasks that wait for their turn. A task waits at most once, so there are never more of them than
-    /// the task set holds.
-    pub(crate) waiting: VecDeque<TaskId>,
+    /// The tasks that wait for their turn.
+    pub(crate) waiting: TurnQueue,
     /// The outcome that the task that uses the drive has not taken yet.
     pub(crate) outcome: Option<Result<Outcome, Error>>,
+    /// The tasks whose command was answered before it ran (IMMED), with its nexus.
+    pub(crate) immediate: BTreeMap<TaskId, NexusId>,
+    /// The errors of such commands.
+    pub(crate) deferred: DeferredErrors,
     /// The operations under way, by tag.
     pub(crate) operations: BTreeMap<u32, OpId>,
     pub(crate) tag_next: u32,
     /// Whether records were acknowledged that may not be durable.
     pub(crate) is_unsynced: bool,
+    /// Whether they were lost when the unit was removed.
+    pub(crate) is_close_failed: bool,
     /// Whether to make them durable when no task uses the drive.
     pub(crate) sync_wanted: bool,
-    /// The alerts that no host has read.
-    pub(crate) alerts: TapeAlerts,
     pub(crate) counts: TransferCounts,
 }
 
@@ -77,13 +84,15 @@ impl TapeDrive {
             state: DriveState::Unloaded,
             running: None,
             turn: None,
-            waiting: VecDeque::new(),
+            waiting: TurnQueue::default(),
             outcome: None,
+            immediate: BTreeMap::new(),
+            deferred: DeferredErrors::default(),
             operations: BTreeMap::new(),
             tag_next: 0,
             is_unsynced: false,
+            is_close_failed: false,
             sync_wanted: false,
-            alerts: TapeAlerts::default(),
             counts: TransferCounts::default(),
         }
     }
@@ -106,6 +115,21 @@ impl TapeDrive {
     /// Returns whether records were acknowledged that may not be durable.
     pub(crate) const fn is_unsynced(&self) -> bool {
         self.is_unsynced
+    }
+
+    /// Records the end of a task. If its command was answered before it ran, its host is told later how it
+    /// failed. What makes a cartridge not ready is told to every command anyway.
+    pub(crate) fn immediate_ended(&mut self, task: TaskId, failure: Option<Sense>) {
+        if let (Some(nexus), Some(sense)) = (self.immediate.remove(&task), failure)
+            && self.not_ready().is_none()
+        {
+            self.deferred.record(nexus, sense);
+        }
+    }
+
+    /// Records that a command that was answered does not run.
+    pub(crate) fn immediate_aborted(&mut self, nexus: NexusId) {
+        self.deferred.record(nexus, deferred::ABORTED);
     }
 
     /// Returns whether the cartridge refuses to be written.

@@ -173,6 +173,9 @@ impl DeviceServer {
     pub(crate) fn nexus_was_lost(&mut self, nexus: NexusId) {
         self.spc.nexus_lost(nexus);
         self.copy_manager.operations.nexus_lost(nexus);
+        if let Some(drive) = &mut self.tape {
+            drive.deferred.nexus_lost(nexus);
+        }
     }
 
     /// Applies the effects of a reset other than those on tasks and unit attentions (SAM-5 §6.3.3).

@@ -244,6 +244,7 @@ impl LogicalUnit {
         self.server.nexus_was_lost(id);
         self.server.nexuses.lose(id);
         self.server.refresh_pr_roles();
+        self.server.synchronize_tape();
         self.process_pending();
     }
 
@@ -265,6 +266,11 @@ impl LogicalUnit {
     /// be closed.
     pub const fn is_retired(&self) -> bool {
         self.server.is_retired() && self.tasks.len() == 0 && self.server.medium.is_idle()
+    }
+
+    /// Returns whether a removed tape drive could not make durable what hosts had written.
+    pub fn has_lost_writes(&self) -> bool {
+        self.server.tape.as_ref().is_some_and(|drive| drive.is_close_failed)
     }
 
     /// Executes a command.

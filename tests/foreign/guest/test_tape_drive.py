@@ -108,7 +108,9 @@ def test_is_a_tape_drive(drive):
         expect("Hard error: 0" in told and "Read failure: 0" in told, told)
         told = guest.run(f"sg_read_attr {device}")
         expect("A00000L8" in told and "Maximum capacity" in told, told)
-        expect("B0h" in guest.run(f"sg_vpd -H -p 0xb0 {device} | head -n 3; echo B0h"), "VPD page B0h")
+        told = guest.run(f"sg_raw -r 255 {device} 12 01 b0 00 ff 00 2>&1")
+        # Sequential-access device capabilities: the drive supports WORM cartridges.
+        expect("01 b0 00 01 01" in told, f"VPD page B0h: {told}")
         said = drive.refused(f"sg_raw {device} 25 00 00 00 00 00 00 00 00 00")
         expect("Invalid command operation code" in said, f"a command of disks ends with: {said}")
         expect(not drive.initiator.complaints(), drive.initiator.complaints())

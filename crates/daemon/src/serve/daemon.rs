@@ -33,7 +33,7 @@ use super::service_manager::{self, Watchdog};
 use super::state::StateDir;
 use super::state_writer::{self, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
-use super::{ServeError, Started, core_dumps, media, panics, served_size};
+use super::{ServeError, Started, cartridge_losses, core_dumps, media, panics, served_size};
 use crate::admin::server::{BoundSocket, Server};
 use crate::config::{Config, Environment, Flags, Loaded, Portal, Unit, UnitIndex};
 
@@ -215,6 +215,8 @@ impl Daemon {
                     return Err(ServeError::Failed(sentence));
                 }
                 Ok(DaemonEvent::ThreadPanicked) => return self.stop(),
+                // A reload removed it.
+                Ok(DaemonEvent::UnitClosed(_)) => {}
             }
         }
     }
@@ -318,7 +320,7 @@ impl Daemon {
             std::thread::sleep(DRAIN_LOOK);
         }
         self.store_bindings();
-        let Self { runtime, reactors, admin, .. } = self;
+        let Self { runtime, reactors, admin, events, .. } = self;
         for running in &reactors {
             // A reactor ends when no operation of its media is under way.
             let _ = running.handle.post(|member: &mut ReactorShard, now| member.unload_cartridges(now));
@@ -338,6 +340,10 @@ impl Daemon {
                 crate::error!("{error}");
                 failed.push(error.to_string());
             }
+        }
+        for loss in cartridge_losses::of(&runtime, events.try_iter()) {
+            crate::error!("{loss}");
+            failed.push(loss);
         }
         drop(admin);
         crate::info!("stopped");

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender};
 
 use serde_json::Value;
+use target::units::UnitId;
 
 use crate::admin::api::Failure;
 use crate::admin::change::{Peer, Verdict};
@@ -19,6 +20,8 @@ pub(super) enum DaemonEvent {
     Stop,
     /// The thread of this reactor has ended.
     ReactorEnded(usize),
+    /// This unit is removed, and its medium holds everything that hosts wrote.
+    UnitClosed(UnitId),
     /// A thread has panicked.
     ThreadPanicked,
     /// A reactor made or forgot nexus bindings.

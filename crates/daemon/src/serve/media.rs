@@ -164,14 +164,20 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
 
 /// Makes all data of a unit's file or device durable.
 pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
-    // The unit of a cartridge makes it durable when its last host has gone.
-    let is_tape = matches!(unit.medium, Medium::Tape { .. });
-    let Some(path) = unit.medium.path().filter(|_| !unit.read_only && !is_tape) else { return Ok(()) };
+    // The unit of a cartridge makes it durable when it is removed.
+    let is_synced = !unit.read_only && !holds_hosts_writes(unit);
+    let Some(path) = unit.medium.path().filter(|_| is_synced) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {
         let why = format!("cannot make {} durable: {}", path.display(), os_error(&error));
         MediaError { unit: unit.label.clone(), why }
     })
+}
+
+/// Returns whether the unit is a tape drive that hosts can write, which holds what they wrote until it is
+/// removed.
+pub(super) const fn holds_hosts_writes(unit: &Unit) -> bool {
+    matches!(unit.medium, Medium::Tape { .. }) && !unit.read_only
 }
 
 /// Formats an error with its cause.

@@ -4,6 +4,7 @@ mod activation;
 mod admin_api;
 mod audit;
 mod bindings;
+mod cartridge_losses;
 mod changes;
 mod core_dumps;
 mod daemon;

@@ -275,9 +275,16 @@ impl ReactorShard {
     /// Closes the media of removed units that have no operation under way any more.
     fn close_removed(&mut self) {
         while let Some((id, unit)) = self.shard.poll_removed() {
+            let has_lost_writes = unit.has_lost_writes();
             drop(unit);
+            if !has_lost_writes {
+                let _ = self.events.send(DaemonEvent::UnitClosed(id));
+            }
             let Some(at) = self.retiring.iter().position(|(known, _)| *known == id) else { continue };
             let (_, RetiringUnit { label, told, .. }) = self.retiring.remove(at);
+            if has_lost_writes {
+                crate::error!("{label}: what hosts wrote last may be missing on the cartridge");
+            }
             if told {
                 crate::info!("{label} is closed");
             }

@@ -45,6 +45,8 @@ const PORT_GROUP: u16 = 1;
 const TRANSFER_BYTES_MAX: u32 = 8 << 20;
 // Third-party copies between LUNs need transfers of this length.
 const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::THIRD_PARTY_TRANSFER_MAX);
+// The longest read of a tape drive is accounted for as that of a disk is.
+const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::TAPE_TRANSFER_MAX);
 // The longest read is accounted for as a whole before it begins.
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= iscsi::target::engine::Limits::UNSENT_BYTES_MAX);
 const _: () =

@@ -26,6 +26,8 @@ struct Inner {
     capacity: u64,
     errors: u64,
     told: Option<Instant>,
+    /// Whether the log says that the cartridge cannot be loaded again.
+    told_broken: bool,
 }
 
 impl Tape {
@@ -34,7 +36,15 @@ impl Tape {
         let (path, capacity) = (folder.path().to_owned(), folder.capacity());
         let store = CartridgeStore::new(folder, queue);
         let label = label.to_owned();
-        Self(Rc::new(RefCell::new(Inner { store, path, label, capacity, errors: 0, told: None })))
+        Self(Rc::new(RefCell::new(Inner {
+            store,
+            path,
+            label,
+            capacity,
+            errors: 0,
+            told: None,
+            told_broken: false,
+        })))
     }
 
     /// Returns the capacity in bytes.
@@ -60,6 +70,13 @@ impl Inner {
         };
         self.errors = self.errors.saturating_add(1);
         let error = self.store.take_error();
+        if self.store.is_flush_broken() && !std::mem::replace(&mut self.told_broken, true) {
+            let path = self.path.display();
+            crate::error!(
+                "{}: {path} could not be made durable; once it is unloaded, it cannot be loaded again until targe is restarted",
+                self.label
+            );
+        }
         if self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
             return;
         }

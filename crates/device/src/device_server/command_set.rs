@@ -12,7 +12,7 @@ use scsi::log::Parameter;
 
 use super::table::Row;
 use super::{DeviceServer, UnitInfo};
-use crate::contract::SpcLevel;
+use crate::contract::{NexusId, SpcLevel};
 use crate::inquiry::VitalPages;
 use crate::mode::{ModeLayout, TapeParameters};
 
@@ -29,7 +29,7 @@ pub(crate) struct CommandSet {
     /// The log pages that every unit of the type has, ascending, without the list of pages itself.
     pub(crate) log_pages: &'static [u8],
     /// Returns the parameters of a log page that only the device type has, or that it defines in its own way.
-    pub(crate) log_parameters: fn(&mut DeviceServer, page: u8) -> Option<Vec<Parameter>>,
+    pub(crate) log_parameters: fn(&DeviceServer, NexusId, page: u8) -> Option<Vec<Parameter>>,
     /// Returns what mode parameters report of the cartridge of a tape drive.
     pub(crate) tape_parameters: fn(&DeviceServer) -> TapeParameters,
     /// Returns the vital product data pages beside those of SPC.

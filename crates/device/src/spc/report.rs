@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use base::int_cast::to_u32;
+use scsi::log::page;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::supported::{OneCommand, SupportedCommand, TaskManagement, Timeouts};
 use scsi::target_port_groups::Format;
@@ -140,9 +142,7 @@ pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         subpage: cdb.u8(3),
         pointer: cdb.u16(5),
     };
-    // Reading some pages has an effect, which a request that is refused must not have.
-    let is_read = request.page_control == log::CUMULATIVE && request.subpage == 0;
-    let of_type = is_read.then(|| (server.command_set.log_parameters)(server, request.code)).flatten();
+    let of_type = (server.command_set.log_parameters)(server, task.nexus, request.code);
     let statistics = counted(server).since(server.spc.counted_before);
     let minutes = server.now.since(server.spc.started).as_secs() / 60;
     let facts = LogSource {
@@ -153,7 +153,15 @@ pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         pages: server.command_set.log_pages,
         of_type: &of_type,
     };
-    data_or(log::sense(request, facts), u32::from(cdb.u16(7)))
+    let answer = log::sense(request, facts);
+    // Reading the TapeAlert flags clears them, unless the host received only some of them: programs read the
+    // header of a page first.
+    let room = u32::from(cdb.u16(7)).min(task.data_in_len);
+    let is_whole = |answer: &Vec<u8>| to_u32(answer.len()) <= room && request.pointer <= 1;
+    if request.code == page::TAPE_ALERT && answer.as_ref().is_ok_and(is_whole) {
+        server.nexuses.tape_alerts_read(task.nexus);
+    }
+    data_or(answer, u32::from(cdb.u16(7)))
 }
 
 /// LOG SELECT: parameters cannot be set, only reset to their initial values (PCR).

@@ -18,7 +18,7 @@ use store::api::{Failure, Fault, OpAction, OpOutput};
 use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
 use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Running, TapeDrive};
-use crate::task::TaskId;
+use crate::task::{TaskId, TaskInfo};
 
 impl DeviceServer {
     /// Puts the cartridge of the store into a new drive, and begins to load it.
@@ -37,16 +37,27 @@ impl DeviceServer {
         self.tape.as_ref().is_some_and(|drive| drive.is_write_protected())
     }
 
-    /// Gives a task its turn, or lets it wait. Returns whether the task has its turn; [`Self::wake`] tells it
-    /// otherwise.
-    pub(super) fn request_turn(&mut self, task: TaskId) -> bool {
-        let Some(drive) = &mut self.tape else { return false };
-        if drive.is_free() && drive.waiting.is_empty() {
-            drive.turn = Some(task);
-            return true;
+    /// Lets a task wait for its turn, which `lacks_data` delays until [`Self::turn_data_arrived`]. The task
+    /// is woken when it has its turn ([`Self::has_turn`]), and when it is the first of its nexus that waits.
+    pub(super) fn request_turn(&mut self, task: &TaskInfo, lacks_data: bool) {
+        let Some(drive) = &mut self.tape else { return };
+        if drive.waiting.add(task.id, task.nexus, lacks_data) && lacks_data {
+            self.wake(task.id);
         }
-        drive.waiting.push_back(task);
-        false
+        self.grant_turn();
+    }
+
+    /// Records that the first data of a task that waits for its turn has arrived.
+    pub(super) fn turn_data_arrived(&mut self, task: TaskId) {
+        if let Some(drive) = &mut self.tape {
+            drive.waiting.data_arrived(task);
+            self.grant_turn();
+        }
+    }
+
+    /// Returns whether a task has its turn.
+    pub(super) fn has_turn(&self, task: TaskId) -> bool {
+        self.tape.as_ref().is_some_and(|drive| drive.turn == Some(task))
     }
 
     /// Starts a command of the cartridge for the task that has its turn, which is woken when it has ended.
@@ -125,13 +136,17 @@ impl DeviceServer {
                     self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, by);
                 }
             }
-            (Some(Running::Unload), _) => {
+            (Some(Running::Unload), result) => {
+                // Without a task that has its turn, the unit is removed, and no host can be told.
+                drive.is_close_failed = drive.turn.is_none() && result.is_err();
                 drive.state = DriveState::Unloaded;
                 drive.is_unsynced = false;
                 self.spc.removal.eject();
             }
             (Some(Running::Write), _) => drive.is_unsynced = true,
             (Some(Running::Synchronize), Ok(_)) => drive.is_unsynced = false,
+            // Some of the filemarks are in the buffer.
+            (Some(Running::Synchronize), Err(Error::EndOfPartition)) => drive.is_unsynced = true,
             _ => {}
         }
         let Some(drive) = &mut self.tape else { return };
@@ -145,12 +160,16 @@ impl DeviceServer {
     /// Ends the turn of a task that has ended, or its waiting.
     pub(crate) fn end_turn(&mut self, task: TaskId) {
         let Some(drive) = &mut self.tape else { return };
-        drive.waiting.retain(|waiting| *waiting != task);
+        let successor = drive.waiting.remove(task);
+        if let Some(nexus) = drive.immediate.remove(&task) {
+            drive.immediate_aborted(nexus);
+        }
         if drive.turn == Some(task) {
             drive.turn = None;
             drive.outcome = None;
-            self.grant_turn();
         }
+        successor.into_iter().for_each(|next| self.wake(next));
+        self.grant_turn();
     }
 
     fn grant_turn(&mut self) {
@@ -158,9 +177,10 @@ impl DeviceServer {
         if core::mem::take(&mut drive.sync_wanted) && drive.is_loaded() && drive.is_unsynced {
             return self.begin_cartridge(Command::Synchronize, Running::Synchronize);
         }
-        if let Some(next) = drive.waiting.pop_front() {
+        if let Some((next, successor)) = drive.waiting.take_next() {
             drive.turn = Some(next);
             self.wake(next);
+            successor.into_iter().for_each(|next| self.wake(next));
         }
     }
 
@@ -202,9 +222,7 @@ impl DeviceServer {
         if is_reading || is_writing {
             self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
         }
-        if let Some(drive) = &mut self.tape {
-            alerts.iter().for_each(|alert| drive.alerts.raise(*alert));
-        }
+        alerts.iter().for_each(|alert| self.nexuses.raise_alert(*alert));
         error_sense(error)
     }
 }

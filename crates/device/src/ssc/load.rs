@@ -12,7 +12,7 @@ use crate::device_server::outcome::{JobStep, Outcome};
 use crate::pr::conflict::Conflict;
 use crate::task::TaskInfo;
 
-/// IMMED.
+/// IMMED, which has no effect on an unload.
 const IMMEDIATE: u8 = 0x01;
 /// LOAD, in byte 4.
 const LOAD: u8 = 0x01;
@@ -33,7 +33,9 @@ pub(super) fn load_unload(server: &mut DeviceServer, task: &TaskInfo) -> Outcome
     if !is_load && let Err(sense) = server.spc.removal.check() {
         return Outcome::CheckCondition(sense);
     }
-    in_turn_or_at_once(server, task, task.cdb.u8(1) & IMMEDIATE != 0, LoadUnload { is_load })
+    // An unload writes what the drive holds. Its host, which may not come back, is told whether that is lost.
+    let is_immediate = is_load && task.cdb.u8(1) & IMMEDIATE != 0;
+    in_turn_or_at_once(server, task, is_immediate, LoadUnload { is_load })
 }
 
 #[derive(Debug)]

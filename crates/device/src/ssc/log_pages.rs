@@ -7,18 +7,19 @@ use cartridge::Cartridge;
 use cartridge::layout::occupied;
 use scsi::log::{Parameter, control, page};
 
+use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
 use crate::tape_drive::{TapeAlerts, TapeDrive};
 
 const MB: u64 = 1_000_000;
 
-/// Returns the parameters of a page. Reading the TapeAlert flags clears them.
-pub(super) fn parameters(server: &mut DeviceServer, code: u8) -> Option<Vec<Parameter>> {
-    let drive = server.tape.as_mut()?;
+/// Returns the parameters of a page as one nexus reads it.
+pub(super) fn parameters(server: &DeviceServer, nexus: NexusId, code: u8) -> Option<Vec<Parameter>> {
+    let drive = server.tape.as_ref()?;
     match code {
         page::SEQUENTIAL_ACCESS_DEVICE => Some(sequential_access(drive)),
         page::VOLUME_STATISTICS => Some(volume_statistics(drive.cartridge())),
-        page::TAPE_ALERT => Some(tape_alerts(core::mem::take(&mut drive.alerts))),
+        page::TAPE_ALERT => Some(tape_alerts(server.nexuses.tape_alerts(nexus))),
         _ => None,
     }
 }

@@ -6,6 +6,7 @@ use cartridge::command::{self, Command};
 use cartridge::error::Error;
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
 
+use super::data_in::DataIn;
 use super::transfer::{Transfer, stream_sense};
 use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
 use crate::device_server::DeviceServer;
@@ -35,7 +36,15 @@ pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         return Outcome::Good;
     }
     server.stats.reads += 1;
-    in_turn(Read { transfer, is_silent, is_delivered: true, done: 0, sent: 0, ending: None })
+    in_turn(Read {
+        transfer,
+        is_silent,
+        is_delivered: true,
+        done: 0,
+        sent: 0,
+        data_in: DataIn::default(),
+        ending: None,
+    })
 }
 
 pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -50,7 +59,15 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if transfer.blocks == 0 {
         return Outcome::Good;
     }
-    let command = Read { transfer, is_silent: false, is_delivered: false, done: 0, sent: 0, ending: None };
+    let command = Read {
+        transfer,
+        is_silent: false,
+        is_delivered: false,
+        done: 0,
+        sent: 0,
+        data_in: DataIn::default(),
+        ending: None,
+    };
     in_turn_or_at_once(server, task, flags & IMMEDIATE != 0, command)
 }
 
@@ -64,6 +81,7 @@ struct Read {
     done: u32,
     /// How many bytes the initiator was sent, or would have been if it accepted so many.
     sent: u32,
+    data_in: DataIn,
     /// The sense data, while the position moves behind a block that cannot be read.
     ending: Option<Sense>,
 }
@@ -108,7 +126,8 @@ impl Read {
         let room = task.data_in_len.saturating_sub(self.sent);
         let sent = usize::try_from(len.min(room)).unwrap_or(usize::MAX);
         if sent > 0 {
-            server.send_data_in(task, self.sent, if data.len() > sent { data.slice(0, sent) } else { data });
+            let data = if data.len() > sent { data.slice(0, sent) } else { data };
+            self.data_in.deliver(server, task, data, self.transfer.len().min(task.data_in_len) - self.sent);
         }
         self.sent = self.sent.saturating_add(len);
         task.transferable.set(u64::from(self.sent));
@@ -118,18 +137,7 @@ impl Read {
         }
     }
 
-    fn stopped(&self, key: SenseKey, asc: Asc, bits: u8) -> JobStep {
-        let sense = stream_sense(key, asc, bits, self.transfer.left(self.done));
-        JobStep::Done(Outcome::CheckCondition(sense))
-    }
-}
-
-impl TapeCommand for Read {
-    fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
-        run(server, Command::Read)
-    }
-
-    fn ended(
+    fn proceed(
         &mut self,
         server: &mut DeviceServer,
         task: &TaskInfo,
@@ -153,5 +161,29 @@ impl TapeCommand for Read {
             }
             Err(error) => failed(server, &error),
         }
+    }
+
+    fn stopped(&self, key: SenseKey, asc: Asc, bits: u8) -> JobStep {
+        let sense = stream_sense(key, asc, bits, self.transfer.left(self.done));
+        JobStep::Done(Outcome::CheckCondition(sense))
+    }
+}
+
+impl TapeCommand for Read {
+    fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
+        run(server, Command::Read)
+    }
+
+    fn ended(
+        &mut self,
+        server: &mut DeviceServer,
+        task: &TaskInfo,
+        result: Result<command::Outcome, Error>,
+    ) -> JobStep {
+        let step = self.proceed(server, task, result);
+        if matches!(step, JobStep::Done(_)) {
+            self.data_in.pass_on(server, task);
+        }
+        step
     }
 }

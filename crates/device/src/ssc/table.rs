@@ -26,10 +26,10 @@ const REPORTS: Row = Row {
     enabled: always,
 };
 
-/// A command that reads, or that moves the position. Every host shares the position, and a host that may only
-/// read moves it too.
+/// A command that reads what the drive or the cartridge is.
 const READS: Row = Row { conflict: Conflict::Reads, medium: MediumNeed::Ready, timeout_s: 600, ..REPORTS };
-/// A command that moves the position.
+/// A command that moves the position, as a read of the medium does. Every host shares the position, and a
+/// host that may only read moves it too: the next write of a host with a reservation would begin elsewhere.
 const MOVES: Row = Row { conflict: Conflict::Writes, ..READS };
 /// A command that writes.
 const WRITES: Row = Row {
@@ -76,7 +76,7 @@ pub(super) const ROWS: &[Row] = &[
         handler: motion::rewind, ..MOVES },
     Row { opcode: op::READ_BLOCK_LIMITS, name: "READ BLOCK LIMITS", usage: &[0x05, 0, 0, 0, 0, 0], ..REPORTS },
     Row { opcode: op::READ_6, name: "READ(6)", usage: &[0x08, 0x03, 0xff, 0xff, 0xff, 0],
-        handler: read::read, ..READS },
+        handler: read::read, ..MOVES },
     Row { opcode: op::WRITE_6, name: "WRITE(6)", usage: &[0x0a, 0x01, 0xff, 0xff, 0xff, 0],
         handler: write::write, ..WRITES },
     Row { opcode: op::WRITE_FILEMARKS_6, name: "WRITE FILEMARKS(6)", usage: &[0x10, 0x01, 0xff, 0xff, 0xff, 0],
@@ -84,7 +84,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { opcode: op::SPACE_6, name: "SPACE(6)", usage: &[0x11, 0x07, 0xff, 0xff, 0xff, 0],
         handler: motion::space, ..MOVES },
     Row { opcode: op::VERIFY_6, name: "VERIFY(6)", usage: &[0x13, 0x07, 0xff, 0xff, 0xff, 0],
-        handler: read::verify, ..READS },
+        handler: read::verify, ..MOVES },
     Row { opcode: op::ERASE_6, name: "ERASE(6)", usage: &[0x19, 0x03, 0, 0, 0, 0],
         handler: motion::erase, ..WRITES },
     Row { opcode: op::LOAD_UNLOAD, name: "LOAD UNLOAD", usage: &[0x1b, 0x01, 0, 0, 0x07, 0],
@@ -104,7 +104,7 @@ pub(super) const ROWS: &[Row] = &[
         usage: &[0x80, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0],
         handler: write::write_filemarks, ..WRITES },
     Row { opcode: op::READ_16, name: "READ(16)",
-        usage: &[0x88, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::read, ..READS },
+        usage: &[0x88, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::read, ..MOVES },
     Row { opcode: op::WRITE_16, name: "WRITE(16)",
         usage: &[0x8a, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: write::write, ..WRITES },
     attribute_form(read_attribute::VALUES, "READ ATTRIBUTE, ATTRIBUTE VALUES", &attribute_usage(0)),
@@ -115,7 +115,7 @@ pub(super) const ROWS: &[Row] = &[
         usage: &[0x8d, 0x01, 0, 0, 0, 0xff, 0, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: attribute::write_attribute, ..WRITES },
     Row { opcode: op::VERIFY_16, name: "VERIFY(16)",
-        usage: &[0x8f, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::verify, ..READS },
+        usage: &[0x8f, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::verify, ..MOVES },
     Row { opcode: op::SPACE_16, name: "SPACE(16)",
         usage: &[0x91, 0x0f, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
         handler: motion::space, ..MOVES },

@@ -5,6 +5,7 @@ use scsi::cdb::Cdb;
 use scsi::opcode as op;
 use scsi::sense::{Sense, SenseKey};
 
+use crate::contract::TAPE_TRANSFER_MAX;
 use crate::device_server::DeviceServer;
 use crate::settings::StreamSettings;
 use crate::task::TaskInfo;
@@ -15,6 +16,11 @@ const FIXED: u8 = 0x01;
 /// The longest block in bytes.
 pub(super) const BLOCK_LEN_MAX: u32 = StreamSettings::BLOCK_LEN_MAX;
 const _: () = assert!(BLOCK_LEN_MAX as usize == RECORD_LEN_MAX);
+
+/// The longest transfer of fixed-length blocks in bytes: a transport holds the Data-In of a command until it
+/// is sent, and a command keeps its turn until its end.
+const TRANSFER_LEN_MAX: u32 = TAPE_TRANSFER_MAX;
+const _: () = assert!(TRANSFER_LEN_MAX == BLOCK_LEN_MAX);
 
 /// What a command transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +51,7 @@ impl Transfer {
         if block_len == 0 {
             return Err(Sense::invalid_cdb(1, Some(0)));
         }
-        if len.checked_mul(block_len).is_none() {
+        if len.checked_mul(block_len).is_none_or(|total| total > TRANSFER_LEN_MAX) {
             return Err(Sense::invalid_cdb(at, None));
         }
         Ok(Self { block_len, blocks: len, is_fixed: true })

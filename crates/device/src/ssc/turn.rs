@@ -8,12 +8,21 @@ use cartridge::error::Error;
 
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
-use crate::task::TaskInfo;
+use crate::task::{Origin, TaskInfo};
 
 /// A command that uses the medium.
 pub(super) trait TapeCommand {
     /// Whether a cartridge must be loaded when the turn begins.
     const NEEDS_CARTRIDGE: bool = true;
+
+    /// Whether the first data of the initiator must arrive before the turn begins.
+    const NEEDS_DATA: bool = false;
+
+    /// Requests the first data, for a command that needs it before its turn.
+    fn request_data(&mut self, _: &mut DeviceServer, _: &TaskInfo) {}
+
+    /// Keeps bytes of the Data-Out buffer that it has requested.
+    fn keep_data(&mut self, _: DataList) {}
 
     /// Begins: the task has its turn.
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep;
@@ -26,8 +35,8 @@ pub(super) trait TapeCommand {
         result: Result<command::Outcome, Error>,
     ) -> JobStep;
 
-    /// Continues with bytes of the Data-Out buffer that it has requested.
-    fn data_arrived(&mut self, _: &mut DeviceServer, _: &TaskInfo, _: DataList) -> JobStep {
+    /// Continues with bytes of the Data-Out buffer that it keeps.
+    fn data_arrived(&mut self, _: &mut DeviceServer, _: &TaskInfo) -> JobStep {
         JobStep::unexpected_input()
     }
 }
@@ -37,7 +46,8 @@ pub(super) fn in_turn<C: TapeCommand + 'static>(command: C) -> Outcome {
     Outcome::Run(Box::new(InTurn { command, has_turn: false }))
 }
 
-/// Returns the outcome that runs a command, or that answers it at once and then runs it (IMMED).
+/// Returns the outcome that runs a command, or that answers it at once and then runs it (IMMED). If that
+/// fails, the host is told by its next command.
 pub(super) fn in_turn_or_at_once<C: TapeCommand + 'static>(
     server: &mut DeviceServer,
     task: &TaskInfo,
@@ -46,6 +56,9 @@ pub(super) fn in_turn_or_at_once<C: TapeCommand + 'static>(
 ) -> Outcome {
     if !is_immediate {
         return in_turn(command);
+    }
+    if let Some(sense) = server.tape.as_mut().and_then(|drive| drive.deferred.take(task.nexus)) {
+        return Outcome::CheckCondition(sense);
     }
     server.spawn(task, Box::new(InTurn { command, has_turn: false }));
     Outcome::Good
@@ -59,27 +72,69 @@ struct InTurn<C> {
 impl<C: TapeCommand> InTurn<C> {
     fn begin(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         self.has_turn = true;
+        if let Some(outcome) = former_error(server, task) {
+            return JobStep::Done(outcome);
+        }
         // A command before this one may have unloaded the cartridge.
         match server.tape_not_ready().filter(|_| C::NEEDS_CARTRIDGE) {
             Some(sense) => JobStep::Done(Outcome::CheckCondition(sense)),
             None => self.command.start(server, task),
         }
     }
+
+    fn progress(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {
+                server.request_turn(task, C::NEEDS_DATA);
+                JobStep::Wait
+            }
+            JobInput::Woken if self.has_turn => match server.take_cartridge_outcome() {
+                Some(result) => self.command.ended(server, task, result),
+                None => JobStep::Wait,
+            },
+            JobInput::Woken if server.has_turn(task.id) => self.begin(server, task),
+            JobInput::Woken => {
+                self.command.request_data(server, task);
+                JobStep::Wait
+            }
+            JobInput::DataOut { data, .. } => {
+                self.command.keep_data(data);
+                if self.has_turn {
+                    return self.command.data_arrived(server, task);
+                }
+                server.turn_data_arrived(task.id);
+                JobStep::Wait
+            }
+            _ => JobStep::unexpected_input(),
+        }
+    }
+}
+
+/// Returns the outcome of a command that is not run, because a command of its host that was answered before
+/// has failed: the position is not the one that the host expects.
+fn former_error(server: &mut DeviceServer, task: &TaskInfo) -> Option<Outcome> {
+    let deferred = &mut server.tape.as_mut()?.deferred;
+    match task.origin {
+        // This one was answered too, so it cannot tell. The next one does.
+        Origin::Background => deferred.is_pending(task.nexus).then_some(Outcome::Good),
+        _ => deferred.take(task.nexus).map(Outcome::CheckCondition),
+    }
 }
 
 impl<C: TapeCommand> Job for InTurn<C> {
     fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
-        match input {
-            JobInput::Start if server.request_turn(task.id) => self.begin(server, task),
-            JobInput::Start => JobStep::Wait,
-            JobInput::Woken if !self.has_turn => self.begin(server, task),
-            JobInput::Woken => match server.take_cartridge_outcome() {
-                Some(result) => self.command.ended(server, task, result),
-                None => JobStep::Wait,
-            },
-            JobInput::DataOut { data, .. } => self.command.data_arrived(server, task, data),
-            _ => JobStep::unexpected_input(),
+        if let (JobInput::Start, Origin::Background, Some(drive)) = (&input, &task.origin, &mut server.tape) {
+            drive.immediate.insert(task.id, task.nexus);
         }
+        let step = self.progress(server, task, input);
+        if let (JobStep::Done(outcome), Some(drive)) = (&step, &mut server.tape) {
+            let failure = match outcome {
+                Outcome::CheckCondition(sense) => Some(*sense),
+                _ => None,
+            };
+            drive.immediate_ended(task.id, failure);
+        }
+        step
     }
 }
 

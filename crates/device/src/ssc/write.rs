@@ -7,6 +7,7 @@ use cartridge::error::Error;
 use scsi::opcode as op;
 use scsi::sense::{Asc, Sense};
 
+use super::arrived::Arrived;
 use super::drive::early_warning;
 use super::transfer::Transfer;
 use super::turn::{TapeCommand, failed, in_turn, run};
@@ -39,12 +40,13 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     in_turn(Write {
         transfer,
         requested: 0,
-        arrived: DataList::new(),
+        arrived: Arrived::default(),
         buffers: DataList::new(),
         is_fetching: false,
         is_writing: false,
         done: 0,
         space: None,
+        is_alone: false,
     })
 }
 
@@ -65,7 +67,7 @@ struct Write {
     /// How many blocks were requested from the initiator.
     requested: u32,
     /// Blocks that have arrived and are not written.
-    arrived: DataList,
+    arrived: Arrived,
     /// What holds these blocks, and others that are written already.
     buffers: DataList,
     is_fetching: bool,
@@ -74,6 +76,8 @@ struct Write {
     done: u32,
     /// What is left of the partition behind the last block.
     space: Option<Space>,
+    /// Whether a block that is lost can only be one of this command.
+    is_alone: bool,
 }
 
 impl Write {
@@ -96,8 +100,7 @@ impl Write {
         if self.is_writing || self.arrived.len() < len {
             return JobStep::Wait;
         }
-        let data = self.arrived.slice(0, len);
-        self.arrived = self.arrived.slice(len, self.arrived.len());
+        let data = self.arrived.take(len);
         self.is_writing = true;
         let is_compressed = server.settings.stream.is_compressing;
         run(server, Command::Write(Record { data, is_compressed, ..Record::default() }))
@@ -112,7 +115,7 @@ impl Write {
         if let Some(drive) = &mut server.tape {
             drive.counts.written = drive.counts.written.saturating_add(len);
         }
-        if self.arrived.is_empty() {
+        if self.arrived.len() == 0 {
             server.recycle(core::mem::take(&mut self.buffers));
         }
         if self.done < self.transfer.blocks {
@@ -130,17 +133,29 @@ impl Write {
 }
 
 impl TapeCommand for Write {
-    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
-        self.fetch(server, task);
-        JobStep::Wait
+    const NEEDS_DATA: bool = true;
+
+    fn request_data(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
+        if self.requested == 0 {
+            self.fetch(server, task);
+        }
     }
 
-    fn data_arrived(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) -> JobStep {
+    fn keep_data(&mut self, data: DataList) {
         self.is_fetching = false;
         for part in data.into_parts() {
             self.buffers.push(part.clone());
             self.arrived.push(part);
         }
+    }
+
+    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        let is_unsynced = server.tape.as_ref().is_some_and(|drive| drive.is_unsynced());
+        self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
+        self.proceed(server, task)
+    }
+
+    fn data_arrived(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         self.proceed(server, task)
     }
 
@@ -155,6 +170,12 @@ impl TapeCommand for Write {
             Ok(_) => JobStep::Done(self.finished()),
             Err(error) => {
                 let sense = server.cartridge_failure(&error);
+                if self.is_alone && matches!(error, Error::WriteLost(_)) {
+                    // Nothing of this command was acknowledged, and nothing of it may be durable.
+                    let sense = Sense { deferred: false, ..sense };
+                    let none = self.transfer.left(0);
+                    return JobStep::Done(Outcome::CheckCondition(sense.with_information(none)));
+                }
                 let is_about_this = !sense.deferred && sense.information.is_none();
                 let left = self.transfer.left(self.done);
                 let sense = if is_about_this { sense.with_information(left) } else { sense };

@@ -344,6 +344,8 @@ impl LogicalUnit {
         let info = TaskInfo::new(Origin::Background, nexus, Cdb::from_16([0; 16])).with_level(level);
         if let Ok(id) = self.tasks.add(info) {
             self.apply(id, Outcome::Run(job));
+        } else if let Some(drive) = &mut self.server.tape {
+            drive.immediate_aborted(nexus);
         }
     }
 

@@ -184,9 +184,9 @@ pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), St
             && by_path.get(path).is_some_and(|served| served.iter().any(|was| !are_drives(was, unit)))
         {
             return Err(format!(
-                "{}: the type, block length, provisioning, \"direct\", \"encrypt\" and \"naa\" of {} cannot change while it is \
-                 served; restart targe to apply this",
+                "{}: {} of {} cannot change while it is served; restart targe to apply this",
                 unit.label,
+                fixed_while_served(&unit.medium),
                 path.display()
             ));
         }
@@ -200,6 +200,14 @@ pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), St
         }
     }
     Ok(())
+}
+
+/// Returns what of a medium is fixed while it is served.
+const fn fixed_while_served(medium: &Medium) -> &'static str {
+    match medium {
+        Medium::Tape { .. } => "the type, \"ro\" and \"naa\"",
+        _ => "the type, block length, provisioning, \"direct\", \"encrypt\" and \"naa\"",
+    }
 }
 
 /// Returns whether replacing one medium by another under the same name changes the medium's type, or loses
@@ -220,5 +228,16 @@ pub(super) fn without_restart_changes(new: Config, old: &Config) -> Config {
         look: old.look,
         memory: old.memory,
         ..new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_that_changes_ro_of_a_tape_is_told_that_it_cannot() {
+        let tape = Medium::Tape { path: "/srv/A1".into() };
+        assert_eq!(fixed_while_served(&tape), "the type, \"ro\" and \"naa\"");
     }
 }

@@ -2,6 +2,90 @@
 
 use super::*;
 
+const UNLOAD: [u8; 6] = [0x1b, 0, 0, 0, 0, 0];
+const LOAD: [u8; 6] = [0x1b, 0, 0, 0, 1, 0];
+const MEDIUM: Option<Fault> = Some(Fault::Medium);
+
+/// A drive on whose tape a block and a filemark are durable and another block is not, and its folder.
+fn half_durable() -> (Rig, Folder) {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    rig.mark(1).good();
+    rig.write_block(&pattern(100, 2)).good();
+    (rig, folder)
+}
+
+#[track_caller]
+fn check_lost(reply: &Reply) {
+    reply.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    assert!(reply.is_deferred(), "{reply:?}");
+}
+
+#[test]
+fn a_flush_that_fails_is_a_deferred_error() {
+    let (mut rig, folder) = half_durable();
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    check_lost(&rig.mark(1));
+    check_lost(&rig.write_block(&pattern(100, 3)));
+    check_lost(&rig.run(A, &UNLOAD, 0, &[]));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+    rig.read_block(100).stopped(FILEMARK, MARK, Some(100));
+    rig.read_block(100).stopped(END_OF_DATA, 0, Some(100));
+}
+
+#[test]
+fn a_flush_that_fails_during_the_unload_is_told() {
+    let (mut rig, folder) = half_durable();
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    check_lost(&rig.run(A, &UNLOAD, 0, &[]));
+}
+
+#[test]
+fn without_buffer_the_failure_is_that_of_the_command() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    let list = [0, 0, 0x00, 8, 0, 0, 0, 0, 0, 0, 0, 100];
+    rig.run(A, &[0x15, 0x10, 0, 0, 12, 0], 0, &list).good();
+    let write = cdb_6(op::WRITE_6, 1, 3);
+    rig.run(A, &write, 0, &pattern(300, 1)).good();
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    let failed = rig.run(A, &write, 0, &pattern(300, 2));
+    failed.stopped((SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR), 0, Some(3));
+    assert!(!failed.is_deferred());
+    check_lost(&rig.run(A, &write, 0, &pattern(300, 3)));
+}
+
+#[test]
+fn a_label_that_cannot_be_written_is_told() {
+    let (mut rig, folder) = half_durable();
+    rig.mark(0).good();
+    folder.fail(Faults { label: MEDIUM, ..Faults::default() });
+    rig.run(A, &UNLOAD, 0, &[]).check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+}
+
+#[test]
+fn a_read_that_fails_is_told() {
+    let (mut rig, folder) = half_durable();
+    rig.run(A, &UNLOAD, 0, &[]).good();
+    rig.run(A, &LOAD, 0, &[]).good();
+    folder.fail(Faults { read: MEDIUM, ..Faults::default() });
+    rig.read_block(100).check(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR);
+    folder.fail(Faults::default());
+    assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+}
+
+#[test]
+fn a_cartridge_whose_label_cannot_be_read_is_not_loaded() {
+    let (mut rig, folder) = half_durable();
+    rig.run(A, &UNLOAD, 0, &[]).good();
+    folder.fail(Faults { label_read: MEDIUM, ..Faults::default() });
+    for cdb in [&LOAD, &[0; 6], &cdb_6(op::READ_6, 0, 100)] {
+        rig.run(A, cdb, 100, &[]).check(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR);
+    }
+}
+
 #[test]
 fn a_lost_block_is_a_deferred_error_and_nothing_follows_it() {
     let (mut rig, folder) = with(Kind::USUAL);
@@ -17,8 +101,11 @@ fn a_lost_block_is_a_deferred_error_and_nothing_follows_it() {
     refused.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
     assert!(refused.is_deferred() && refused.information().is_none());
     assert_eq!(rig.unit.stats().medium_failures, 2);
-    rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]);
-    rig.run(A, &[0x1b, 0, 0, 0, 1, 0], 0, &[]).good();
+    let unloaded = rig.run(A, &UNLOAD, 0, &[]);
+    unloaded.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    assert!(unloaded.is_deferred());
+    rig.test_ready(A).check(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);
+    rig.run(A, &LOAD, 0, &[]).good();
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
     rig.read_block(100).stopped(FILEMARK, MARK, Some(100));
     rig.read_block(100).stopped(END_OF_DATA, 0, Some(100));
@@ -46,7 +133,7 @@ fn a_damaged_block_is_passed_over() {
     // The label says where the data ends, so damage is no torn write.
     rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
     folder.damage(150_000);
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(100_000).good(), pattern(100_000, 0));
     rig.read_block(100_000).stopped((SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR), 0, Some(100_000));
     assert_eq!(rig.position().1, 2, "behind the block that cannot be read");

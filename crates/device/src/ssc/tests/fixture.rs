@@ -35,11 +35,27 @@ pub(super) struct Folder(Rc<RefCell<Inner>>);
 
 struct Inner {
     files: MemoryFiles,
+    /// What a kill of the process and a loss of power leave: the files as the last flush found them.
+    durable: MemoryFiles,
     done: VecDeque<Completion>,
     /// Operations that wait until the folder answers again.
     held: VecDeque<Op>,
     answers: bool,
-    write_fault: Option<Fault>,
+    faults: Faults,
+}
+
+/// How operations fail.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Faults {
+    /// Writes of the log.
+    pub(super) write: Option<Fault>,
+    /// Writes of the label.
+    pub(super) label: Option<Fault>,
+    pub(super) flush: Option<Fault>,
+    /// Reads of the log.
+    pub(super) read: Option<Fault>,
+    /// Reads of the label.
+    pub(super) label_read: Option<Fault>,
 }
 
 /// What is special about a cartridge.
@@ -68,18 +84,28 @@ impl Folder {
             entropy: [7; 48],
         })
         .unwrap();
+        Self::holding(MemoryFiles::new(&label))
+    }
+
+    fn holding(files: MemoryFiles) -> Self {
         Self(Rc::new(RefCell::new(Inner {
-            files: MemoryFiles::new(&label),
+            durable: files.clone(),
+            files,
             done: VecDeque::new(),
             held: VecDeque::new(),
             answers: true,
-            write_fault: None,
+            faults: Faults::default(),
         })))
     }
 
+    /// Makes operations fail from now on, or stops that.
+    pub(super) fn fail(&self, faults: Faults) {
+        self.0.borrow_mut().faults = faults;
+    }
+
     /// Makes writes of the log fail from now on, or stops that.
-    pub(super) fn fail_writes(&self, fault: Option<Fault>) {
-        self.0.borrow_mut().write_fault = fault;
+    pub(super) fn fail_writes(&self, write: Option<Fault>) {
+        self.fail(Faults { write, ..Faults::default() });
     }
 
     /// Makes operations wait from now on, or carries them out.
@@ -95,34 +121,45 @@ impl Folder {
 
     /// Changes one byte of the first segment of partition 0.
     pub(super) fn damage(&self, at: usize) {
-        let mut inner = self.0.borrow_mut();
-        inner.files.files.get_mut(&FileId::Log { partition: 0, segment: 0 }).unwrap()[at] ^= 0xff;
+        self.0.borrow_mut().change(FileId::Log { partition: 0, segment: 0 }, |file| file[at] ^= 0xff);
     }
 
     /// Overwrites the label.
     pub(super) fn lose_label(&self) {
-        self.0.borrow_mut().files.files.get_mut(&FileId::Label).unwrap().fill(0);
+        self.0.borrow_mut().change(FileId::Label, |file| file.fill(0));
     }
 
-    /// Returns a store of the same files as they are now: the process was killed.
-    pub(super) fn after_kill(&self) -> Self {
-        let files = self.0.borrow().files.clone();
-        Self(Rc::new(RefCell::new(Inner {
-            files,
-            done: VecDeque::new(),
-            held: VecDeque::new(),
-            answers: true,
-            write_fault: None,
-        })))
+    /// Returns a store of what is durable: power was lost.
+    pub(super) fn after_power_loss(&self) -> Self {
+        Self::holding(self.0.borrow().durable.clone())
     }
 }
 
 impl Inner {
+    /// Changes a file as it is now and as it is durable.
+    fn change(&mut self, file: FileId, change: impl Fn(&mut [u8])) {
+        for files in [&mut self.files, &mut self.durable] {
+            if let Some(bytes) = files.files.get_mut(&file) {
+                change(bytes);
+            }
+        }
+    }
+
     fn perform(&mut self, op: Op) {
         let Op { id, action } = op;
         let (file, action) = in_file(action);
-        let is_log = file != FileId::Label && matches!(action, OpAction::Write { .. });
-        let result = match self.write_fault.filter(|_| is_log) {
+        let fault = match (&action, file) {
+            (OpAction::Flush, _) => self.faults.flush,
+            (OpAction::Write { .. }, FileId::Label) => self.faults.label,
+            (OpAction::Write { .. }, _) => self.faults.write,
+            (OpAction::Read { .. }, FileId::Label) => self.faults.label_read,
+            (OpAction::Read { .. }, _) => self.faults.read,
+            _ => None,
+        };
+        if fault.is_none() && matches!(action, OpAction::Flush) {
+            self.durable = self.files.clone();
+        }
+        let result = match fault {
             Some(fault) => Err(fault.into()),
             None => self.files.perform(file, action),
         };

@@ -71,8 +71,19 @@ fn unloading_makes_everything_durable() {
     rig.write_block(&pattern(100, 1)).good();
     rig.run(A, &[0x1b, 1, 0, 0, 0, 0], 0, &[]).good();
     assert_eq!(rig.test_ready(A).sense, Some(NOT_PRESENT));
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+}
+
+#[test]
+fn an_immediate_unload_tells_what_is_lost() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    folder.fail_writes(Some(Fault::Medium));
+    let lost = rig.run(A, &[0x1b, 1, 0, 0, 0, 0], 0, &[]);
+    lost.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    assert!(lost.is_deferred());
+    assert_eq!(rig.test_ready(A).sense, Some(NOT_PRESENT));
 }
 
 #[test]
@@ -104,7 +115,16 @@ fn a_removed_unit_writes_what_it_holds() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.write_block(&pattern(100, 1)).good();
     rig.unit.retire(Instant::ORIGIN);
-    assert!(rig.unit.is_retired());
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    assert!(rig.unit.is_retired() && !rig.unit.has_lost_writes());
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+}
+
+#[test]
+fn a_removed_unit_says_that_it_lost_what_it_held() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    folder.fail(Faults { flush: Some(Fault::Medium), ..Faults::default() });
+    rig.unit.retire(Instant::ORIGIN);
+    assert!(rig.unit.is_retired() && rig.unit.has_lost_writes());
 }

@@ -1,6 +1,7 @@
 //! READ and VERIFY: lengths, filemarks, the end of data.
 
 use super::*;
+use crate::contract::UnitEvent;
 
 /// A tape with a block of 1000 bytes, one of 2000 bytes, a filemark, and one of 10 bytes; rewound.
 fn recorded() -> Rig {
@@ -93,6 +94,36 @@ fn fixed_length_blocks_are_counted() {
     let reply = rig.run(A, &cdb_6(op::READ_6, 1, 3), 3 * 512, &[]);
     reply.stopped(END_OF_DATA, 0, Some(2));
     assert_eq!(reply.data, pattern(512, 3));
+}
+
+#[test]
+fn fixed_length_blocks_have_eight_mebibytes_together() {
+    let mut rig = tape();
+    rig.set_block_len(64 << 10);
+    let data = pattern(8 << 20, 1);
+    rig.run(A, &cdb_6(op::WRITE_6, 1, 128), 0, &data).good();
+    rig.rewind();
+    for opcode in [op::READ_6, op::VERIFY_6, op::WRITE_6] {
+        let (room, out) = if opcode == op::WRITE_6 { (0, 129 << 16) } else { (129 << 16, 0) };
+        rig.run(A, &cdb_6(opcode, 1, 129), room, &vec![0; out]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    }
+    assert!(rig.run(A, &cdb_6(op::READ_6, 1, 128), data.len(), &[]).good() == data);
+}
+
+#[test]
+fn short_blocks_are_delivered_together() {
+    let mut rig = tape();
+    rig.set_block_len(3);
+    let data = pattern(3 * 10_000, 1);
+    rig.run(A, &cdb_6(op::WRITE_6, 1, 10_000), 0, &data).good();
+    rig.mark(1).good();
+    rig.rewind();
+    let key = rig.start(A, &cdb_6(op::READ_6, 1, 10_001), 3 * 10_001, 0);
+    let pieces = rig.events.iter().filter(|event| matches!(event, UnitEvent::DataIn { .. })).count();
+    assert_eq!(pieces, 1);
+    let reply = rig.finish(key, &[]);
+    reply.stopped(FILEMARK, MARK, Some(1));
+    assert!(reply.data == data);
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn attributes_are_read_and_written_and_stay() {
     assert_eq!(attributes(&mut rig, 0x0806)[0].2, b"A00001L8                        ");
     write_attributes(&mut rig, &[(0x0801, 1, b"backup"), (0x0803, 2, b"label")]).good();
     assert_eq!(attributes(&mut rig, 0x0801)[0], (0x0801, 1, b"backup".to_vec()));
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(attributes(&mut rig, 0x0803)[0], (0x0803, 2, b"label".to_vec()));
     let ids = rig.query(&attribute_cdb(1, 0, 0x0801));
     assert_eq!(ids, [0, 0, 0, 6, 8, 1, 8, 3, 8, 6]);
@@ -143,19 +143,25 @@ fn log_pages_are_those_of_a_tape_drive() {
 }
 
 #[test]
-fn tape_alerts_are_told_once() {
+fn tape_alerts_are_told_once_to_each_host() {
     let (mut rig, _) = with(Kind { is_worm: true, ..Kind::USUAL });
-    let alerts = |rig: &mut Rig| -> Vec<u8> {
-        let page = rig.query(&log_cdb(0x2e));
+    let alerts_of = |rig: &mut Rig, nexus| -> Vec<u8> {
+        let page = rig.run(nexus, &log_cdb(0x2e), 1 << 20, &[]).good();
         assert_eq!(page.len(), 4 + 64 * 5);
         page[4..].chunks(5).filter(|flag| flag[4] == 1).map(|flag| flag[1]).collect()
     };
+    let alerts = |rig: &mut Rig| alerts_of(rig, A);
     assert_eq!(alerts(&mut rig), [0; 0]);
     rig.write_block(&[0; 10]).good();
     rig.rewind();
     assert!(rig.write_block(&[0; 10]).sense.is_some());
     // A request that is refused reads nothing.
     rig.run(A, &[0x4d, 0, 0x2e, 0, 0, 0, 0, 1, 0, 0], 255, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    // Programs read the header first, and some receive less than they request.
+    rig.run(A, &[0x4d, 0, 0x6e, 0, 0, 0, 0, 0, 4, 0], 4, &[]).good();
+    rig.run(A, &log_cdb(0x2e), 100, &[]).good();
     assert_eq!(alerts(&mut rig), [0x3c]);
     assert_eq!(alerts(&mut rig), [0; 0]);
+    assert_eq!(alerts_of(&mut rig, B), [0x3c]);
+    assert_eq!(alerts_of(&mut rig, B), [0; 0]);
 }

@@ -57,6 +57,34 @@ fn a_write_without_its_data_can_be_aborted() {
 }
 
 #[test]
+fn a_write_without_its_data_delays_only_its_own_host() {
+    let mut rig = tape();
+    let write = cdb_6(op::WRITE_6, 0, 100);
+    let first = rig.start(A, &write, 0, 100);
+    let second = rig.start(A, &write, 0, 100);
+    let third = rig.start(A, &[0x34, 6, 0, 0, 0, 0, 0, 0, 0, 0], 32, 0);
+    rig.run(B, &write, 0, &pattern(100, 9)).good();
+    let asked = |rig: &Rig, key| {
+        let asks =
+            |event: &&UnitEvent| matches!(event, UnitEvent::FetchDataOut { key: of, .. } if *of == key);
+        rig.events.iter().filter(asks).count()
+    };
+    assert_eq!(
+        (asked(&rig, first), asked(&rig, second)),
+        (1, 0),
+        "one write of a host is asked for its data"
+    );
+    assert_eq!(rig.manage(A, Tmf::AbortTask(first)), Some(TmfOutcome::Complete));
+    assert_eq!(asked(&rig, second), 1);
+    rig.finish(second, &pattern(100, 2)).good();
+    assert_eq!(rig.finish(third, &[]).good()[8..16], 2_u64.to_be_bytes());
+    rig.rewind();
+    for salt in [9, 2] {
+        assert_eq!(rig.read_block(100).good(), pattern(100, salt));
+    }
+}
+
+#[test]
 fn a_waiting_command_finds_the_cartridge_unloaded() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.write_block(&pattern(100, 1)).good();
@@ -67,6 +95,32 @@ fn a_waiting_command_finds_the_cartridge_unloaded() {
     rig.ready();
     rig.finish(unload, &[]).good();
     rig.finish(read, &[]).check(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);
+}
+
+#[test]
+fn a_persistent_reservation_for_writing_stops_movements_too() {
+    let mut rig = tape();
+    rig.write_block(&pattern(100, 1)).good();
+    let out = |rig: &mut Rig, action: u8, kind: u8| {
+        let mut list = [0; 24];
+        list[if action == 0 { 15 } else { 7 }] = 1;
+        rig.run(B, &[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    };
+    out(&mut rig, 0, 0);
+    // Write Exclusive.
+    out(&mut rig, 1, 1);
+    let mut long = [0; 16];
+    long[14] = 100;
+    for opcode in [op::READ_16, op::VERIFY_16] {
+        long[0] = opcode;
+        let reply = rig.run(A, &long, 100, &[]);
+        assert_eq!(reply.status, scsi::status::Status::RESERVATION_CONFLICT, "{opcode:02x}");
+    }
+    for cdb in [cdb_6(op::READ_6, 0, 100), cdb_6(op::VERIFY_6, 0, 100), cdb_6(op::SPACE_6, 0, 1)] {
+        let reply = rig.run(A, &cdb, 100, &[]);
+        assert_eq!(reply.status, scsi::status::Status::RESERVATION_CONFLICT, "{cdb:02x?}");
+    }
+    assert_eq!(rig.position(), (0, 1, 0), "READ POSITION moves nothing");
 }
 
 #[test]

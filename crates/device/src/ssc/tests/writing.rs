@@ -49,13 +49,13 @@ fn a_part_of_a_block_is_not_written() {
 }
 
 #[test]
-fn what_filemarks_acknowledged_survives_a_kill() {
+fn what_filemarks_acknowledged_survives_a_power_loss() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.write_block(&pattern(700, 1)).good();
     rig.mark(1).good();
     rig.write_block(&pattern(800, 2)).good();
     rig.run(A, &cdb_6(op::WRITE_FILEMARKS_6, 1, 1), 0, &[]).good();
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(700).good(), pattern(700, 1));
     rig.read_block(700).stopped(FILEMARK, MARK, Some(700));
     rig.read_block(700).stopped(END_OF_DATA, 0, Some(700));
@@ -66,7 +66,7 @@ fn a_filemark_count_of_zero_makes_everything_durable() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.write_block(&pattern(700, 1)).good();
     rig.mark(0).good();
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(700).good(), pattern(700, 1));
 }
 
@@ -77,7 +77,7 @@ fn without_buffer_every_write_is_durable_and_no_filemark_immediate() {
     rig.run(A, &[0x15, 0x10, 0, 0, 12, 0], 0, &list).good();
     rig.write_block(&pattern(700, 1)).good();
     rig.run(A, &cdb_6(op::WRITE_FILEMARKS_6, 1, 1), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(700).good(), pattern(700, 1));
 }
 
@@ -86,7 +86,16 @@ fn a_lost_host_leaves_what_it_wrote() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.write_block(&pattern(700, 1)).good();
     rig.unit.nexus_lost(Instant::ORIGIN, A);
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    assert_eq!(rig.read_block(700).good(), pattern(700, 1));
+}
+
+#[test]
+fn a_host_that_no_longer_sees_the_drive_leaves_what_it_wrote() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(700, 1)).good();
+    rig.unit.nexus_withdrawn(Instant::ORIGIN, A);
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(700).good(), pattern(700, 1));
 }
 
@@ -122,6 +131,23 @@ fn the_early_warning_says_that_everything_was_written_until_the_partition_is_ful
 }
 
 #[test]
+fn filemarks_of_which_only_some_fit_are_not_forgotten() {
+    let (mut rig, folder) = with(Kind { capacity: 32 << 20, ..Kind::USUAL });
+    let block = pattern(1 << 20, 1);
+    while rig.write_block(&block).sense != Some(FULL) {}
+    rig.mark(0).good();
+    let before = rig.position().1;
+    rig.mark((1 << 24) - 1).check(FULL.0, FULL.1);
+    let after = rig.position().1;
+    assert!(after > before);
+    assert_eq!(rig.query(&[0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0])[0] & 0x30, 0x30, "LOCU and BYCU");
+    rig.unit.nexus_lost(Instant::ORIGIN, A);
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    rig.space(3, 0).good();
+    assert_eq!(rig.position().1, after);
+}
+
+#[test]
 fn what_is_written_on_worm_stays() {
     let (mut rig, _) = with(Kind { is_worm: true, ..Kind::USUAL });
     rig.write_block(&pattern(100, 1)).good();
@@ -143,7 +169,7 @@ fn a_protected_unit_refuses_every_change() {
     rig.write_block(&pattern(100, 1)).good();
     rig.mark(1).good();
     let config = UnitConfig { read_only: true, ..drive() };
-    let mut rig = Rig::with(config, Box::new(folder.after_kill()));
+    let mut rig = Rig::with(config, Box::new(folder.after_power_loss()));
     let refusal = (SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
     for cdb in [cdb_6(op::WRITE_FILEMARKS_6, 0, 1), [op::ERASE_6, 0, 0, 0, 0, 0]] {
         assert_eq!(rig.run(A, &cdb, 0, &[]).sense, Some(refusal));
@@ -175,7 +201,7 @@ fn compression_is_the_choice_of_the_host() {
     rig.run(A, &[0x15, 0x10, 0, 0, u8::try_from(page.len()).unwrap(), 0], 0, &page).good();
     rig.write_block(&vec![7; 1 << 20]).good();
     rig.mark(1).good();
-    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(1 << 20).good(), vec![7; 1 << 20]);
     let used = rig.query(&[0x4d, 0, 0x57, 0, 0, 0, 0x17, 0, 255, 0]);
     assert_eq!(used[4..12], [0, 0x17, 0x23, 4, 0, 0, 0, 0], "less than a megabyte is used");

@@ -1,0 +1,56 @@
+//! The Data-In of READ: blocks on their way to the initiator.
+
+use base::buffer::{Buf, DataList};
+use base::int_cast::{to_u32, to_usize};
+
+use crate::device_server::DeviceServer;
+use crate::task::TaskInfo;
+
+/// Blocks that are shorter than this are copied together: each one holds a buffer of the read-ahead, and
+/// costs the transport a segment.
+const SHORT: usize = 4 << 10;
+
+/// How many bytes are copied together at most.
+const GATHERED_MAX: u32 = 64 << 10;
+
+/// Blocks that are delivered in order.
+#[derive(Debug, Default)]
+pub(super) struct DataIn {
+    /// Short blocks that are not passed on yet.
+    gathered: Option<Buf>,
+    /// How many bytes were passed on.
+    passed: u32,
+}
+
+impl DataIn {
+    /// Delivers a block, of which `left` bytes and more may follow in the same command.
+    pub(super) fn deliver(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList, left: u32) {
+        if data.len() >= SHORT {
+            self.pass_on(server, task);
+            return self.send(server, task, data);
+        }
+        let has_room = |buf: &Buf| buf.capacity() - buf.len() >= data.len();
+        if !self.gathered.as_ref().is_some_and(has_room) {
+            self.pass_on(server, task);
+        }
+        let wanted = to_usize(left.min(GATHERED_MAX)).max(data.len());
+        let gathered = self.gathered.get_or_insert_with(|| server.pool.take(wanted));
+        for part in data.parts() {
+            gathered.append(part);
+        }
+        server.recycle(data);
+    }
+
+    /// Passes on what was copied together.
+    pub(super) fn pass_on(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
+        if let Some(gathered) = self.gathered.take() {
+            self.send(server, task, gathered.freeze().into());
+        }
+    }
+
+    fn send(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) {
+        let len = to_u32(data.len());
+        server.send_data_in(task, self.passed, data);
+        self.passed = self.passed.saturating_add(len);
+    }
+}

@@ -1,0 +1,44 @@
+//! Deferred errors (SPC-4): those of commands that were answered before they ran (IMMED).
+
+use alloc::collections::BTreeMap;
+
+use scsi::sense::{Asc, Sense, SenseKey};
+
+use crate::contract::NexusId;
+
+/// A command was aborted after it had been answered with GOOD.
+pub(crate) const ABORTED: Sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::NONE);
+
+/// The errors that no host has been told.
+#[derive(Debug, Default)]
+pub(crate) struct DeferredErrors {
+    /// The first error of each nexus. Later ones follow from it.
+    of_nexuses: BTreeMap<NexusId, Sense>,
+    /// The first error of a nexus that is gone. The next nexus that uses the medium receives it: a host that
+    /// logs in again has a new nexus, and must not write at a position where its former command failed.
+    of_lost: Option<Sense>,
+}
+
+impl DeferredErrors {
+    /// Keeps an error of a nexus that is present, unless it has one already.
+    pub(crate) fn record(&mut self, nexus: NexusId, sense: Sense) {
+        self.of_nexuses.entry(nexus).or_insert(sense.as_deferred());
+    }
+
+    /// Returns whether [`Self::take`] returns an error.
+    pub(crate) fn is_pending(&self, nexus: NexusId) -> bool {
+        self.of_lost.is_some() || self.of_nexuses.contains_key(&nexus)
+    }
+
+    /// Removes and returns what a nexus must be told.
+    pub(crate) fn take(&mut self, nexus: NexusId) -> Option<Sense> {
+        self.of_nexuses.remove(&nexus).or_else(|| self.of_lost.take())
+    }
+
+    /// Records the loss of a nexus.
+    pub(crate) fn nexus_lost(&mut self, nexus: NexusId) {
+        if let Some(sense) = self.of_nexuses.remove(&nexus) {
+            self.of_lost.get_or_insert(sense);
+        }
+    }
+}

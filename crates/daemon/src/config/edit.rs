@@ -9,6 +9,7 @@
 mod access;
 mod luns;
 mod tables;
+mod unchanged;
 mod values;
 
 #[cfg(test)]
@@ -163,13 +164,16 @@ pub enum AuthPlace {
 /// # Errors
 /// A fragment that says why the edit is impossible.
 pub fn edit(text: &str, edit: &Edit, context: &EditContext) -> Result<String, String> {
-    let mut document: DocumentMut = text
+    let before: DocumentMut = text
         .parse()
         .map_err(|error: toml_edit::TomlError| format!("cannot parse the file: {}", error.message()))?;
+    let mut document = before.clone();
     let exporters = luns::first_exporters(document.as_table());
     apply(&mut document, edit, context)?;
     luns::pin_shared_names(&mut document, &exporters, context);
-    Ok(document.to_string())
+    let after = document.to_string();
+    unchanged::check(&before, &after, edit)?;
+    Ok(after)
 }
 
 fn apply(document: &mut DocumentMut, edit: &Edit, context: &EditContext) -> Result<(), String> {
@@ -250,6 +254,9 @@ fn add_target(
     for spec in specs {
         luns::add(&mut table, spec, context)?;
     }
+    // A table without a position would be written behind the table that was visited last, which is not always
+    // the last one of the file. The tables of the target follow it.
+    table.set_position(Some(tables::last_position(document.as_table()) + 1));
     tables::push(document.as_table_mut(), "target", table)
 }
 

@@ -262,3 +262,87 @@ fn users_are_edited_where_they_are() {
     assert!(refused(&remove(false)).contains("--admit-all"));
     assert!(edit(TEXT, &remove(true), &context()).is_ok());
 }
+
+/// The tables of the last target are interleaved, and some of its LUNs have no number.
+const MIXED: &str = r#"[[target]]
+name = "iqn.2026-11.org.example:a"
+[[target.lun]]
+type = "null"
+size = "1M"
+
+[[target]]
+name = "iqn.2026-11.org.example:b"
+
+# The implicit ones.
+[[target.lun]]
+type = "null"
+size = "1M"
+[[target.lun]]
+type = "null"
+size = "2M"
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x"]
+[[target.lun]]
+lun = 1
+type = "null"
+size = "3M"
+[target.session]
+data_digest = "require"
+[[target.lun]]
+type = "null"
+size = "4M"
+
+[[portal]]
+listen = "127.0.0.1:3260"
+"#;
+
+#[test]
+fn a_new_target_takes_nothing_from_the_last_one() {
+    let name = "iqn.2026-11.org.example:c".to_owned();
+    let add = Edit::AddTarget {
+        name: name.clone(),
+        luns: vec!["null:1M".to_owned(), "null:2M".to_owned()],
+        settings: settings(&[("session.data_digest", "require")]),
+    };
+    let with = edit(MIXED, &add, &context()).unwrap();
+    assert!(with.starts_with(MIXED), "{with}");
+    assert_eq!(edit(&with, &Edit::RemoveTarget { name }, &context()).unwrap(), MIXED);
+    let other = "iqn.2026-11.org.example:d".to_owned();
+    let add = Edit::AddTarget { name: other, luns: vec!["null:1M".to_owned()], settings: Vec::new() };
+    let more = edit(&with, &add, &context()).unwrap();
+    assert!(more.starts_with(&with), "{more}");
+}
+
+#[test]
+fn an_edit_that_changes_more_than_it_says_is_refused() {
+    let before: DocumentMut = MIXED.parse().unwrap();
+    let wrong = |after: &str, edit: &Edit| unchanged::check(&before, after, edit).unwrap_err();
+    let set_a = Edit::SetTarget { name: a(), settings: Vec::new() };
+    let set_b = Edit::SetTarget { name: b(), settings: Vec::new() };
+    let bigger = MIXED.replace("\"4M\"", "\"5M\"");
+    assert!(wrong(&bigger, &set_a).contains("internal error: the edit would also change target"));
+    assert_eq!(unchanged::check(&before, &bigger, &set_b), Ok(()));
+    let lun = Edit::SetLun { target: b(), lun: 3, settings: Vec::new() };
+    assert_eq!(unchanged::check(&before, &bigger, &lun), Ok(()));
+    let lun = Edit::RemoveLun { target: b(), lun: 2 };
+    assert!(wrong(&bigger, &lun).contains("example:b"));
+    let acl = Edit::AddAcl { target: b(), initiators: Vec::new(), settings: Vec::new(), first: false };
+    assert!(wrong(&bigger, &acl).contains("example:b"));
+    assert!(wrong(&MIXED.replace("3260", "3261"), &set_b).contains("\"portal\""));
+    // Another form of the same is no change.
+    let inline =
+        MIXED.replace("[target.session]\ndata_digest = \"require\"\n[[target.lun]]\n", "[[target.lun]]\n");
+    let inline = inline.replace(":b\"\n", ":b\"\nsession = { data_digest = 'require' }\n");
+    assert_eq!(unchanged::check(&before, &inline, &set_a), Ok(()));
+}
+
+#[test]
+fn a_lun_before_the_removed_one_keeps_its_number() {
+    // LUNs 0, 2, 1 and 3: the second and the last have no number of their own.
+    let new = edit(MIXED, &Edit::RemoveLun { target: b(), lun: 1 }, &context()).unwrap();
+    let document: DocumentMut = new.parse().unwrap();
+    let target = tables::all(document.as_table(), "target")[1];
+    assert_eq!(luns::numbers(target), [0, 2, 3], "{new}");
+    let sizes = tables::all(target, "lun").into_iter().map(|lun| tables::text(lun, "size").unwrap());
+    assert_eq!(sizes.collect::<Vec<_>>(), ["1M", "2M", "4M"]);
+}

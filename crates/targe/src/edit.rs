@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use daemon::admin::api::Lun;
 use daemon::config::{
@@ -123,16 +124,16 @@ pub(crate) enum AclCommand {
         #[arg(value_name = "IQN")]
         target: String,
         /// Names of initiators, patterns with *, or @GROUP
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = NonEmptyStringValueParser::new())]
         initiator: Vec<String>,
         /// Admit them to these LUNs only, such as 0,2
-        #[arg(long)]
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         luns: Option<String>,
         /// Let them only read
         #[arg(long)]
         ro: bool,
         /// Require this protection of them: none, integrity or encrypt
-        #[arg(long)]
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         protection: Option<String>,
         /// Put the entry before all others; the first entry that names an initiator counts
         #[arg(long)]
@@ -163,6 +164,9 @@ pub(crate) enum AclCommand {
         /// Remove it even if it is the last, which admits every initiator
         #[arg(long)]
         admit_all: bool,
+        /// Remove it even if another entry matches it, whose access it has then
+        #[arg(long)]
+        even_if_others_match: bool,
         #[command(flatten)]
         edit: EditArgs,
     },
@@ -175,13 +179,13 @@ pub(crate) enum UserCommand {
         #[command(flatten)]
         place: PlaceArgs,
         /// Read the initiator's secret from this file, which only its owner can read
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
         secret_file: String,
         /// Authenticate the target as this user when the initiator asks for it
-        #[arg(long, value_name = "NAME", requires = "mutual_secret_file")]
+        #[arg(long, value_name = "NAME", requires = "mutual_secret_file", value_parser = NonEmptyStringValueParser::new())]
         mutual_user: Option<String>,
         /// Read the target's secret from this file
-        #[arg(long, value_name = "FILE", requires = "mutual_user")]
+        #[arg(long, value_name = "FILE", requires = "mutual_user", value_parser = NonEmptyStringValueParser::new())]
         mutual_secret_file: Option<String>,
         #[command(flatten)]
         edit: EditArgs,
@@ -214,9 +218,10 @@ pub(crate) struct PlaceArgs {
     #[arg(value_name = "IQN")]
     target: String,
     /// The name that the initiator gives (CHAP_N)
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     user: String,
     /// Only for this initiator of the access list, which gets an entry of its own
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     initiator: Option<String>,
 }
 
@@ -282,8 +287,9 @@ pub(crate) fn acl(command: AclCommand) -> Result<(), Failure> {
         AclCommand::Set { target, initiator, settings, edit } => {
             (Edit::SetAcl { target, initiator, settings }, "acl set", edit)
         }
-        AclCommand::Remove { target, initiator, admit_all, edit } => {
-            (Edit::RemoveAcl { target, initiator, admit_all }, "acl remove", edit)
+        AclCommand::Remove { target, initiator, admit_all, even_if_others_match, edit } => {
+            let done = Edit::RemoveAcl { target, initiator, admit_all, even_if_others_match };
+            (done, "acl remove", edit)
         }
     };
     run(&done, action, None, &args)
@@ -381,4 +387,31 @@ fn refuse_busy(target: &mut Target, name: &str) -> Result<(), Failure> {
         more => format!(" and {more} more"),
     };
     Err(Failure::Failed(format!("{name} is used by {shown}{more}; log them out first, or say --force")))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn an_empty_word_is_not_taken_for_a_missing_one() {
+        for words in [
+            "acl add T X --luns |",
+            "acl add T |",
+            "acl add T X --protection |",
+            "user add T U --secret-file |",
+            "user add T | --secret-file F",
+            "user add T U --secret-file F --mutual-user | --mutual-secret-file F",
+            "user add T U --secret-file F --mutual-user M --mutual-secret-file |",
+            "user add T U --secret-file F --initiator |",
+        ] {
+            let with = |word: &str| {
+                let words = words.split(' ').map(|part| if part == "|" { word } else { part });
+                Cli::try_parse_from(std::iter::once("targe").chain(words)).is_ok()
+            };
+            assert!(with("x") && !with(""), "{words}");
+        }
+    }
 }

@@ -225,6 +225,7 @@ fn an_access_list_is_edited_by_initiator() {
         target: a(),
         initiator: format!("iqn.2000-01.org.example:{initiator}"),
         admit_all,
+        even_if_others_match: false,
     };
     let without = edit(TEXT, &remove("z", false), &context()).unwrap();
     let without = edit(&without, &remove("x", false), &context()).unwrap();
@@ -345,4 +346,106 @@ fn a_lun_before_the_removed_one_keeps_its_number() {
     assert_eq!(luns::numbers(target), [0, 2, 3], "{new}");
     let sizes = tables::all(target, "lun").into_iter().map(|lun| tables::text(lun, "size").unwrap());
     assert_eq!(sizes.collect::<Vec<_>>(), ["1M", "2M", "4M"]);
+}
+
+const PATTERNS: &str = r#"[[group]]
+name = "lab"
+initiators = ["iqn.2000-01.org.example:m*"]
+
+[[target]]
+name = "iqn.2026-11.org.example:a"
+lun = [{ type = "null", size = "1M" }]
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x", "iqn.2000-01.org.example:y*", "iqn.2000-01.org.example:ya"]
+ro = true
+
+[[target.acl]]
+initiators = ["@lab"]
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x*"]
+"#;
+
+#[test]
+fn an_initiator_that_other_entries_match_is_not_removed_silently() {
+    let remove = |text: &str, initiator: &str, even_if_others_match| {
+        let initiator = initiator.replace(':', "iqn.2000-01.org.example:");
+        let done = Edit::RemoveAcl { target: a(), initiator, admit_all: false, even_if_others_match };
+        edit(text, &done, &context())
+    };
+    let told = remove(PATTERNS, ":X", false).unwrap_err();
+    assert!(told.starts_with("\"iqn.2000-01.org.example:x*\" of the access list also matches"), "{told}");
+    assert!(!remove(PATTERNS, ":X", true).unwrap().contains("example:x\""));
+    // Of the same entry, of a pattern, and of a group.
+    assert!(remove(PATTERNS, ":ya", false).unwrap_err().contains("example:y*\" of"));
+    assert!(remove(PATTERNS, ":y*", false).unwrap_err().contains("example:ya\" of"));
+    let grouped = PATTERNS.replace("example:ya", "example:ma");
+    assert!(remove(&grouped, ":ma", false).unwrap_err().contains("\"@lab\" of"));
+    assert!(remove(&grouped, "@lab", false).unwrap_err().contains("example:ma\" of"));
+    assert!(remove(&grouped, ":y*", false).is_ok());
+    assert!(remove(PATTERNS, "@lab", false).is_ok());
+}
+
+#[test]
+fn a_pattern_that_is_split_off_takes_no_initiator_from_its_entry() {
+    let set = |initiator: &str| {
+        let initiator = format!("iqn.2000-01.org.example:{initiator}");
+        let done = Edit::SetAcl { target: a(), initiator, settings: settings(&[("ro", "")]) };
+        let document: DocumentMut = edit(PATTERNS, &done, &context()).unwrap().parse().unwrap();
+        let target = tables::all(document.as_table(), "target")[0];
+        let entries = tables::all(target, "acl").into_iter();
+        entries
+            .take(2)
+            .map(|entry| entry.get("initiators").unwrap().as_array().unwrap().len())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(set("y*"), [2, 1]);
+    assert_eq!(set("ya"), [1, 2]);
+}
+
+#[test]
+fn authentications_are_changed_by_their_own_commands_only() {
+    let keys = || settings(&[("auth.user", ""), ("auth.secret_file", "")]);
+    let x = "iqn.2000-01.org.example:x".to_owned();
+    let only = "\"auth.user\" is set by \"targe user\"";
+    assert_eq!(refused(&Edit::SetTarget { name: a(), settings: keys() }), only);
+    assert_eq!(refused(&Edit::SetAcl { target: a(), initiator: x.clone(), settings: keys() }), only);
+    let luns = vec!["null:1M".to_owned()];
+    assert_eq!(refused(&Edit::AddTarget { name: "iqn.n".to_owned(), luns, settings: keys() }), only);
+    let set = |list| Edit::SetUser {
+        place: AuthPlace::Initiator(a(), x.clone()),
+        user: "lab".to_owned(),
+        settings: settings(list),
+    };
+    assert!(refused(&set(&[("user", ""), ("secret_file", "")])).contains("prove nothing"));
+    assert!(
+        refused(&set(&[("method", "none"), ("user", ""), ("secret_file", "")])).contains("prove nothing")
+    );
+}
+
+#[test]
+fn a_list_of_luns_is_not_empty() {
+    let add = Edit::AddAcl {
+        target: a(),
+        initiators: vec!["iqn.2000-01.org.example:n".to_owned()],
+        settings: settings(&[("luns", " ,")]),
+        first: false,
+    };
+    assert_eq!(refused(&add), "\"luns\" names no LUN");
+}
+
+#[test]
+fn lines_keep_their_ends() {
+    let crlf = TEXT.replace('\n', "\r\n");
+    let remove = Edit::RemoveTarget { name: a() };
+    let expected = edit(TEXT, &remove, &context()).unwrap().replace('\n', "\r\n");
+    assert_eq!(edit(&crlf, &remove, &context()).unwrap(), expected);
+    let text = "# License\r\n\r\n# Of x.\r\n[[target]]\r\nname = \"iqn.x\"\r\n";
+    let told = edit(text, &Edit::RemoveTarget { name: "iqn.x".to_owned() }, &context()).unwrap();
+    assert_eq!(told, "# License\r\n");
+    let mixed = TEXT.replacen('\n', "\r\n", 1);
+    assert!(
+        edit(&mixed, &remove, &context()).unwrap_err().starts_with("some lines of the file end with CR LF")
+    );
 }

@@ -117,17 +117,23 @@ impl LockedFile {
                 return Err(failed("write", &fresh)(source));
             }
         };
-        let exchanged = self.exchange(&fresh);
-        if exchanged.is_err() {
-            let _ = fs::remove_file(&fresh);
-        }
-        exchanged?;
-        // The new file is in place. The directory is synced before anyone relies on it.
+        let exchanged = match self.exchange(&fresh) {
+            Ok(exchanged) => exchanged,
+            Err(error) => {
+                let _ = fs::remove_file(&fresh);
+                return Err(error);
+            }
+        };
+        // The directory is synced before anyone relies on the new file.
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
+        if let (Err(source), Exchanged::OldIsBeside) = (synced, exchanged) {
+            fs::rename(&fresh, &self.path).map_err(failed("restore", &self.path))?;
+            return Err(failed("sync", directory)(source));
+        }
         let _ = fs::remove_file(&fresh);
         (self.file, self.text) = (file, text.to_owned());
-        synced.map_err(failed("sync", directory))
+        Ok(())
     }
 
     /// Writes the new file. It is locked before it has its name, so that the next program waits for it.
@@ -151,7 +157,7 @@ impl LockedFile {
     }
 
     /// Puts the new file in the place of the old one, if that is still the one that was read.
-    fn exchange(&self, fresh: &Path) -> Result<(), ConfigFileError> {
+    fn exchange(&self, fresh: &Path) -> Result<Exchanged, ConfigFileError> {
         let failed =
             |source: io::Error| ConfigFileError::Io { what: "replace", path: self.path.clone(), source };
         let wanted = Revision::of(self.text.as_bytes());
@@ -160,7 +166,7 @@ impl LockedFile {
             return Err(ConfigFileError::Changed(self.path.clone()));
         }
         match renameat_with(CWD, fresh, CWD, &self.path, RenameFlags::EXCHANGE) {
-            Ok(()) if is_unchanged(fresh) => Ok(()),
+            Ok(()) if is_unchanged(fresh) => Ok(Exchanged::OldIsBeside),
             Ok(()) => {
                 // The file was changed between the comparison and the exchange: it gets its place back.
                 fs::rename(fresh, &self.path).map_err(failed)?;
@@ -168,7 +174,8 @@ impl LockedFile {
             }
             // Not every file system can exchange two names.
             Err(errno) if errno == rustix::io::Errno::INVAL || errno == rustix::io::Errno::NOSYS => {
-                fs::rename(fresh, &self.path).map_err(failed)
+                fs::rename(fresh, &self.path).map_err(failed)?;
+                Ok(Exchanged::OldIsGone)
             }
             Err(errno) => Err(failed(errno.into())),
         }
@@ -180,6 +187,15 @@ impl LockedFile {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         self.path.with_file_name(format!(".{name}.new"))
     }
+}
+
+/// What became of the old file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exchanged {
+    /// It has the name that the new file had.
+    OldIsBeside,
+    /// The new file has replaced it.
+    OldIsGone,
 }
 
 /// Returns whether an open file is the one at a path.

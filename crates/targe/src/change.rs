@@ -42,6 +42,9 @@ pub(crate) struct ChangeArgs {
 pub(crate) struct ApplyArgs {
     /// The new configuration; it replaces the daemon's own file [default: that file, as it is now]
     pub(crate) file: Option<PathBuf>,
+    /// Replace the daemon's own file even if it was edited since it was applied
+    #[arg(long)]
+    pub(crate) overwrite: bool,
     #[command(flatten)]
     pub(crate) how: ChangeArgs,
 }
@@ -67,7 +70,12 @@ pub(crate) struct Target {
 pub(crate) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
     let mut target = Target::open(&args.how)?;
     let text = match &args.file {
-        Some(file) if !is_same(file, target.file.path()) => read_text(file).map_err(failed)?,
+        Some(file) if !is_same(file, target.file.path()) => {
+            if !args.overwrite {
+                target.refuse_edited()?;
+            }
+            read_text(file).map_err(failed)?
+        }
         _ => target.file.text().to_owned(),
     };
     let name = args.file.clone().unwrap_or_else(|| target.file.path().to_path_buf());
@@ -94,7 +102,22 @@ impl Target {
             ));
         };
         let file = LockedFile::open(Path::new(path)).map_err(failed)?;
+        // Another program may have changed both while this one waited for the lock.
+        let status = call(&mut connection, &Request::new(Method::Status))?;
         Ok(Self { connection, status, file })
+    }
+
+    /// Refuses to replace a file that was edited since it was applied: the edit would be lost.
+    fn refuse_edited(&self) -> Result<(), Failure> {
+        let found = Revision::of(self.file.text().as_bytes()).to_string();
+        if self.status.revision.as_ref() == Some(&found) {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!(
+            "{} was edited since it was applied; run \"targe apply\" without FILE to apply it, or say --overwrite to \
+             lose the edit",
+            self.file.path().display()
+        )))
     }
 
     /// Returns the configuration file.

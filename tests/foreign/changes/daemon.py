@@ -28,6 +28,8 @@ class Daemon:
         self.socket = os.path.join(self.folder, "admin", "admin.sock")
         self.log_path = os.path.join(self.folder, "server.log")
         self.process = None
+        # How long a command takes, on the average of the last ones.
+        self.usual_s = 0.1
         self.write(text)
 
     def start(self):
@@ -102,11 +104,13 @@ class Daemon:
         return targets, sorted(portal["listen"] for portal in status["portals"]), status["revision"]
 
     def command(self, *words, wait=True):
+        began = time.monotonic()
         started = subprocess.Popen([servers.Targe.binary, *words, "--socket", self.socket], cwd=self.folder, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=servers.die_with_parent)
         if not wait:
             return started
         said, _ = started.communicate(timeout=COMMAND_MAX_S)
+        self.usual_s += (time.monotonic() - began - self.usual_s) / 5
         return started.returncode, said
 
 

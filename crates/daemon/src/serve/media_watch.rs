@@ -22,7 +22,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub(super) struct MediaWatch(Arc<Mutex<BTreeMap<UnitId, Vec<Entry>>>>);
 
-/// A disk of a unit. A drive can have several: the last operations of a disc can end after the next one is in.
+/// A disk of a unit. A drive can have several: the last operations of a disc can end after the next one is
+/// in.
 #[derive(Clone, Debug)]
 struct Entry {
     facts: Weak<DiskInfo>,

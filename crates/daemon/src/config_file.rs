@@ -104,8 +104,8 @@ impl LockedFile {
         &self.path
     }
 
-    /// Replaces the file as a whole by a durable new one with the same owner and mode, unless it is later than
-    /// `latest` by then. An editor ignores the lock, so the file is compared with what was read.
+    /// Replaces the file as a whole by a durable new one with the same owner and mode, unless `latest` has
+    /// passed by then. An editor ignores the lock, so the file is compared with what was read.
     ///
     /// Once the new file is in place it stays there, because the daemon may have read it. If its directory
     /// cannot be synced, the error is returned as `Some`: the old file may come back after a power failure.

@@ -4,6 +4,7 @@
 //! The file is locked while it is read, changed and replaced. The daemon prepares the change first, so that
 //! nothing can fail after the file was replaced; it applies the change when the file is in place.
 
+mod busy;
 mod output;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
+pub(crate) use self::busy::Guard;
 use self::output::End;
 use crate::{Failure, daemon_socket};
 
@@ -61,6 +63,10 @@ pub(crate) struct Candidate {
     pub(crate) action: String,
     /// Whether changes that were made to the file and not applied yet prevent this one.
     pub(crate) needs_applied_file: bool,
+    /// Refuses to take something from a session; `None` if the operator forces it.
+    pub(crate) guard: Option<Guard>,
+    /// Whether it only takes something away, which is possible although a medium cannot be used.
+    pub(crate) only_removes: bool,
 }
 
 /// A running daemon and its configuration file, which is locked.
@@ -87,6 +93,8 @@ pub(crate) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         name: name.display().to_string(),
         action: "apply".to_owned(),
         needs_applied_file: false,
+        guard: None,
+        only_removes: false,
     };
     target.change(&candidate, &args.how)
 }
@@ -129,7 +137,7 @@ impl Target {
     }
 
     /// Returns the sessions.
-    pub(crate) fn sessions(&mut self) -> Result<Sessions, Failure> {
+    fn sessions(&mut self) -> Result<Sessions, Failure> {
         call(&mut self.connection, &Request::new(Method::Sessions))
     }
 
@@ -157,6 +165,10 @@ impl Target {
         if is_running {
             output::end(how, &plan, End::Unchanged);
             return Ok(());
+        }
+        if let Some(guard) = &candidate.guard {
+            let sessions = self.sessions()?;
+            busy::refuse(&plan, guard, &busy::users(&sessions)).map_err(Failure::Failed)?;
         }
         let message = self.carry_out(candidate, &plan, how)?;
         output::end(how, &plan, End::Applied(&message));
@@ -274,7 +286,10 @@ pub(crate) fn change_file(
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let flags = Flags { config: Some(file.path().to_path_buf()), ..Flags::default() };
     let mode = file.mode();
-    let load = |name: &Path, text: &str| Config::load_text(&flags, &around, name, text, mode);
+    let load = |name: &Path, text: &str| match candidate.only_removes {
+        true => Config::load_text_without_media(&flags, &around, name, text, mode),
+        false => Config::load_text(&flags, &around, name, text, mode),
+    };
     let loaded = load(Path::new(&candidate.name), &candidate.text)
         .map_err(|report| Failure::Misconfigured(report.to_string()))?;
     let changes = load(file.path(), file.text()).map(|before| plan(&before.config, &loaded.config));

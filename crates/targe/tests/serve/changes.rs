@@ -205,3 +205,35 @@ fn a_daemon_without_a_file_is_not_changed() {
     assert_eq!(code, 1);
     assert!(told.contains("there is no file to change"), "{told}");
 }
+
+#[test]
+fn access_is_withdrawn_although_a_medium_is_gone() {
+    let fixture = Fixture::new();
+    fixture.write("gone.img", &"x".repeat(1 << 20));
+    let acl = "[[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:x\", \"iqn.2001-04.com.example:y\"]\n";
+    let gone =
+        format!("[[target]]\nname = \"{NAME}gone\"\nlun = [{{ type = \"file\", path = \"gone.img\" }}]\n");
+    let daemon = serve(&fixture, &format!("{acl}{gone}"));
+    fs::remove_file(fixture.path("gone.img")).unwrap();
+    let b = format!("{NAME}b");
+    refused(&fixture, &daemon, 2, &["lun", "add", &b, "ram:1M"]);
+    done(&fixture, &["acl", "remove", &b, "iqn.2001-04.com.example:x"]);
+    assert!(!text(&fixture).contains("example:x"));
+    assert_eq!(luns(&daemon), ["a/0", "b/0", "gone/0"]);
+    done(&fixture, &["target", "remove", &format!("{NAME}gone")]);
+    assert_eq!(luns(&daemon), ["a/0", "b/0"]);
+    done(&fixture, &["lun", "add", &b, "ram:1M"]);
+}
+
+#[test]
+fn a_first_access_list_does_not_end_sessions_silently() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let a = format!("{NAME}a");
+    let session = Initiator::log_in(daemon.address, &a);
+    let add = ["acl", "add", &a, "iqn.2001-04.com.example:other"];
+    assert!(refused(&fixture, &daemon, 1, &add).contains("say --force"));
+    done(&fixture, &[add.as_slice(), &["--force"]].concat());
+    drop(session);
+    assert_eq!(Initiator::try_log_in(daemon.address, &a).err(), Some([2, 2]));
+}

@@ -51,8 +51,9 @@ pub(super) fn groups(root: &dyn TableLike) -> Groups {
     named.filter_map(|group| Some((tables::text(group, "name")?.to_owned(), initiators(group)))).collect()
 }
 
-/// Removes an initiator from the access list, and its entry if it is the only one there. Unless `even_if_others`,
-/// no other name of the list may match it: such an entry could give it more than the removed one.
+/// Removes an initiator from the access list, and its entry if it is the only one there. Unless
+/// `even_if_others`, no other name of the list may match it: such an entry could give it more than the removed
+/// one.
 pub(super) fn remove(
     target: &mut dyn TableLike,
     initiator: &str,
@@ -101,8 +102,8 @@ fn also_matches(target: &dyn TableLike, (at, name): (usize, &str), groups: &Grou
         .find_map(|(index, other)| (is_other(index, &other) && matches(&other)).then_some(other))
 }
 
-/// Returns the entry of an initiator. An entry that lists several is split, so that this one has its own: before
-/// the others, or behind them if it is a pattern or a group, which could match them as well.
+/// Returns the entry of an initiator. An entry that lists several is split, so that this one has its own:
+/// before the others, or behind them if it is a pattern or a group, which could match them as well.
 pub(super) fn own_entry<'t>(
     target: &'t mut dyn TableLike,
     initiator: &str,

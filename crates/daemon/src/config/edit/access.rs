@@ -51,9 +51,10 @@ pub(super) fn groups(root: &dyn TableLike) -> Groups {
     named.filter_map(|group| Some((tables::text(group, "name")?.to_owned(), initiators(group)))).collect()
 }
 
-/// Removes an initiator from the access list, and its entry if it is the only one there. Unless
-/// `even_if_others`, no other name of the list may match it: such an entry could give it more than the removed
-/// one.
+/// Removes an initiator from the access list, and its entry if it is the only one there.
+///
+/// Unless `even_if_others`, no other name of the list may match it: such an entry could give it more access
+/// than the removed one.
 pub(super) fn remove(
     target: &mut dyn TableLike,
     initiator: &str,

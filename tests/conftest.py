@@ -23,7 +23,7 @@ def pytest_addoption(parser):
     rigs.addoption("--seed", type=int, help="what is random follows from it (default: 1; reload: a fresh one)")
     rigs.addoption("--reactor", choices=["auto", "uring", "epoll"], action="append", help="hostile, reload: how the target waits")
     rigs.addoption("--rounds", type=int, default=150, help="reload: how many")
-    rigs.addoption("--sequences", type=int, default=40, help="changes: how many")
+    rigs.addoption("--sequences", type=int, default=60, help="changes: how many")
     rigs.addoption("--first", type=int, default=0, help="changes: the number of the first sequence")
     rigs.addoption("--size", type=int, default=32, help="recovery: size of the disk, MiB")
     rigs.addoption("--build", action="store_true", help="package: build from the archives and use them, too: minutes")

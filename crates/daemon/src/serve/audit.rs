@@ -153,17 +153,21 @@ mod tests {
 
     #[test]
     fn threads_do_not_rename_each_others_new_log() {
+        const THREADS: usize = 4;
         let scratch = Scratch::new();
         let path = scratch.path().join("audit.log");
-        for _ in 0..20 {
+        for _ in 0..300 {
             std::fs::File::create(&path).unwrap().set_len(FILE_LEN_MAX + 1).unwrap();
-            let log = AuditLog::new(path.clone());
+            let (log, all_there) = (AuditLog::new(path.clone()), std::sync::Barrier::new(THREADS));
             std::thread::scope(|scope| {
-                for _ in 0..8 {
-                    scope.spawn(|| log.record(&AuditEntry::default()));
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        all_there.wait();
+                        log.record(&AuditEntry::default());
+                    });
                 }
             });
-            assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 8);
+            assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), THREADS);
         }
     }
 }

@@ -119,15 +119,26 @@ impl Target {
     }
 
     /// Refuses to replace a file that was edited since it was applied: the edit would be lost.
-    fn refuse_edited(&self) -> Result<(), Failure> {
+    fn refuse_edited(&mut self) -> Result<(), Failure> {
         let found = Revision::of(self.file.text().as_bytes()).to_string();
         if self.status.revision.as_ref() == Some(&found) {
             return Ok(());
         }
+        let path = self.file.path().display().to_string();
+        let own = Candidate {
+            text: self.file.text().to_owned(),
+            name: path.clone(),
+            action: "apply".to_owned(),
+            needs_applied_file: false,
+            guard: None,
+            only_removes: false,
+        };
+        // A file with mistakes has no plan; `targe apply` tells the mistakes.
+        let edits = self.send(Method::Plan, &own, None).map(|plan| plan.unapplied).unwrap_or_default();
+        let edits: String = edits.iter().map(|edit| format!("\n  {edit}")).collect();
         Err(Failure::Failed(format!(
-            "{} was edited since it was applied; run \"targe apply\" without FILE to apply it, or say --overwrite to \
-             lose the edit",
-            self.file.path().display()
+            "{path} was edited since it was applied; run \"targe apply\" without FILE to apply it, or say --overwrite \
+             to lose the edit{edits}"
         )))
     }
 

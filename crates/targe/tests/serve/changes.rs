@@ -192,7 +192,10 @@ fn what_was_not_applied_is_not_carried_along() {
     );
     fixture.write("other.toml", &ram_targets(&["a"]).replace("127.0.0.1:0", "127.0.0.1:1"));
     let told = refused(&fixture, &daemon, 1, &["apply", "other.toml"]);
-    assert!(told.contains("was edited since it was applied"), "{told}");
+    assert!(
+        told.contains("was edited since it was applied") && told.contains("alias: none -> by hand"),
+        "{told}"
+    );
     done(&fixture, &["apply"]);
     done(&fixture, &["target", "set", &a, "max_sessions=2"]);
     // A comment is no change, and stays.

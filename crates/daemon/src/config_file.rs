@@ -7,13 +7,15 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, open, renameat_with};
 
 use crate::config::{FILE_LEN_MAX, Revision};
 use crate::os_error;
 
 /// How long a program waits for another one that changes the file.
 const LOCK_MAX: Duration = Duration::from_secs(30);
+/// How often a text is put back that another program replaces again and again meanwhile.
+const PUT_BACK_MAX: usize = 16;
 /// The pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -36,6 +38,22 @@ pub enum ConfigFileError {
     /// The file has other contents than those that the change was made from.
     #[error("{} was changed by another program meanwhile; nothing was changed", .0.display())]
     Changed(PathBuf),
+    /// The file was not replaced by the moment until which that was allowed.
+    #[error("the new {} was not written in time; nothing was changed", .0.display())]
+    Late(PathBuf),
+    /// Another program changed the file while it was replaced, and its text cannot be put back.
+    #[error(
+        "another program changed {} meanwhile, and its text cannot be put back ({}); that text is in {}",
+        path.display(), os_error(source), aside.display()
+    )]
+    Aside {
+        /// The file.
+        path: PathBuf,
+        /// The file with the text of the other program.
+        aside: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
     /// The file is longer than any configuration.
     #[error("{} is longer than a configuration can be", .0.display())]
     TooLong(PathBuf),
@@ -51,6 +69,7 @@ pub struct LockedFile {
     path: PathBuf,
     file: File,
     text: String,
+    _lock: Lock,
 }
 
 impl LockedFile {
@@ -64,23 +83,10 @@ impl LockedFile {
             move |source| ConfigFileError::Io { what, path, source }
         };
         let path = path.canonicalize().map_err(failed("find"))?;
-        let deadline = Instant::now() + LOCK_MAX;
-        loop {
-            let mut file = File::open(&path).map_err(failed("open"))?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The program that held the lock before may have replaced the file.
-                Ok(()) if is_at(&file, &path) => {
-                    let text = read(&mut file, &path)?;
-                    return Ok(Self { path, file, text });
-                }
-                Ok(()) => {}
-                Err(errno) if errno == rustix::io::Errno::WOULDBLOCK => std::thread::sleep(LOCK_PAUSE),
-                Err(errno) => return Err(failed("lock")(errno.into())),
-            }
-            if Instant::now() >= deadline {
-                return Err(ConfigFileError::Locked(path));
-            }
-        }
+        let lock = Lock::take(&path)?;
+        let mut file = File::open(&path).map_err(failed("open"))?;
+        let text = read(&mut file, &path)?;
+        Ok(Self { path, file, text, _lock: lock })
     }
 
     /// Returns the text that the file had when it was locked.
@@ -98,45 +104,43 @@ impl LockedFile {
         &self.path
     }
 
-    /// Replaces the file as a whole by a durable new one with the same owner and mode. An editor ignores the
-    /// lock, so the file is compared with what was read.
+    /// Replaces the file as a whole by a durable new one with the same owner and mode, unless `latest` has
+    /// passed by then. An editor ignores the lock, so the file is compared with what was read.
+    ///
+    /// Once the new file is in place it stays there, because the daemon may have read it. If its directory
+    /// cannot be synced, the error is returned as `Some`: the old file may come back after a power failure.
     ///
     /// # Errors
-    /// [`ConfigFileError`]; the file is as it was then.
-    pub fn replace(&mut self, text: &str) -> Result<(), ConfigFileError> {
-        let fresh = self.fresh_path();
-        let written = self.write(&fresh, text);
+    /// [`ConfigFileError`]; the file is as it was then, except for [`ConfigFileError::Aside`].
+    pub fn replace(
+        &mut self,
+        text: &str,
+        latest: Option<Instant>,
+    ) -> Result<Option<ConfigFileError>, ConfigFileError> {
+        let fresh = self.beside("new");
         let failed = |what, path: &Path| {
             let path = path.to_path_buf();
             move |source| ConfigFileError::Io { what, path, source }
         };
-        let file = match written {
-            Ok(file) => file,
-            Err(source) => {
+        let written = self.write(&fresh, text).map_err(failed("write", &fresh));
+        let in_time = written.and_then(|file| match latest {
+            Some(latest) if Instant::now() >= latest => Err(ConfigFileError::Late(self.path.clone())),
+            _ => Ok(file),
+        });
+        let file = in_time.and_then(|file| self.exchange(&fresh, text).map(|()| file));
+        let file = file.inspect_err(|error| {
+            if !matches!(error, ConfigFileError::Aside { .. }) {
                 let _ = fs::remove_file(&fresh);
-                return Err(failed("write", &fresh)(source));
             }
-        };
-        let exchanged = match self.exchange(&fresh) {
-            Ok(exchanged) => exchanged,
-            Err(error) => {
-                let _ = fs::remove_file(&fresh);
-                return Err(error);
-            }
-        };
-        // The directory is synced before anyone relies on the new file.
+        })?;
+        (self.file, self.text) = (file, text.to_owned());
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
-        if let (Err(source), Exchanged::OldIsBeside) = (synced, exchanged) {
-            fs::rename(&fresh, &self.path).map_err(failed("restore", &self.path))?;
-            return Err(failed("sync", directory)(source));
-        }
         let _ = fs::remove_file(&fresh);
-        (self.file, self.text) = (file, text.to_owned());
-        Ok(())
+        Ok(synced.err().map(failed("sync", directory)))
     }
 
-    /// Writes the new file. It is locked before it has its name, so that the next program waits for it.
+    /// Writes the new file.
     fn write(&self, fresh: &Path, text: &str) -> io::Result<File> {
         let meta = self.file.metadata()?;
         match fs::remove_file(fresh) {
@@ -145,7 +149,6 @@ impl LockedFile {
         }
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(0o600).open(fresh)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let own = file.metadata()?;
         if (own.uid(), own.gid()) != (meta.uid(), meta.gid()) {
             fchown(&file, Some(meta.uid()), Some(meta.gid()))?;
@@ -157,45 +160,105 @@ impl LockedFile {
     }
 
     /// Puts the new file in the place of the old one, if that is still the one that was read.
-    fn exchange(&self, fresh: &Path) -> Result<Exchanged, ConfigFileError> {
+    fn exchange(&self, fresh: &Path, text: &str) -> Result<(), ConfigFileError> {
         let failed =
             |source: io::Error| ConfigFileError::Io { what: "replace", path: self.path.clone(), source };
         let wanted = Revision::of(self.text.as_bytes());
-        let is_unchanged = |path: &Path| fs::read(path).is_ok_and(|bytes| Revision::of(&bytes) == wanted);
-        if !is_unchanged(&self.path) {
+        if revision_of(&self.path) != Some(wanted) {
             return Err(ConfigFileError::Changed(self.path.clone()));
         }
         match renameat_with(CWD, fresh, CWD, &self.path, RenameFlags::EXCHANGE) {
-            Ok(()) if is_unchanged(fresh) => Ok(Exchanged::OldIsBeside),
-            Ok(()) => {
-                // The file was changed between the comparison and the exchange: it gets its place back.
-                fs::rename(fresh, &self.path).map_err(failed)?;
-                Err(ConfigFileError::Changed(self.path.clone()))
-            }
+            Ok(()) if revision_of(fresh) == Some(wanted) => Ok(()),
+            // The file was changed between the comparison and the exchange.
+            Ok(()) => Err(self.put_back(fresh, text)),
             // Not every file system can exchange two names.
             Err(errno) if errno == rustix::io::Errno::INVAL || errno == rustix::io::Errno::NOSYS => {
-                fs::rename(fresh, &self.path).map_err(failed)?;
-                Ok(Exchanged::OldIsGone)
+                fs::rename(fresh, &self.path).map_err(failed)
             }
             Err(errno) => Err(failed(errno.into())),
         }
     }
 
-    /// Returns the path of the new file. Only the program with the lock uses it; a program that was killed
-    /// may have left it.
-    fn fresh_path(&self) -> PathBuf {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        self.path.with_file_name(format!(".{name}.new"))
+    /// Puts the text of another program, which is in `fresh`, back in the place of `text`. If that program
+    /// saves another text meanwhile, the latest one gets the place.
+    fn put_back(&self, fresh: &Path, text: &str) -> ConfigFileError {
+        let mut placed = Some(Revision::of(text.as_bytes()));
+        let mut source = io::Error::from(ErrorKind::ResourceBusy);
+        for _ in 0..PUT_BACK_MAX {
+            let held = revision_of(fresh);
+            if let Err(errno) = renameat_with(CWD, fresh, CWD, &self.path, RenameFlags::EXCHANGE) {
+                source = errno.into();
+                break;
+            }
+            if revision_of(fresh) == placed {
+                return ConfigFileError::Changed(self.path.clone());
+            }
+            placed = held;
+        }
+        // The next program overwrites `fresh`.
+        let aside = self.beside("edited");
+        let moved = renameat_with(CWD, fresh, CWD, &aside, RenameFlags::NOREPLACE);
+        let aside = if moved.is_ok() { aside } else { fresh.to_path_buf() };
+        ConfigFileError::Aside { path: self.path.clone(), aside, source }
+    }
+
+    /// Returns the path of a hidden file beside the file. Only the program with the lock uses it; a program
+    /// that was killed may have left it.
+    fn beside(&self, end: &str) -> PathBuf {
+        beside(&self.path, end)
     }
 }
 
-/// What became of the old file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exchanged {
-    /// It has the name that the new file had.
-    OldIsBeside,
-    /// The new file has replaced it.
-    OldIsGone,
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{end}"))
+}
+
+/// Returns the revision of a file that can be read.
+fn revision_of(path: &Path) -> Option<Revision> {
+    fs::read(path).ok().map(|bytes| Revision::of(&bytes))
+}
+
+/// A lock on a file of its own, which is removed when this is dropped. Only the owner of the configuration
+/// file and root can open it: a user who can merely read the configuration cannot hold up changes of it.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn take(config: &Path) -> Result<Self, ConfigFileError> {
+        let path = beside(config, "lock");
+        let failed = |source: io::Error| ConfigFileError::Io { what: "lock", path: path.clone(), source };
+        let owner = config.metadata().map_err(failed)?;
+        let deadline = Instant::now() + LOCK_MAX;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        loop {
+            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
+            let file = File::from(file);
+            let own = file.metadata().map_err(failed)?;
+            if rustix::process::geteuid().is_root() && own.uid() != owner.uid() {
+                fchown(&file, Some(owner.uid()), Some(owner.gid())).map_err(failed)?;
+            }
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The program that held the lock before has removed its file.
+                Ok(()) if is_at(&file, &path) => return Ok(Self { path, _file: file }),
+                Ok(()) => {}
+                Err(errno) if errno == rustix::io::Errno::WOULDBLOCK => std::thread::sleep(LOCK_PAUSE),
+                Err(errno) => return Err(failed(errno.into())),
+            }
+            if Instant::now() >= deadline {
+                return Err(ConfigFileError::Locked(config.to_path_buf()));
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 /// Returns whether an open file is the one at a path.
@@ -257,8 +320,9 @@ mod tests {
         fs::write(scratch.path().join(".targe.toml.new"), "half").unwrap();
         let mut locked = LockedFile::open(&link).unwrap();
         assert_eq!(locked.text(), "old");
-        locked.replace("new").unwrap();
-        locked.replace("newer").unwrap();
+        assert!(locked.replace("new", None).unwrap().is_none());
+        assert!(locked.replace("newer", None).unwrap().is_none());
+        drop(locked);
         assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
         assert_eq!(names(&scratch), ["link", "targe.toml"]);
@@ -270,13 +334,59 @@ mod tests {
         let path = file(&scratch);
         let mut locked = LockedFile::open(&path).unwrap();
         fs::write(&path, "by hand").unwrap();
-        assert!(matches!(locked.replace("new"), Err(ConfigFileError::Changed(_))));
+        assert!(matches!(locked.replace("new", None), Err(ConfigFileError::Changed(_))));
         let moved = scratch.path().join("moved");
         fs::write(&moved, "moved here").unwrap();
         fs::rename(&moved, &path).unwrap();
-        assert!(matches!(locked.replace("new"), Err(ConfigFileError::Changed(_))));
+        assert!(matches!(locked.replace("new", None), Err(ConfigFileError::Changed(_))));
+        drop(locked);
         assert_eq!(fs::read_to_string(&path).unwrap(), "moved here");
         assert_eq!(names(&scratch), ["targe.toml"]);
+    }
+
+    #[test]
+    fn a_file_that_is_late_is_not_put_in_place() {
+        let scratch = Scratch::new();
+        let path = file(&scratch);
+        let mut locked = LockedFile::open(&path).unwrap();
+        assert!(matches!(locked.replace("new", Some(Instant::now())), Err(ConfigFileError::Late(_))));
+        drop(locked);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(names(&scratch), ["targe.toml"]);
+    }
+
+    #[test]
+    fn the_text_of_an_editor_gets_its_place_back_or_is_kept() {
+        let scratch = Scratch::new();
+        let path = file(&scratch);
+        let locked = LockedFile::open(&path).unwrap();
+        let fresh = locked.beside("new");
+        // As after the exchange: the editor had saved "by hand" just before it.
+        fs::write(&path, "new").unwrap();
+        fs::write(&fresh, "by hand").unwrap();
+        assert!(matches!(locked.put_back(&fresh, "new"), ConfigFileError::Changed(_)));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "by hand");
+        // The editor has saved once more after the exchange.
+        fs::write(&path, "by hand 2").unwrap();
+        fs::write(&fresh, "by hand").unwrap();
+        assert!(matches!(locked.put_back(&fresh, "new"), ConfigFileError::Changed(_)));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "by hand 2");
+        // The place is gone.
+        fs::remove_file(&path).unwrap();
+        fs::write(&fresh, "by hand").unwrap();
+        let ConfigFileError::Aside { aside, .. } = locked.put_back(&fresh, "new") else { panic!() };
+        assert_eq!(fs::read_to_string(aside).unwrap(), "by hand");
+    }
+
+    #[test]
+    fn a_reader_of_the_file_cannot_hold_up_a_change() {
+        let scratch = Scratch::new();
+        let path = file(&scratch);
+        let reader = File::open(&path).unwrap();
+        flock(&reader, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let locked = LockedFile::open(&path).unwrap();
+        let lock = locked.beside("lock").metadata().unwrap();
+        assert_eq!((lock.mode() & 0o777, lock.uid()), (0o600, path.metadata().unwrap().uid()));
     }
 
     #[test]
@@ -287,7 +397,7 @@ mod tests {
         let add = |path: &Path| {
             let mut locked = LockedFile::open(path).unwrap();
             let more = format!("{}x", locked.text());
-            locked.replace(&more).unwrap();
+            locked.replace(&more, None).unwrap();
         };
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -4,10 +4,11 @@
 //! The file is locked while it is read, changed and replaced. The daemon prepares the change first, so that
 //! nothing can fail after the file was replaced; it applies the change when the file is in place.
 
+mod busy;
 mod output;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use daemon::admin::api::{ErrorKind, Lun, Luns, Method, Request, Sessions, Status};
@@ -17,11 +18,15 @@ use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
+pub(crate) use self::busy::Guard;
 use self::output::End;
 use crate::{Failure, daemon_socket};
 
 /// How long the daemon may take to prepare or apply a change.
 const CHANGE_MAX: Duration = Duration::from_secs(300);
+
+/// How long after the daemon has prepared a change the file may be replaced. The daemon waits 10 s.
+const REPLACE_MAX: Duration = Duration::from_secs(8);
 
 /// How a change is made and shown.
 #[derive(Debug, Args)]
@@ -58,6 +63,10 @@ pub(crate) struct Candidate {
     pub(crate) action: String,
     /// Whether changes that were made to the file and not applied yet prevent this one.
     pub(crate) needs_applied_file: bool,
+    /// Refuses to take something from a session; `None` if the operator forces it.
+    pub(crate) guard: Option<Guard>,
+    /// Whether it only takes something away, which is possible although a medium cannot be used.
+    pub(crate) only_removes: bool,
 }
 
 /// A running daemon and its configuration file, which is locked.
@@ -84,6 +93,8 @@ pub(crate) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         name: name.display().to_string(),
         action: "apply".to_owned(),
         needs_applied_file: false,
+        guard: None,
+        only_removes: false,
     };
     target.change(&candidate, &args.how)
 }
@@ -108,15 +119,26 @@ impl Target {
     }
 
     /// Refuses to replace a file that was edited since it was applied: the edit would be lost.
-    fn refuse_edited(&self) -> Result<(), Failure> {
+    fn refuse_edited(&mut self) -> Result<(), Failure> {
         let found = Revision::of(self.file.text().as_bytes()).to_string();
         if self.status.revision.as_ref() == Some(&found) {
             return Ok(());
         }
+        let path = self.file.path().display().to_string();
+        let own = Candidate {
+            text: self.file.text().to_owned(),
+            name: path.clone(),
+            action: "apply".to_owned(),
+            needs_applied_file: false,
+            guard: None,
+            only_removes: false,
+        };
+        // A file with mistakes has no plan; `targe apply` tells the mistakes.
+        let edits = self.send(Method::Plan, &own, None).map(|plan| plan.unapplied).unwrap_or_default();
+        let edits: String = edits.iter().map(|edit| format!("\n  {edit}")).collect();
         Err(Failure::Failed(format!(
-            "{} was edited since it was applied; run \"targe apply\" without FILE to apply it, or say --overwrite to \
-             lose the edit",
-            self.file.path().display()
+            "{path} was edited since it was applied; run \"targe apply\" without FILE to apply it, or say --overwrite \
+             to lose the edit{edits}"
         )))
     }
 
@@ -126,7 +148,7 @@ impl Target {
     }
 
     /// Returns the sessions.
-    pub(crate) fn sessions(&mut self) -> Result<Sessions, Failure> {
+    fn sessions(&mut self) -> Result<Sessions, Failure> {
         call(&mut self.connection, &Request::new(Method::Sessions))
     }
 
@@ -155,40 +177,91 @@ impl Target {
             output::end(how, &plan, End::Unchanged);
             return Ok(());
         }
-        let message = self.carry_out(candidate, &plan)?;
+        if let Some(guard) = &candidate.guard {
+            let sessions = self.sessions()?;
+            busy::refuse(&plan, guard, &busy::users(&sessions)).map_err(Failure::Failed)?;
+        }
+        let message = self.carry_out(candidate, &plan, how)?;
         output::end(how, &plan, End::Applied(&message));
         Ok(())
     }
 
     /// Prepares, replaces the file, and commits. Returns what changed.
-    fn carry_out(&mut self, candidate: &Candidate, plan: &Plan) -> Result<String, Failure> {
+    fn carry_out(&mut self, candidate: &Candidate, plan: &Plan, how: &ChangeArgs) -> Result<String, Failure> {
         let _: Plan = self.send(Method::Prepare, candidate, Some(plan.generation))?;
+        let latest = Instant::now() + REPLACE_MAX;
         let former = self.file.text().to_owned();
         let is_other = candidate.text != former;
-        if is_other && let Err(error) = self.file.replace(&candidate.text) {
-            // Without an answer the daemon looks at the file, and drops the change as well.
-            let _ = self.connection.call(&Request::new(Method::Abandon));
-            return Err(failed(error));
+        if is_other {
+            match self.file.replace(&candidate.text, Some(latest)) {
+                Ok(unsynced) => warn_unsynced(unsynced),
+                Err(error) => {
+                    // Without an answer the daemon looks at the file, and drops the change as well.
+                    let _ = self.connection.call(&Request::new(Method::Abandon));
+                    return Err(failed(error));
+                }
+            }
         }
-        let committed = self.connection.call(&Request::new(Method::Commit));
-        let path = self.file.path().display().to_string();
-        match committed {
+        let former = is_other.then_some(former.as_str());
+        match self.connection.call(&Request::new(Method::Commit)) {
             Ok(applied) => {
                 let applied: Applied = parse(applied)?;
                 Ok(applied.message)
             }
-            Err(ClientError::Refused(failure)) => {
-                let mut message = failure.message;
-                if is_other && let Err(error) = self.file.replace(&former) {
-                    message = format!("{message}; and {path} keeps the new text, as {error}");
-                }
-                Err(Failure::Failed(message))
-            }
-            Err(error) => Err(Failure::Failed(format!(
-                "{error}; whether the change was applied is unknown; {path} has the new configuration, which the next \
-                 start uses"
-            ))),
+            Err(ClientError::Refused(failure)) => Err(self.restore(former, failure.message)),
+            Err(error) => self.find_out(candidate, plan, former, &error, how),
         }
+    }
+
+    /// Finds out what became of a change when the connection broke before the answer to `commit`.
+    fn find_out(
+        &mut self,
+        candidate: &Candidate,
+        plan: &Plan,
+        former: Option<&str>,
+        error: &ClientError,
+        how: &ChangeArgs,
+    ) -> Result<String, Failure> {
+        let unknown = || {
+            Failure::Failed(format!(
+                "{error}; whether the change was applied is unknown; {} has the new configuration, which the next start \
+                 uses",
+                self.file.path().display()
+            ))
+        };
+        let mut connection = daemon_socket::connect(how.socket.as_deref()).map_err(|_| unknown())?;
+        connection.wait_for(CHANGE_MAX).map_err(|_| unknown())?;
+        // The daemon answers when it has decided about the change before; whether it likes the text is
+        // unimportant.
+        let change = Change {
+            text: candidate.text.clone(),
+            name: candidate.name.clone(),
+            base: None,
+            generation: None,
+            action: candidate.action.clone(),
+        };
+        let request = Request { change: Some(change), ..Request::new(Method::Plan) };
+        if !matches!(connection.call(&request), Ok(_) | Err(ClientError::Refused(_))) {
+            return Err(unknown());
+        }
+        let status: Status = call(&mut connection, &Request::new(Method::Status)).map_err(|_| unknown())?;
+        if status.revision.as_deref() == Some(plan.revision.as_str()) {
+            return Ok(format!("the new configuration runs, although the connection broke: {error}"));
+        }
+        Err(self.restore(former, format!("{error}; the daemon did not apply the change")))
+    }
+
+    /// Puts the former text back after the daemon has not applied the new one.
+    fn restore(&mut self, former: Option<&str>, mut message: String) -> Failure {
+        match former.map(|former| self.file.replace(former, None)) {
+            Some(Ok(unsynced)) => warn_unsynced(unsynced),
+            Some(Err(error)) => {
+                let path = self.file.path().display();
+                message = format!("{message}; and {path} keeps the new text, as {error}");
+            }
+            None => {}
+        }
+        Failure::Failed(message)
     }
 
     fn send(
@@ -215,7 +288,7 @@ pub(crate) fn luns(how: &ChangeArgs) -> Result<Vec<Lun>, Failure> {
     Ok(luns)
 }
 
-/// Changes a configuration file that no daemon runs.
+/// Changes a configuration file without a daemon.
 pub(crate) fn change_file(
     file: &mut LockedFile,
     candidate: &Candidate,
@@ -224,7 +297,10 @@ pub(crate) fn change_file(
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let flags = Flags { config: Some(file.path().to_path_buf()), ..Flags::default() };
     let mode = file.mode();
-    let load = |name: &Path, text: &str| Config::load_text(&flags, &around, name, text, mode);
+    let load = |name: &Path, text: &str| match candidate.only_removes {
+        true => Config::load_text_without_media(&flags, &around, name, text, mode),
+        false => Config::load_text(&flags, &around, name, text, mode),
+    };
     let loaded = load(Path::new(&candidate.name), &candidate.text)
         .map_err(|report| Failure::Misconfigured(report.to_string()))?;
     let changes = load(file.path(), file.text()).map(|before| plan(&before.config, &loaded.config));
@@ -238,7 +314,7 @@ pub(crate) fn change_file(
         return Ok(());
     }
     if candidate.text != file.text() {
-        file.replace(&candidate.text).map_err(failed)?;
+        warn_unsynced(file.replace(&candidate.text, None).map_err(failed)?);
     }
     output::end(how, &planned, End::Written);
     Ok(())
@@ -247,6 +323,13 @@ pub(crate) fn change_file(
 /// Returns whether two paths lead to the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Warns that a new file is in place and may be lost in a power failure.
+fn warn_unsynced(unsynced: Option<ConfigFileError>) {
+    if let Some(error) = unsynced {
+        eprintln!("targe: warning: {error}; the former file may come back after a power failure");
+    }
 }
 
 pub(crate) fn failed(error: ConfigFileError) -> Failure {

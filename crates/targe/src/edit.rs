@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use daemon::admin::api::Lun;
 use daemon::config::{
@@ -10,7 +11,7 @@ use daemon::config::{
 use daemon::config_file::LockedFile;
 
 use crate::Failure;
-use crate::change::{self, Candidate, ChangeArgs, Target, change_file, failed};
+use crate::change::{self, Candidate, ChangeArgs, Guard, Target, change_file, failed};
 
 /// How an edit is made.
 #[derive(Debug, Args)]
@@ -46,6 +47,9 @@ pub(crate) enum TargetCommand {
         /// Set keys of [[target]] in docs/config.md; KEY= removes a key
         #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
         settings: Vec<Setting>,
+        /// Do it although initiators lose the target under its name
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         edit: EditArgs,
     },
@@ -85,6 +89,9 @@ pub(crate) enum LunCommand {
         /// Set keys of [[target.lun]] in docs/config.md; KEY= removes a key
         #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
         settings: Vec<Setting>,
+        /// Put another disk in its place although initiators are logged in
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         edit: EditArgs,
     },
@@ -123,20 +130,23 @@ pub(crate) enum AclCommand {
         #[arg(value_name = "IQN")]
         target: String,
         /// Names of initiators, patterns with *, or @GROUP
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = NonEmptyStringValueParser::new())]
         initiator: Vec<String>,
         /// Admit them to these LUNs only, such as 0,2
-        #[arg(long)]
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         luns: Option<String>,
         /// Let them only read
         #[arg(long)]
         ro: bool,
         /// Require this protection of them: none, integrity or encrypt
-        #[arg(long)]
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         protection: Option<String>,
         /// Put the entry before all others; the first entry that names an initiator counts
         #[arg(long)]
         first: bool,
+        /// Add the first entry although initiators that it does not name are logged in
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         edit: EditArgs,
     },
@@ -163,6 +173,9 @@ pub(crate) enum AclCommand {
         /// Remove it even if it is the last, which admits every initiator
         #[arg(long)]
         admit_all: bool,
+        /// Remove it even if another entry matches it, whose access it has then
+        #[arg(long)]
+        even_if_others_match: bool,
         #[command(flatten)]
         edit: EditArgs,
     },
@@ -175,13 +188,13 @@ pub(crate) enum UserCommand {
         #[command(flatten)]
         place: PlaceArgs,
         /// Read the initiator's secret from this file, which only its owner can read
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
         secret_file: String,
         /// Authenticate the target as this user when the initiator asks for it
-        #[arg(long, value_name = "NAME", requires = "mutual_secret_file")]
+        #[arg(long, value_name = "NAME", requires = "mutual_secret_file", value_parser = NonEmptyStringValueParser::new())]
         mutual_user: Option<String>,
         /// Read the target's secret from this file
-        #[arg(long, value_name = "FILE", requires = "mutual_user")]
+        #[arg(long, value_name = "FILE", requires = "mutual_user", value_parser = NonEmptyStringValueParser::new())]
         mutual_secret_file: Option<String>,
         #[command(flatten)]
         edit: EditArgs,
@@ -214,9 +227,10 @@ pub(crate) struct PlaceArgs {
     #[arg(value_name = "IQN")]
     target: String,
     /// The name that the initiator gives (CHAP_N)
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     user: String,
     /// Only for this initiator of the access list, which gets an entry of its own
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     initiator: Option<String>,
 }
 
@@ -237,56 +251,55 @@ fn setting(text: &str) -> Result<Setting, String> {
 }
 
 pub(crate) fn target(command: TargetCommand) -> Result<(), Failure> {
-    let (done, action, busy, args) = match command {
+    let (done, action, force, args) = match command {
         TargetCommand::Add { target, lun, settings, edit } => {
-            (Edit::AddTarget { name: target, luns: lun, settings }, "target add", None, edit)
+            (Edit::AddTarget { name: target, luns: lun, settings }, "target add", false, edit)
         }
-        TargetCommand::Set { target, settings, edit } => {
-            (Edit::SetTarget { name: target, settings }, "target set", None, edit)
+        TargetCommand::Set { target, settings, force, edit } => {
+            (Edit::SetTarget { name: target, settings }, "target set", force, edit)
         }
         TargetCommand::Remove { target, force, edit } => {
-            let busy = (!force).then(|| target.clone());
-            (Edit::RemoveTarget { name: target }, "target remove", busy, edit)
+            (Edit::RemoveTarget { name: target }, "target remove", force, edit)
         }
     };
-    run(&done, action, busy.as_deref(), &args)
+    run(&done, action, force, &args)
 }
 
 pub(crate) fn lun(command: LunCommand) -> Result<(), Failure> {
-    let (done, action, busy, args) = match command {
-        LunCommand::Add { target, spec, edit } => (Edit::AddLun { target, spec }, "lun add", None, edit),
-        LunCommand::Set { target, lun, settings, edit } => {
-            (Edit::SetLun { target, lun, settings }, "lun set", None, edit)
+    let (done, action, force, args) = match command {
+        LunCommand::Add { target, spec, edit } => (Edit::AddLun { target, spec }, "lun add", false, edit),
+        LunCommand::Set { target, lun, settings, force, edit } => {
+            (Edit::SetLun { target, lun, settings }, "lun set", force, edit)
         }
         LunCommand::Resize { target, lun, size, edit } => {
             refuse_smaller(&target, lun, &size, &edit)?;
             let settings = vec![("size".to_owned(), size)];
-            (Edit::SetLun { target, lun, settings }, "lun resize", None, edit)
+            (Edit::SetLun { target, lun, settings }, "lun resize", false, edit)
         }
         LunCommand::Remove { target, lun, force, edit } => {
-            let busy = (!force).then(|| target.clone());
-            (Edit::RemoveLun { target, lun }, "lun remove", busy, edit)
+            (Edit::RemoveLun { target, lun }, "lun remove", force, edit)
         }
     };
-    run(&done, action, busy.as_deref(), &args)
+    run(&done, action, force, &args)
 }
 
 pub(crate) fn acl(command: AclCommand) -> Result<(), Failure> {
-    let (done, action, args) = match command {
-        AclCommand::Add { target, initiator: initiators, luns, ro, protection, first, edit } => {
+    let (done, action, force, args) = match command {
+        AclCommand::Add { target, initiator: initiators, luns, ro, protection, first, force, edit } => {
             let given = [("luns", luns), ("ro", ro.then(|| "true".to_owned())), ("protection", protection)];
             let settings =
                 given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
-            (Edit::AddAcl { target, initiators, settings, first }, "acl add", edit)
+            (Edit::AddAcl { target, initiators, settings, first }, "acl add", force, edit)
         }
         AclCommand::Set { target, initiator, settings, edit } => {
-            (Edit::SetAcl { target, initiator, settings }, "acl set", edit)
+            (Edit::SetAcl { target, initiator, settings }, "acl set", false, edit)
         }
-        AclCommand::Remove { target, initiator, admit_all, edit } => {
-            (Edit::RemoveAcl { target, initiator, admit_all }, "acl remove", edit)
+        AclCommand::Remove { target, initiator, admit_all, even_if_others_match, edit } => {
+            let done = Edit::RemoveAcl { target, initiator, admit_all, even_if_others_match };
+            (done, "acl remove", false, edit)
         }
     };
-    run(&done, action, None, &args)
+    run(&done, action, force, &args)
 }
 
 pub(crate) fn user(command: UserCommand) -> Result<(), Failure> {
@@ -313,34 +326,46 @@ pub(crate) fn user(command: UserCommand) -> Result<(), Failure> {
             (Edit::RemoveUser { place: place.place(), user: place.user, admit_all }, "user remove", edit)
         }
     };
-    run(&done, action, None, &args)
+    run(&done, action, false, &args)
 }
 
-/// Makes an edit. `busy` is a target that the edit takes from its initiators.
-fn run(done: &Edit, action: &str, busy: Option<&str>, args: &EditArgs) -> Result<(), Failure> {
+/// Makes an edit. Without `force`, it takes nothing from a session.
+fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Failure> {
     if let Some(path) = &args.config {
         let mut file = LockedFile::open(path).map_err(failed)?;
-        let candidate = candidate(done, action, &file)?;
+        let candidate = candidate(done, action, force, &file)?;
         return change_file(&mut file, &candidate, &args.how);
     }
     let mut target = Target::open(&args.how)?;
-    if let Some(busy) = busy.filter(|_| !args.how.dry_run) {
-        refuse_busy(&mut target, busy)?;
-    }
-    let candidate = candidate(done, action, target.file())?;
+    let candidate = candidate(done, action, force, target.file())?;
     target.change(&candidate, &args.how)
 }
 
 /// Returns the text that an edit makes of a file.
-fn candidate(done: &Edit, action: &str, file: &LockedFile) -> Result<Candidate, Failure> {
+fn candidate(done: &Edit, action: &str, force: bool, file: &LockedFile) -> Result<Candidate, Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let flags = Flags { config: Some(file.path().to_path_buf()), ..Flags::default() };
-    let loaded = Config::load_text(&flags, &around, file.path(), file.text(), file.mode())
-        .map_err(|report| Failure::Misconfigured(report.to_string()))?;
-    let context = EditContext::new(around.directory, &loaded.config);
+    let only_removes = matches!(
+        done,
+        Edit::RemoveTarget { .. } | Edit::RemoveLun { .. } | Edit::RemoveAcl { .. } | Edit::RemoveUser { .. }
+    );
+    let load = if only_removes { Config::load_text_without_media } else { Config::load_text };
+    let config = load(&flags, &around, file.path(), file.text(), file.mode())
+        .map_err(|report| Failure::Misconfigured(report.to_string()))?
+        .config;
+    let context = EditContext::new(around.directory, &config);
     let text = edit(file.text(), done, &context).map_err(Failure::Failed)?;
     let (name, action) = (file.path().display().to_string(), action.to_owned());
-    Ok(Candidate { text, name, action, needs_applied_file: true })
+    let guard = (!force).then(|| Guard { first_list: first_list(done, &config) });
+    Ok(Candidate { text, name, action, needs_applied_file: true, guard, only_removes })
+}
+
+/// Returns a target that gets its first access list by an edit, and the initiators in the list.
+fn first_list(done: &Edit, config: &Config) -> Option<(String, Vec<String>)> {
+    let Edit::AddAcl { target, initiators, .. } = done else { return None };
+    let is_it = |known: &&daemon::config::Target| known.name.to_string().eq_ignore_ascii_case(target);
+    let open = config.targets.iter().find(is_it)?.acl.is_none();
+    open.then(|| (target.clone(), initiators.clone()))
 }
 
 /// Refuses to make a disk smaller, which targe never does: the file would keep its length.
@@ -360,25 +385,29 @@ fn refuse_smaller(target: &str, lun: u16, size: &str, args: &EditArgs) -> Result
     }
 }
 
-/// Refuses to take a target, or a LUN of it, from initiators that are logged in.
-fn refuse_busy(target: &mut Target, name: &str) -> Result<(), Failure> {
-    let sessions = target.sessions()?;
-    let is_it = |known: &str| known.eq_ignore_ascii_case(name);
-    let iscsi = sessions.sessions.iter().filter(|session| session.target.as_deref().is_some_and(is_it));
-    let frames = sessions.hyperscsi.iter().filter(|session| is_it(&session.target));
-    let mut users: Vec<&str> = iscsi
-        .map(|session| session.initiator.as_str())
-        .chain(frames.map(|session| session.initiator.as_str()))
-        .collect();
-    users.sort_unstable();
-    users.dedup();
-    if users.is_empty() {
-        return Ok(());
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn an_empty_word_is_not_taken_for_a_missing_one() {
+        for words in [
+            "acl add T X --luns |",
+            "acl add T |",
+            "acl add T X --protection |",
+            "user add T U --secret-file |",
+            "user add T | --secret-file F",
+            "user add T U --secret-file F --mutual-user | --mutual-secret-file F",
+            "user add T U --secret-file F --mutual-user M --mutual-secret-file |",
+            "user add T U --secret-file F --initiator |",
+        ] {
+            let with = |word: &str| {
+                let words = words.split(' ').map(|part| if part == "|" { word } else { part });
+                Cli::try_parse_from(std::iter::once("targe").chain(words)).is_ok()
+            };
+            assert!(with("x") && !with(""), "{words}");
+        }
     }
-    let shown = users.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-    let more = match users.len().saturating_sub(5) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Err(Failure::Failed(format!("{name} is used by {shown}{more}; log them out first, or say --force")))
 }

@@ -103,6 +103,14 @@ class Daemon:
             targets[lun["target"]]["luns"][lun["lun"]] = (medium, lun["bytes"], lun["read_only"])
         return targets, sorted(portal["listen"] for portal in status["portals"]), status["revision"]
 
+    def identities(self):
+        """Target → what must stay of it when a step names another one: LUN → world-wide name, access list, authentication."""
+        found = {target["name"]: {"luns": {}, "acl": target.get("acl"), "auth": target.get("auth")}
+                 for target in tomllib.loads(self.read())["target"]}
+        for lun in self.ask("luns")["luns"]:
+            found[lun["target"]]["luns"][lun["lun"]] = lun["naa"]
+        return found
+
     def command(self, *words, wait=True):
         began = time.monotonic()
         started = subprocess.Popen([servers.Targe.binary, *words, "--socket", self.socket], cwd=self.folder, stdin=subprocess.DEVNULL,

@@ -62,6 +62,45 @@ name = "common"
 type = "ram"
 size = "1M"
 """
+# Tables of two lists take turns, some LUNs have no number of their own, and several entries match one initiator.
+MIXED = """
+[[group]]
+name = "lab"
+initiators = ["iqn.2000-01.org.example:i3"]
+
+# Above the last target.
+[[target]]
+name = "iqn.2026-11.org.targe:mixed"
+
+[[target.lun]]
+type = "null"
+size = "1M"
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:i0", "@lab", "iqn.2000-01.org.example:i1"]
+ro = true
+
+[[target.lun]]
+type = "null"
+size = "2M"
+
+[target.session]
+data_digest = "offer"
+
+[[target.lun]]
+lun = 1
+type = "null"
+size = "1M"
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:i*"]
+luns = [1, 2]
+
+[[target.lun]]
+type = "null"
+size = "3M"
+"""
+INITIATORS = (*(f"iqn.2000-01.org.example:i{number}" for number in range(5)), "iqn.2000-01.org.example:i*", "@lab")
 # What must be there whatever happens.
 KEPT = ("# Line one of the head.", "# beside a key", "# the first", *STILL.strip().splitlines(), "# Shared by several.")
 KILLS = ("command", "daemon", "both")
@@ -70,7 +109,8 @@ KILLS = ("command", "daemon", "both")
 class Trial:
     def __init__(self, folder, seed):
         self.port = servers.free_port()
-        self.base = HEAD.format(port=self.port) + SHARED + FIRST + STILL
+        self.bases = [HEAD.format(port=self.port) + SHARED + FIRST + STILL + more for more in ("", MIXED)]
+        self.base = self.bases[0]
         self.seed = seed
         self.daemon = Daemon(folder, self.base)
         self.happened = {}
@@ -134,21 +174,21 @@ class Trial:
 
     def acl_add(self, chance):
         target = self.a_target(chance)
-        names = [f"iqn.2000-01.org.example:i{chance.randrange(5)}" for _ in range(chance.randint(1, 2))]
+        names = chance.sample(INITIATORS, chance.randint(1, 2))
         return target and ["acl", "add", target["name"], *names, *["--ro"] * chance.randrange(2), *["--first"] * chance.randrange(2)]
 
     def acl_set(self, chance):
         target = self.a_target(chance)
-        return target and ["acl", "set", target["name"], f"iqn.2000-01.org.example:i{chance.randrange(5)}", chance.choice(("ro=true", "ro="))]
+        return target and ["acl", "set", target["name"], chance.choice(INITIATORS), chance.choice(("ro=true", "ro="))]
 
     def acl_remove(self, chance):
         target = self.a_target(chance)
-        return target and ["acl", "remove", target["name"], f"iqn.2000-01.org.example:i{chance.randrange(5)}",
-                           *["--admit-all"] * chance.randrange(2)]
+        return target and ["acl", "remove", target["name"], chance.choice(INITIATORS),
+                           *["--admit-all"] * chance.randrange(2), *["--even-if-others-match"] * chance.randrange(2)]
 
     def user_add(self, chance):
         target = self.a_target(chance)
-        where = chance.choice(([], ["--initiator", f"iqn.2000-01.org.example:i{chance.randrange(5)}"]))
+        where = chance.choice(([], ["--initiator", chance.choice(INITIATORS)]))
         return target and ["user", "add", target["name"], "host", "--secret-file", "host.secret", *where]
 
     def user_remove(self, chance):
@@ -190,13 +230,14 @@ class Trial:
         words = self.words(chance)
         if not words:
             return
-        before = self.daemon.read()
+        before, identities = self.daemon.read(), self.daemon.identities()
         code, said = self.daemon.command(*words)
         after = self.daemon.read()
         expect(code in (0, 1, 2), f"{words} ended with {code}: {said}")
         expect("panicked" not in said, said)
         if code != 0:
             same(f"the file after {words}, which said {said!r}", after, before)
+        self.judge_others(words, identities)
         self.count(f"{words[0]} {'done' if code == 0 else 'refused'}")
 
     def dry(self, chance):
@@ -217,7 +258,7 @@ class Trial:
         words = self.words(chance)
         if not words:
             return
-        before, who = self.daemon.read(), chance.choice(KILLS)
+        before, identities, who = self.daemon.read(), self.daemon.identities(), chance.choice(KILLS)
         command = self.daemon.command(*words, wait=False)
         time.sleep(chance.random() * self.daemon.usual_s * 1.2)
         if who != "command":
@@ -230,6 +271,7 @@ class Trial:
             self.daemon.start()
         else:
             self.settle()
+        self.judge_others(words, identities)
         self.count(f"{who} killed, the file {'stays' if self.daemon.read() == before else 'changes'}")
 
     def two(self, chance):
@@ -330,6 +372,25 @@ class Trial:
             expect(line in text, f"the file lost {line!r}")
         expect(self.base == text or STILL.splitlines()[1] in text, "the file lost a comment")
 
+    def judge_others(self, words, before):
+        """A step changes nothing of what it does not name."""
+        if words[0] == "apply":
+            return
+        (kind, _, named, *rest), after = words, self.daemon.identities()
+        for name in (before.keys() | after.keys()) - {named}:
+            same(f"{name} after {words}", after.get(name), before.get(name))
+        if kind == "target" or named not in before:
+            return
+        was, now = before[named], after[named]
+        changed = {int(rest[0])} if kind == "lun" and rest[0].isdigit() else set()
+        new = now["luns"].keys() - was["luns"].keys()
+        expect(not new or words[:2] == ["lun", "add"] and len(new) == 1, f"{words} adds the LUNs {new}")
+        for lun in was["luns"].keys() - changed:
+            same(f"LUN {lun} of {named} after {words}", now["luns"].get(lun), was["luns"][lun])
+        if kind == "lun":
+            same(f"who may use {named} after {words}", [entry["initiators"] for entry in now["acl"] or []],
+                 [entry["initiators"] for entry in was["acl"] or []])
+
     def judge_deeply(self):
         """What an initiator finds, and what a new start makes of the file."""
         text = self.daemon.read()
@@ -341,13 +402,16 @@ class Trial:
                 continue
             found = {int(lun) for lun in re.findall(rf"{re.escape(target)}/(\d+)", discovered)}
             same(f"the LUNs of {target} that a stranger finds", found, set(expected))
+        identities = self.daemon.identities()
         self.daemon.kill()
         self.daemon.start()
         self.judge()
+        same("the identities after a new start", self.daemon.identities(), identities)
 
     def sequence(self, number):
         chance = random.Random(f"{self.seed} {number}")
         self.did = [f"sequence {number}"]
+        self.base = chance.choice(self.bases)
         self.daemon.write(self.base)
         code, said = self.daemon.command("apply")
         if code != 0:

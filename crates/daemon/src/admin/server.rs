@@ -164,7 +164,8 @@ struct Client {
     stream: UnixStream,
     /// The time of its last request or response, or of its connection.
     since: Instant,
-    /// Whether a request of this client is being handled.
+    /// Whether a request of this client is being handled, or a change that it has prepared waits for its
+    /// verdict.
     asking: bool,
 }
 
@@ -271,7 +272,7 @@ fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, s
             }
             Err(error) => Response::Error(Failure { kind: Kind::Malformed, message: error.to_string() }),
         };
-        seat.clients.set_asking(seat.number, false);
+        seat.clients.set_asking(seat.number, caller.prepared.is_some());
         if !send(stream, &response) {
             return;
         }

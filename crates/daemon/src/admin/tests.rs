@@ -6,21 +6,26 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 use serde_json::{Value, json};
 
 use crate::scratch::Scratch;
 
 use super::api::{ErrorKind, Failure, Method, REQUEST_LEN_MAX, Request};
-use super::change::Client;
+use super::change::{Client, PreparedChange};
 use super::client::{ClientError, request};
 use super::server::{AdminSocketError, RequestHandler, Server};
 
-/// Returns the method's name; fails for `luns`.
+/// Returns the method's name; fails for `luns`, and notes a prepared change for `prepare`.
 struct Echo;
 
 impl RequestHandler for Echo {
-    fn handle(&self, request: Request, _: &mut Client) -> Result<Value, Failure> {
+    fn handle(&self, request: Request, caller: &mut Client) -> Result<Value, Failure> {
+        if request.method == Method::Prepare {
+            let ((verdict, _), (_, outcome)) = (channel(), channel());
+            caller.prepared = Some(PreparedChange { verdict, outcome });
+        }
         match request.method {
             Method::Luns => {
                 Err(Failure { kind: ErrorKind::Unavailable, message: "the reactor is silent".to_owned() })
@@ -116,8 +121,8 @@ impl RequestHandler for Slow {
 #[test]
 fn clients_that_wait_for_an_answer_keep_their_places() {
     let scratch = Scratch::new();
-    let (go, wait) = std::sync::mpsc::channel();
-    let (asked, seen) = std::sync::mpsc::channel();
+    let (go, wait) = channel();
+    let (asked, seen) = channel();
     let answers = Slow(std::sync::Mutex::new(wait), asked);
     let _server = Server::start(&scratch.socket(), Arc::new(answers)).unwrap();
     let waiting: Vec<UnixStream> = (0..16)
@@ -207,4 +212,22 @@ fn an_answer_that_breaks_off_is_told_as_such() {
     let error = request(&scratch.socket(), Method::Status).unwrap_err().to_string();
     assert!(error.ends_with("the daemon closed the connection"), "{error}");
     daemon.join().unwrap();
+}
+
+#[test]
+fn a_client_with_a_prepared_change_is_not_disconnected_for_others() {
+    let scratch = Scratch::new();
+    let _server = scratch.serve();
+    let (prepared, idle) = (scratch.socket(), scratch.socket());
+    let prepared = UnixStream::connect(prepared).unwrap();
+    assert_eq!(exchange(&prepared, b"{\"method\":\"prepare\"}\n")["result"]["asked"], "prepare");
+    let others: Vec<UnixStream> = (0..40)
+        .map(|_| {
+            let other = UnixStream::connect(&idle).unwrap();
+            assert_eq!(exchange(&other, b"{\"method\":\"status\"}\n")["result"]["asked"], "status");
+            other
+        })
+        .collect();
+    assert_eq!(exchange(&prepared, b"{\"method\":\"commit\"}\n")["result"]["asked"], "commit");
+    drop(others);
 }

@@ -9,6 +9,7 @@
 mod access;
 mod luns;
 mod tables;
+mod unchanged;
 mod values;
 
 #[cfg(test)]
@@ -117,6 +118,8 @@ pub enum Edit {
         initiator: String,
         /// Whether the list may be removed, which admits every initiator.
         admit_all: bool,
+        /// Whether other entries may match the initiator, and admit it.
+        even_if_others_match: bool,
     },
     /// Requires authentication.
     AddUser {
@@ -158,24 +161,42 @@ pub enum AuthPlace {
     Initiator(String, String),
 }
 
-/// Applies an edit to a text.
+/// Applies an edit to a text. If its lines end with CR LF, so do those of the result.
 ///
 /// # Errors
 /// A fragment that says why the edit is impossible.
 pub fn edit(text: &str, edit: &Edit, context: &EditContext) -> Result<String, String> {
-    let mut document: DocumentMut = text
+    let with_cr = text.matches("\r\n").count();
+    match with_cr {
+        0 => edit_lines(text, edit, context),
+        _ if with_cr == text.matches('\n').count() => {
+            let after = edit_lines(&text.replace("\r\n", "\n"), edit, context)?;
+            Ok(after.replace('\n', "\r\n"))
+        }
+        _ => Err("some lines of the file end with CR LF, and some with LF; give all of them the same end"
+            .to_owned()),
+    }
+}
+
+/// Applies an edit to a text whose lines end with LF.
+fn edit_lines(text: &str, edit: &Edit, context: &EditContext) -> Result<String, String> {
+    let before: DocumentMut = text
         .parse()
         .map_err(|error: toml_edit::TomlError| format!("cannot parse the file: {}", error.message()))?;
+    let mut document = before.clone();
     let exporters = luns::first_exporters(document.as_table());
     apply(&mut document, edit, context)?;
     luns::pin_shared_names(&mut document, &exporters, context);
-    Ok(document.to_string())
+    let after = document.to_string();
+    unchanged::check(&before, &after, edit)?;
+    Ok(after)
 }
 
 fn apply(document: &mut DocumentMut, edit: &Edit, context: &EditContext) -> Result<(), String> {
     match edit {
         Edit::AddTarget { name, luns, settings } => add_target(document, name, luns, settings, context),
         Edit::SetTarget { name, settings } => {
+            refuse_auth(settings)?;
             values::set_all(target(document, name)?, &TARGET, settings, context)
         }
         Edit::RemoveTarget { name } => {
@@ -190,13 +211,17 @@ fn apply(document: &mut DocumentMut, edit: &Edit, context: &EditContext) -> Resu
         }
         Edit::RemoveLun { target: name, lun } => luns::remove(target(document, name)?, *lun),
         Edit::AddAcl { target: name, initiators, settings, first } => {
+            refuse_auth(settings)?;
             access::add(target(document, name)?, initiators, settings, *first, context)
         }
         Edit::SetAcl { target: name, initiator, settings } => {
+            refuse_auth(settings)?;
             access::set(target(document, name)?, initiator, settings, context)
         }
-        Edit::RemoveAcl { target: name, initiator, admit_all } => {
-            access::remove(target(document, name)?, initiator, *admit_all)
+        Edit::RemoveAcl { target: name, initiator, admit_all, even_if_others_match } => {
+            let groups = access::groups(document.as_table());
+            let allowed = (*admit_all, *even_if_others_match);
+            access::remove(target(document, name)?, initiator, &groups, allowed)
         }
         Edit::AddUser { place, user, settings } => {
             let owner = auth_owner(document, place, true)?;
@@ -213,7 +238,13 @@ fn apply(document: &mut DocumentMut, edit: &Edit, context: &EditContext) -> Resu
         }
         Edit::SetUser { place, user, settings } => {
             let auth = access::auth_of(auth_owner(document, place, false)?, user)?;
-            values::set_all(auth, &AUTH, settings, context)
+            values::set_all(auth, &AUTH, settings, context)?;
+            let admits =
+                tables::text(auth, "method").is_some_and(|method| method.eq_ignore_ascii_case("none"));
+            if admits || !auth.contains_key("user") {
+                return Err("that would admit initiators that prove nothing; see \"user remove\"".to_owned());
+            }
+            Ok(())
         }
         Edit::RemoveUser { place, user, admit_all } => {
             let owner = auth_owner(document, place, false)?;
@@ -231,6 +262,14 @@ fn apply(document: &mut DocumentMut, edit: &Edit, context: &EditContext) -> Resu
     }
 }
 
+/// Refuses keys of authentications, which have commands that guard them.
+fn refuse_auth(settings: &[Setting]) -> Result<(), String> {
+    match settings.iter().find(|(key, _)| key.split('.').next() == Some("auth")) {
+        Some((key, _)) => Err(format!("\"{key}\" is set by \"targe user\"")),
+        None => Ok(()),
+    }
+}
+
 fn add_target(
     document: &mut DocumentMut,
     name: &str,
@@ -244,12 +283,16 @@ fn add_target(
     if specs.is_empty() {
         return Err("a target needs a LUN".to_owned());
     }
+    refuse_auth(settings)?;
     let mut table = Table::new();
     values::set_all(&mut table, &TARGET, &[("name".to_owned(), name.to_owned())], context)?;
     values::set_all(&mut table, &TARGET, settings, context)?;
     for spec in specs {
         luns::add(&mut table, spec, context)?;
     }
+    // A table without a position would be written behind the table that was visited last, which is not always
+    // the last one of the file. The tables of the target follow it.
+    table.set_position(Some(tables::last_position(document.as_table()) + 1));
     tables::push(document.as_table_mut(), "target", table)
 }
 

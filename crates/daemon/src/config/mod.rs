@@ -124,6 +124,27 @@ impl Config {
         Self::read_text(flags, environment, name, text, mode).map_err(|unusable| unusable.report)
     }
 
+    /// Reads a text as [`Self::load_text`] does, for a change that opens no medium: that a medium cannot be
+    /// used in its present state is a warning.
+    ///
+    /// # Errors
+    /// The report, when the text has other mistakes.
+    pub fn load_text_without_media(
+        flags: &Flags,
+        environment: &Environment,
+        name: &Path,
+        text: &str,
+        mode: Option<u32>,
+    ) -> Result<Loaded, ConfigReport> {
+        Self::read_text(flags, environment, name, text, mode).or_else(|unusable| match *unusable {
+            InvalidConfig { report, config: Some(config) } => {
+                let revision = Some(Revision::of(text.as_bytes()));
+                Ok(Loaded { config, report: report.with_media_warnings(), revision })
+            }
+            InvalidConfig { report, config: None } => Err(report),
+        })
+    }
+
     fn read_text(
         flags: &Flags,
         environment: &Environment,

@@ -85,6 +85,14 @@ impl ConfigReport {
         self.errors.insert(error);
     }
 
+    /// Returns the report with the mistakes about media as warnings.
+    pub(crate) fn with_media_warnings(mut self) -> Self {
+        let media = std::mem::take(&mut self.of_media);
+        self.errors.retain(|error| !media.contains(error));
+        self.warnings.extend(media);
+        self
+    }
+
     /// Records a mistake.
     pub(crate) fn error(&mut self, span: &SourceSpan, message: impl Into<String>) {
         self.errors.insert(ConfigError { span: Some(span.clone()), message: message.into() });

@@ -362,7 +362,7 @@ fn close(pattern: &[u8], fits: &mut [bool], from_start: bool) {
 }
 
 /// Returns whether any name fits both patterns.
-fn overlap(a: &[u8], b: &[u8]) -> bool {
+pub(super) fn overlap(a: &[u8], b: &[u8]) -> bool {
     if !a.contains(&b'*') && !b.contains(&b'*') {
         return a == b;
     }

@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -20,9 +21,11 @@ const CHANGES_MAX: usize = 100;
 const TEXT_LEN_MAX: usize = 4096;
 
 /// The audit log in the state directory.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct AuditLog {
     path: PathBuf,
+    /// Held while an entry is written, so that no thread renames a file that another one has just begun.
+    writing: Mutex<()>,
 }
 
 /// One thing that an operator did.
@@ -61,7 +64,7 @@ struct Line<'a> {
 impl AuditLog {
     /// Returns the log that is kept in this file.
     pub(super) const fn new(path: PathBuf) -> Self {
-        Self { path }
+        Self { path, writing: Mutex::new(()) }
     }
 
     /// Appends an entry, and makes it durable. If that fails, the log of the daemon says so: the operator's
@@ -89,6 +92,7 @@ impl AuditLog {
         };
         let mut line = serde_json::to_vec(&line)?;
         line.push(b'\n');
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.path.metadata().is_ok_and(|meta| meta.len() > FILE_LEN_MAX) {
             std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
         }
@@ -145,5 +149,25 @@ mod tests {
         AuditLog::new(path.clone()).record(&AuditEntry::default());
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
         assert_eq!(scratch.path().join("audit.log.1").metadata().unwrap().len(), FILE_LEN_MAX + 1);
+    }
+
+    #[test]
+    fn threads_do_not_rename_each_others_new_log() {
+        const THREADS: usize = 4;
+        let scratch = Scratch::new();
+        let path = scratch.path().join("audit.log");
+        for _ in 0..300 {
+            std::fs::File::create(&path).unwrap().set_len(FILE_LEN_MAX + 1).unwrap();
+            let (log, all_there) = (AuditLog::new(path.clone()), std::sync::Barrier::new(THREADS));
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        all_there.wait();
+                        log.record(&AuditEntry::default());
+                    });
+                }
+            });
+            assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), THREADS);
+        }
     }
 }

@@ -58,7 +58,7 @@ pub(super) enum End<'m> {
     Trial,
     /// It runs already, except for what waits for a restart.
     Unchanged,
-    /// It was written to a file that no daemon runs.
+    /// It was written to the file, and no daemon was asked to apply it.
     Written,
     /// It cannot be applied.
     Refused,
@@ -87,7 +87,7 @@ pub(super) fn end(how: &ChangeArgs, plan: &Plan, end: End<'_>) {
         (End::Applied(_), some) => format!("applied: {}\n", counted(some, restart)),
         (End::Trial, some) => format!("would apply: {}\n", counted(some, restart)),
         (End::Unchanged, some) => format!("nothing to apply now: {}\n", counted(some, restart)),
-        (End::Written, some) => format!("written: {}; no daemon runs this file\n", counted(some, 0)),
+        (End::Written, some) => format!("written: {}; no daemon was asked to apply it\n", counted(some, 0)),
     });
 }
 
@@ -113,7 +113,7 @@ pub(super) fn unapplied(plan: &Plan) -> String {
     text
 }
 
-/// Returns the plan of a change to a file that no daemon runs.
+/// Returns the plan of a change to a file alone.
 pub(super) fn plan_of_file(
     file: &Path,
     text: &str,

@@ -1,7 +1,9 @@
 //! Commands that change the running daemon and its configuration file in one step.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use serde_json::{Value, json};
 
@@ -9,6 +11,8 @@ use super::fixture::{Daemon, Fixture};
 use super::initiator::Initiator;
 use super::{NAME, ram_targets};
 
+/// The daemon's admin socket.
+const ADMIN_SOCKET: &str = "state/targe/admin/admin.sock";
 /// TEST UNIT READY.
 const READY: [u8; 16] = [0; 16];
 /// CAPACITY DATA HAS CHANGED, as a unit attention.
@@ -188,7 +192,10 @@ fn what_was_not_applied_is_not_carried_along() {
     );
     fixture.write("other.toml", &ram_targets(&["a"]).replace("127.0.0.1:0", "127.0.0.1:1"));
     let told = refused(&fixture, &daemon, 1, &["apply", "other.toml"]);
-    assert!(told.contains("was edited since it was applied"), "{told}");
+    assert!(
+        told.contains("was edited since it was applied") && told.contains("alias: none -> by hand"),
+        "{told}"
+    );
     done(&fixture, &["apply"]);
     done(&fixture, &["target", "set", &a, "max_sessions=2"]);
     // A comment is no change, and stays.
@@ -204,4 +211,91 @@ fn a_daemon_without_a_file_is_not_changed() {
     let (code, _, told) = fixture.run(&["lun", "add", "iqn.2026-11.example.targe:disk", "ram:1M"]);
     assert_eq!(code, 1);
     assert!(told.contains("there is no file to change"), "{told}");
+}
+
+#[test]
+fn access_is_withdrawn_although_a_medium_is_gone() {
+    let fixture = Fixture::new();
+    fixture.write("gone.img", &"x".repeat(1 << 20));
+    let acl = "[[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:x\", \"iqn.2001-04.com.example:y\"]\n";
+    let gone =
+        format!("[[target]]\nname = \"{NAME}gone\"\nlun = [{{ type = \"file\", path = \"gone.img\" }}]\n");
+    let daemon = serve(&fixture, &format!("{acl}{gone}"));
+    fs::remove_file(fixture.path("gone.img")).unwrap();
+    let b = format!("{NAME}b");
+    refused(&fixture, &daemon, 2, &["lun", "add", &b, "ram:1M"]);
+    done(&fixture, &["acl", "remove", &b, "iqn.2001-04.com.example:x"]);
+    assert!(!text(&fixture).contains("example:x"));
+    assert_eq!(luns(&daemon), ["a/0", "b/0", "gone/0"]);
+    done(&fixture, &["target", "remove", &format!("{NAME}gone")]);
+    assert_eq!(luns(&daemon), ["a/0", "b/0"]);
+    done(&fixture, &["lun", "add", &b, "ram:1M"]);
+}
+
+#[test]
+fn a_first_access_list_does_not_end_sessions_silently() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let a = format!("{NAME}a");
+    let session = Initiator::log_in(daemon.address, &a);
+    let add = ["acl", "add", &a, "iqn.2001-04.com.example:other"];
+    assert!(refused(&fixture, &daemon, 1, &add).contains("say --force"));
+    done(&fixture, &[add.as_slice(), &["--force"]].concat());
+    drop(session);
+    assert_eq!(Initiator::try_log_in(daemon.address, &a).err(), Some([2, 2]));
+}
+
+/// Forwards lines between a command and the daemon until the command sends `commit`. Then it sends `instead`
+/// to the daemon, if that is anything, and breaks both connections. Later connections are only forwarded.
+fn breaks_at_commit(fixture: &Fixture, instead: Option<&'static str>) -> std::thread::JoinHandle<()> {
+    let listener = UnixListener::bind(fixture.path("proxy.sock")).unwrap();
+    let daemon = fixture.path(ADMIN_SOCKET);
+    let forward = move |client: UnixStream, breaks: bool| {
+        let server = UnixStream::connect(&daemon).unwrap();
+        let (mut requests, mut answers) = (BufReader::new(&client), BufReader::new(&server));
+        let mut line = String::new();
+        while requests.read_line(&mut line).unwrap() > 0 {
+            let is_commit = breaks && line.contains("\"commit\"");
+            if is_commit {
+                let Some(instead) = instead else { return };
+                line = format!("{{\"method\":\"{instead}\"}}\n");
+            }
+            { &server }.write_all(line.as_bytes()).unwrap();
+            line.clear();
+            answers.read_line(&mut line).unwrap();
+            if is_commit {
+                return;
+            }
+            { &client }.write_all(line.as_bytes()).unwrap();
+            line.clear();
+        }
+    };
+    std::thread::spawn(move || {
+        forward(listener.accept().unwrap().0, true);
+        forward(listener.accept().unwrap().0, false);
+    })
+}
+
+#[test]
+fn a_command_that_loses_its_connection_asks_what_runs() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let set =
+        |alias: &str| fixture.run(&["target", "set", &format!("{NAME}a"), alias, "--socket", "proxy.sock"]);
+    // The daemon finds the new file, and applies it.
+    let proxy = breaks_at_commit(&fixture, None);
+    let (code, stdout, stderr) = set("alias=one");
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    proxy.join().unwrap();
+    assert!(text(&fixture).contains("alias = \"one\""));
+    assert_eq!(daemon.ask("status")["targets"][0]["alias"], "one");
+    // The daemon drops the change.
+    fs::remove_file(fixture.path("proxy.sock")).unwrap();
+    let proxy = breaks_at_commit(&fixture, Some("abandon"));
+    let (code, stdout, stderr) = set("alias=two");
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    assert!(stderr.contains("the daemon did not apply the change"), "{stderr}");
+    proxy.join().unwrap();
+    assert!(text(&fixture).contains("alias = \"one\""), "{}", text(&fixture));
+    done(&fixture, &["target", "set", &format!("{NAME}a"), "alias=three"]);
 }

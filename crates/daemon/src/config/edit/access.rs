@@ -1,9 +1,12 @@
 //! Edits of access lists and authentications.
 
+use std::collections::BTreeMap;
+
 use toml_edit::{Array, Item, Table, TableLike, Value};
 
 use super::{EditContext, Setting, tables, values};
 use crate::config::schema::ACL;
+use crate::config::tighten::overlap;
 
 /// Adds an entry to the access list.
 pub(super) fn add(
@@ -39,9 +42,32 @@ pub(super) fn set(
     values::set_all(own_entry(target, initiator)?, &ACL, settings, context)
 }
 
+/// The initiators of each `[[group]]`, by its name.
+pub(super) type Groups = BTreeMap<String, Vec<String>>;
+
+/// Returns the groups of a document.
+pub(super) fn groups(root: &dyn TableLike) -> Groups {
+    let named = tables::all(root, "group").into_iter();
+    named.filter_map(|group| Some((tables::text(group, "name")?.to_owned(), initiators(group)))).collect()
+}
+
 /// Removes an initiator from the access list, and its entry if it is the only one there.
-pub(super) fn remove(target: &mut dyn TableLike, initiator: &str, admit_all: bool) -> Result<(), String> {
+///
+/// Unless `even_if_others`, no other name of the list may match it: such an entry could give it more access
+/// than the removed one.
+pub(super) fn remove(
+    target: &mut dyn TableLike,
+    initiator: &str,
+    groups: &Groups,
+    (admit_all, even_if_others): (bool, bool),
+) -> Result<(), String> {
     let (at, others) = find(target, initiator)?;
+    if let (Some(other), false) = (also_matches(target, (at, initiator), groups), even_if_others) {
+        return Err(format!(
+            "\"{other}\" of the access list also matches \"{initiator}\", which would keep the access of that entry; \
+             remove \"{other}\" first, or say --even-if-others-match"
+        ));
+    }
     if others.is_empty() {
         if tables::all(target, "acl").len() == 1 && !admit_all {
             return Err(format!(
@@ -58,12 +84,32 @@ pub(super) fn remove(target: &mut dyn TableLike, initiator: &str, admit_all: boo
     Ok(())
 }
 
-/// Returns the entry of an initiator. An entry that lists several is split, so that this one has its own.
+/// Returns another name of the access list that matches some of the initiators that a name of the entry
+/// `at` matches.
+fn also_matches(target: &dyn TableLike, (at, name): (usize, &str), groups: &Groups) -> Option<String> {
+    let members = |name: &str| match name.strip_prefix('@') {
+        Some(group) => groups.get(group).cloned().unwrap_or_default(),
+        None => vec![name.to_owned()],
+    };
+    let removed: Vec<String> = members(name).iter().map(|name| name.to_lowercase()).collect();
+    let matches = |other: &String| {
+        let others = members(other).into_iter().map(|other| other.to_lowercase());
+        others.into_iter().any(|other| removed.iter().any(|name| overlap(name.as_bytes(), other.as_bytes())))
+    };
+    let entries = tables::all(target, "acl").into_iter().map(initiators).enumerate();
+    let is_other = |index: usize, other: &str| index != at || other.to_lowercase() != name.to_lowercase();
+    entries
+        .flat_map(|(index, names)| names.into_iter().map(move |name| (index, name)))
+        .find_map(|(index, other)| (is_other(index, &other) && matches(&other)).then_some(other))
+}
+
+/// Returns the entry of an initiator. An entry that lists several is split, so that this one has its own:
+/// before the others, or behind them if it is a pattern or a group, which could match them as well.
 pub(super) fn own_entry<'t>(
     target: &'t mut dyn TableLike,
     initiator: &str,
 ) -> Result<&'t mut dyn TableLike, String> {
-    let (at, others) = find(target, initiator)?;
+    let (mut at, others) = find(target, initiator)?;
     let unreadable = || "the access list is not readable".to_owned();
     if !others.is_empty() {
         let entry = tables::get_mut(target, "acl", at).ok_or_else(unreadable)?;
@@ -72,6 +118,7 @@ pub(super) fn own_entry<'t>(
         let mut own: Table = entry.iter().map(copy).collect();
         drop_initiator(entry, initiator);
         values::put(&mut own, "initiators", Value::from([initiator].into_iter().collect::<Array>()));
+        at += usize::from(initiator.contains('*') || initiator.starts_with('@'));
         tables::insert(target, "acl", at, own)?;
     }
     tables::get_mut(target, "acl", at).ok_or_else(unreadable)

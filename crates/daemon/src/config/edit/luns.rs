@@ -50,7 +50,7 @@ pub(super) fn set(
 ) -> Result<(), String> {
     let at = index(target, lun)?;
     if settings.iter().any(|(key, _)| key == "lun") {
-        pin(target, |_, _| true);
+        pin(target, |_| true);
     }
     let table = tables::get_mut(target, "lun", at).ok_or_else(|| format!("LUN {lun} is not a table"))?;
     values::set_all(table, &LUN, settings, context)
@@ -62,7 +62,8 @@ pub(super) fn remove(target: &mut dyn TableLike, lun: u16) -> Result<(), String>
     if numbers(target).len() == 1 {
         return Err(format!("LUN {lun} is the only one; a target needs a LUN, so remove the target instead"));
     }
-    pin(target, |index, _| index > at);
+    // A LUN without a number could get the one that becomes free, wherever it stands.
+    pin(target, |number| number > i64::from(lun));
     tables::remove(target, "lun", at);
     for entry in 0..tables::all(target, "acl").len() {
         let rows = tables::get_mut(target, "acl", entry).and_then(|entry| entry.get_mut("luns"));
@@ -96,7 +97,7 @@ fn explicit(lun: &dyn TableLike) -> Option<i64> {
 }
 
 /// Returns the number of each LUN: its own, or the lowest that is free when those before it have theirs.
-fn numbers(target: &dyn TableLike) -> Vec<i64> {
+pub(super) fn numbers(target: &dyn TableLike) -> Vec<i64> {
     let own: Vec<Option<i64>> = tables::all(target, "lun").into_iter().map(explicit).collect();
     let mut used: BTreeSet<i64> = own.iter().flatten().copied().collect();
     let mut next = 0;
@@ -110,10 +111,10 @@ fn numbers(target: &dyn TableLike) -> Vec<i64> {
 }
 
 /// Writes down the numbers of LUNs that have none of their own, where an edit could change them.
-fn pin(target: &mut dyn TableLike, could_change: impl Fn(usize, i64) -> bool) {
+fn pin(target: &mut dyn TableLike, could_change: impl Fn(i64) -> bool) {
     for (at, number) in numbers(target).into_iter().enumerate() {
         let table = tables::get_mut(target, "lun", at);
-        if let Some(table) = table.filter(|table| explicit(*table).is_none() && could_change(at, number)) {
+        if let Some(table) = table.filter(|table| explicit(*table).is_none() && could_change(number)) {
             values::put(table, "lun", Value::from(number));
         }
     }

@@ -121,6 +121,16 @@ pub(super) fn add_trailing(document: &mut DocumentMut, comment: &str) {
     }
 }
 
+/// Returns the position of the table that is written last.
+pub(super) fn last_position(table: &Table) -> isize {
+    let inner = table.iter().map(|(_, item)| match item {
+        Item::Table(table) => last_position(table),
+        Item::ArrayOfTables(list) => list.iter().map(last_position).max().unwrap_or_default(),
+        _ => 0,
+    });
+    inner.max().unwrap_or_default().max(table.position().unwrap_or_default())
+}
+
 /// Returns a string of a table.
 pub(super) fn text<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t str> {
     table.get(key).and_then(Item::as_str)

@@ -225,6 +225,7 @@ fn an_access_list_is_edited_by_initiator() {
         target: a(),
         initiator: format!("iqn.2000-01.org.example:{initiator}"),
         admit_all,
+        even_if_others_match: false,
     };
     let without = edit(TEXT, &remove("z", false), &context()).unwrap();
     let without = edit(&without, &remove("x", false), &context()).unwrap();
@@ -261,4 +262,190 @@ fn users_are_edited_where_they_are() {
     let remove = |admit_all| Edit::RemoveUser { place: x(), user: "lab".to_owned(), admit_all };
     assert!(refused(&remove(false)).contains("--admit-all"));
     assert!(edit(TEXT, &remove(true), &context()).is_ok());
+}
+
+/// The tables of the last target are interleaved, and some of its LUNs have no number.
+const MIXED: &str = r#"[[target]]
+name = "iqn.2026-11.org.example:a"
+[[target.lun]]
+type = "null"
+size = "1M"
+
+[[target]]
+name = "iqn.2026-11.org.example:b"
+
+# The implicit ones.
+[[target.lun]]
+type = "null"
+size = "1M"
+[[target.lun]]
+type = "null"
+size = "2M"
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x"]
+[[target.lun]]
+lun = 1
+type = "null"
+size = "3M"
+[target.session]
+data_digest = "require"
+[[target.lun]]
+type = "null"
+size = "4M"
+
+[[portal]]
+listen = "127.0.0.1:3260"
+"#;
+
+#[test]
+fn a_new_target_takes_nothing_from_the_last_one() {
+    let name = "iqn.2026-11.org.example:c".to_owned();
+    let add = Edit::AddTarget {
+        name: name.clone(),
+        luns: vec!["null:1M".to_owned(), "null:2M".to_owned()],
+        settings: settings(&[("session.data_digest", "require")]),
+    };
+    let with = edit(MIXED, &add, &context()).unwrap();
+    assert!(with.starts_with(MIXED), "{with}");
+    assert_eq!(edit(&with, &Edit::RemoveTarget { name }, &context()).unwrap(), MIXED);
+    let other = "iqn.2026-11.org.example:d".to_owned();
+    let add = Edit::AddTarget { name: other, luns: vec!["null:1M".to_owned()], settings: Vec::new() };
+    let more = edit(&with, &add, &context()).unwrap();
+    assert!(more.starts_with(&with), "{more}");
+}
+
+#[test]
+fn an_edit_that_changes_more_than_it_says_is_refused() {
+    let before: DocumentMut = MIXED.parse().unwrap();
+    let wrong = |after: &str, edit: &Edit| unchanged::check(&before, after, edit).unwrap_err();
+    let set_a = Edit::SetTarget { name: a(), settings: Vec::new() };
+    let set_b = Edit::SetTarget { name: b(), settings: Vec::new() };
+    let bigger = MIXED.replace("\"4M\"", "\"5M\"");
+    assert!(wrong(&bigger, &set_a).contains("internal error: the edit would also change target"));
+    assert_eq!(unchanged::check(&before, &bigger, &set_b), Ok(()));
+    let lun = Edit::SetLun { target: b(), lun: 3, settings: Vec::new() };
+    assert_eq!(unchanged::check(&before, &bigger, &lun), Ok(()));
+    let lun = Edit::RemoveLun { target: b(), lun: 2 };
+    assert!(wrong(&bigger, &lun).contains("example:b"));
+    let acl = Edit::AddAcl { target: b(), initiators: Vec::new(), settings: Vec::new(), first: false };
+    assert!(wrong(&bigger, &acl).contains("example:b"));
+    assert!(wrong(&MIXED.replace("3260", "3261"), &set_b).contains("\"portal\""));
+    // Another form of the same is no change.
+    let inline =
+        MIXED.replace("[target.session]\ndata_digest = \"require\"\n[[target.lun]]\n", "[[target.lun]]\n");
+    let inline = inline.replace(":b\"\n", ":b\"\nsession = { data_digest = 'require' }\n");
+    assert_eq!(unchanged::check(&before, &inline, &set_a), Ok(()));
+}
+
+#[test]
+fn a_lun_before_the_removed_one_keeps_its_number() {
+    // LUNs 0, 2, 1 and 3: the second and the last have no number of their own.
+    let new = edit(MIXED, &Edit::RemoveLun { target: b(), lun: 1 }, &context()).unwrap();
+    let document: DocumentMut = new.parse().unwrap();
+    let target = tables::all(document.as_table(), "target")[1];
+    assert_eq!(luns::numbers(target), [0, 2, 3], "{new}");
+    let sizes = tables::all(target, "lun").into_iter().map(|lun| tables::text(lun, "size").unwrap());
+    assert_eq!(sizes.collect::<Vec<_>>(), ["1M", "2M", "4M"]);
+}
+
+const PATTERNS: &str = r#"[[group]]
+name = "lab"
+initiators = ["iqn.2000-01.org.example:m*"]
+
+[[target]]
+name = "iqn.2026-11.org.example:a"
+lun = [{ type = "null", size = "1M" }]
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x", "iqn.2000-01.org.example:y*", "iqn.2000-01.org.example:ya"]
+ro = true
+
+[[target.acl]]
+initiators = ["@lab"]
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x*"]
+"#;
+
+#[test]
+fn an_initiator_that_other_entries_match_is_not_removed_silently() {
+    let remove = |text: &str, initiator: &str, even_if_others_match| {
+        let initiator = initiator.replace(':', "iqn.2000-01.org.example:");
+        let done = Edit::RemoveAcl { target: a(), initiator, admit_all: false, even_if_others_match };
+        edit(text, &done, &context())
+    };
+    let told = remove(PATTERNS, ":X", false).unwrap_err();
+    assert!(told.starts_with("\"iqn.2000-01.org.example:x*\" of the access list also matches"), "{told}");
+    assert!(!remove(PATTERNS, ":X", true).unwrap().contains("example:x\""));
+    // Of the same entry, of a pattern, and of a group.
+    assert!(remove(PATTERNS, ":ya", false).unwrap_err().contains("example:y*\" of"));
+    assert!(remove(PATTERNS, ":y*", false).unwrap_err().contains("example:ya\" of"));
+    let grouped = PATTERNS.replace("example:ya", "example:ma");
+    assert!(remove(&grouped, ":ma", false).unwrap_err().contains("\"@lab\" of"));
+    assert!(remove(&grouped, "@lab", false).unwrap_err().contains("example:ma\" of"));
+    assert!(remove(&grouped, ":y*", false).is_ok());
+    assert!(remove(PATTERNS, "@lab", false).is_ok());
+}
+
+#[test]
+fn a_pattern_that_is_split_off_takes_no_initiator_from_its_entry() {
+    let set = |initiator: &str| {
+        let initiator = format!("iqn.2000-01.org.example:{initiator}");
+        let done = Edit::SetAcl { target: a(), initiator, settings: settings(&[("ro", "")]) };
+        let document: DocumentMut = edit(PATTERNS, &done, &context()).unwrap().parse().unwrap();
+        let target = tables::all(document.as_table(), "target")[0];
+        let entries = tables::all(target, "acl").into_iter();
+        entries
+            .take(2)
+            .map(|entry| entry.get("initiators").unwrap().as_array().unwrap().len())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(set("y*"), [2, 1]);
+    assert_eq!(set("ya"), [1, 2]);
+}
+
+#[test]
+fn authentications_are_changed_by_their_own_commands_only() {
+    let keys = || settings(&[("auth.user", ""), ("auth.secret_file", "")]);
+    let x = "iqn.2000-01.org.example:x".to_owned();
+    let only = "\"auth.user\" is set by \"targe user\"";
+    assert_eq!(refused(&Edit::SetTarget { name: a(), settings: keys() }), only);
+    assert_eq!(refused(&Edit::SetAcl { target: a(), initiator: x.clone(), settings: keys() }), only);
+    let luns = vec!["null:1M".to_owned()];
+    assert_eq!(refused(&Edit::AddTarget { name: "iqn.n".to_owned(), luns, settings: keys() }), only);
+    let set = |list| Edit::SetUser {
+        place: AuthPlace::Initiator(a(), x.clone()),
+        user: "lab".to_owned(),
+        settings: settings(list),
+    };
+    assert!(refused(&set(&[("user", ""), ("secret_file", "")])).contains("prove nothing"));
+    assert!(
+        refused(&set(&[("method", "none"), ("user", ""), ("secret_file", "")])).contains("prove nothing")
+    );
+}
+
+#[test]
+fn a_list_of_luns_is_not_empty() {
+    let add = Edit::AddAcl {
+        target: a(),
+        initiators: vec!["iqn.2000-01.org.example:n".to_owned()],
+        settings: settings(&[("luns", " ,")]),
+        first: false,
+    };
+    assert_eq!(refused(&add), "\"luns\" names no LUN");
+}
+
+#[test]
+fn lines_keep_their_ends() {
+    let crlf = TEXT.replace('\n', "\r\n");
+    let remove = Edit::RemoveTarget { name: a() };
+    let expected = edit(TEXT, &remove, &context()).unwrap().replace('\n', "\r\n");
+    assert_eq!(edit(&crlf, &remove, &context()).unwrap(), expected);
+    let text = "# License\r\n\r\n# Of x.\r\n[[target]]\r\nname = \"iqn.x\"\r\n";
+    let told = edit(text, &Edit::RemoveTarget { name: "iqn.x".to_owned() }, &context()).unwrap();
+    assert_eq!(told, "# License\r\n");
+    let mixed = TEXT.replacen('\n', "\r\n", 1);
+    assert!(
+        edit(&mixed, &remove, &context()).unwrap_err().starts_with("some lines of the file end with CR LF")
+    );
 }

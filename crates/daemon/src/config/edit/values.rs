@@ -91,7 +91,11 @@ fn value(name: &str, kind: Kind, word: &str, context: &EditContext) -> Result<Va
                 part.parse::<i64>()
                     .map_err(|_| format!("\"{name}\" must be LUNs such as 0,2 here; edit the file for more"))
             };
-            Value::from(parts().map(number).collect::<Result<Array, String>>()?)
+            let numbers = parts().map(number).collect::<Result<Array, String>>()?;
+            if numbers.is_empty() {
+                return Err(format!("\"{name}\" names no LUN"));
+            }
+            Value::from(numbers)
         }
         Kind::Path => {
             let path = context.directory.join(word);

@@ -234,6 +234,13 @@ impl Daemon {
             meta.mode() & 0o777
         });
         let loaded = Config::load_text(&flags, &self.environment, &name, &change.text, mode);
+        // Access is withdrawn although a medium cannot be used, if the change brings no other medium.
+        let served = &self.runtime.config.units;
+        let loaded = loaded.or_else(|report| {
+            let (text, environment) = (&change.text, &self.environment);
+            let apart = Config::load_text_without_media(&flags, environment, &name, text, mode).ok();
+            apart.filter(|apart| apart.config.units.iter().all(|unit| served.contains(unit))).ok_or(report)
+        });
         let Loaded { config, report, .. } =
             loaded.map_err(|report| failure(ErrorKind::Invalid, report.to_string()))?;
         let changes = plan(&self.runtime.config, &config);

@@ -60,7 +60,7 @@ fn carry(near: TcpStream, upstream: &Upstream) -> Result<(), TlsError> {
         match connect_relay(address, &upstream.name, &upstream.settings, upstream.patience) {
             Ok((relay, _)) => {
                 // The initiator sees its connection close, whatever the reason.
-                drop(relay.run(near.into()));
+                drop(relay.run_for_initiator(near.into()));
                 return Ok(());
             }
             Err(why) => last = why,

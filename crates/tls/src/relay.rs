@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::{SendFlags, send, sockopt};
 use rustls::Connection;
 
 use crate::{HANDSHAKE_TIMEOUT, TlsError};
@@ -34,6 +34,8 @@ pub(crate) struct Relay {
     /// Bytes of the local end that are not encrypted.
     outgoing: Chunk,
     outgoing_ended: bool,
+    /// Whether the end of the local connection drops what the network has not taken.
+    drops_at_end: bool,
 }
 
 impl Relay {
@@ -51,6 +53,7 @@ impl Relay {
             incoming_ended: false,
             outgoing: Chunk::new(),
             outgoing_ended: false,
+            drops_at_end: false,
         })
     }
 
@@ -118,22 +121,50 @@ impl Relay {
         }
     }
 
+    /// Relays for an initiator. When it resets its connection, or closes it while the network does not take
+    /// everything at once, the connection to the target is reset: a write of an initiator that has gone must
+    /// not reach the target later, when another path may have written there.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub(crate) fn run_for_initiator(mut self, local: OwnedFd) -> io::Result<()> {
+        self.drops_at_end = true;
+        let network = self.network.try_clone()?;
+        let ended = self.run(local);
+        if matches!(&ended, Err(why) if why.kind() == ErrorKind::ConnectionReset) {
+            // If the option cannot be set, the connection closes in order.
+            let _ = sockopt::set_socket_linger(&network, Some(Duration::ZERO));
+        }
+        ended
+    }
+
     /// Sleeps until a socket is ready for what this relay can do.
+    ///
+    /// # Errors
+    /// That of `poll`. `ConnectionReset` if the local end has gone and what it sent is to be dropped.
     fn wait(&self, local: &Local, left: Option<Duration>) -> io::Result<()> {
         let (mut ours, mut theirs) = (PollFlags::empty(), PollFlags::empty());
         theirs.set(PollFlags::IN, !self.network_ended && self.records.is_empty() && self.incoming.is_empty());
         theirs.set(PollFlags::OUT, self.tls.wants_write());
         ours.set(PollFlags::IN, !self.outgoing_ended && self.outgoing.is_empty());
         ours.set(PollFlags::OUT, !self.incoming.is_empty());
+        let holds = !self.outgoing.is_empty() || self.tls.wants_write();
+        ours.set(PollFlags::RDHUP, self.drops_at_end && holds);
         // A socket that nothing is wanted of would end the sleep by its hang-up.
         let mut fds = Vec::with_capacity(2);
-        if !theirs.is_empty() {
-            fds.push(PollFd::new(&self.network, theirs));
-        }
         if !ours.is_empty() {
             fds.push(PollFd::new(&local.0, ours));
         }
-        wait(&mut fds, left)
+        if !theirs.is_empty() {
+            fds.push(PollFd::new(&self.network, theirs));
+        }
+        wait(&mut fds, left)?;
+        let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let is_gone = !ours.is_empty() && fds.first().is_some_and(|local| local.revents().intersects(ends));
+        if is_gone && holds && self.drops_at_end {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        Ok(())
     }
 
     /// Moves bytes from the network to the local end, as far as is possible without waiting.

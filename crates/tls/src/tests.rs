@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use crate::client::connect_relay;
 use crate::{Accepted, ClientSettings, Portal, Refused, ServerSettings, TlsError, connect};
 
 /// How long a test waits for what must happen.
@@ -277,4 +278,30 @@ fn other_settings_are_used_for_the_connections_that_follow() {
     assert!(dial(address, "localhost", &client).is_ok());
     drop(portal);
     assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn what_an_initiator_that_has_gone_left_at_the_proxy_never_reaches_a_target_that_was_stalled() {
+    let files = Files::new();
+    let (_portal, address, delivered) = portal(files.server("target", None).unwrap());
+    let (mut initiator, near) = UnixStream::pair().unwrap();
+    let (relay, _) = connect_relay(address, "127.0.0.1", &files.client("authority", None), PATIENCE).unwrap();
+    let relay = std::thread::spawn(move || relay.run_for_initiator(near.into()));
+    let mut target = delivered.recv_timeout(PATIENCE).unwrap().unwrap().socket;
+    // The target receives nothing until every buffer on the way is full.
+    initiator.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let (bytes, mut written) = (vec![7; 1 << 20], 0);
+    while let Ok(len) = initiator.write(&bytes) {
+        written += len;
+    }
+    initiator.shutdown(Shutdown::Write).unwrap();
+    initiator.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The proxy closes this connection, and does not wait for the target.
+    let closed = initiator.read(&mut [0]).unwrap_err();
+    assert_eq!(closed.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(relay.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    let mut got = Vec::new();
+    target.set_read_timeout(Some(PATIENCE)).unwrap();
+    target.read_to_end(&mut got).unwrap();
+    assert!(got.len() < written, "{} of {written} bytes reached the target", got.len());
 }

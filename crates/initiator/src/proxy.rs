@@ -8,8 +8,10 @@
 //! bytes.
 //!
 //! If an initiator gives up a connection, none of its commands may be carried out later. When the initiator
-//! resets its connection, or closes it while the target does not receive everything at once, the proxy resets
-//! the connection to the target, and gives up everything that the target has not received.
+//! resets its connection, or closes it while bytes for the target are held here, the proxy resets the
+//! connection to the target, and gives up everything that the target has not received. If an initiator closes
+//! its connection while nothing is held here, the system still sends the bytes that it accepted, as it would
+//! without a proxy.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};

@@ -1,9 +1,8 @@
 //! From a header and its data to the bytes on the wire: additional segments, digests, padding (RFC 7143
 //! §11.1). The counterpart of [`crate::framing`].
 //!
-//! Data is sent by reference: nobody copies it. Only an AEAD digest that encrypts must write it somewhere
-//! else, because others may hold the same bytes. It reads them once, and writes the ciphertext into a buffer
-//! of the pool.
+//! Data is sent by reference: nobody copies it. An AEAD digest that encrypts seals a buffer in place that
+//! nobody else holds. It reads others once, and writes the ciphertext into a buffer of the pool.
 
 mod sealer;
 

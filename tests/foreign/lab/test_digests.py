@@ -48,6 +48,7 @@ def test_measures_every_cell(quick_digests):
     # A lower load has the greatest depth, and offers the same to each setting: 60 % of what none reached, give or take its random times.
     assert set(offered) == {cell for cell in throughput if cell[5] == "60 %" and cell[2] == "8"}
     assert len(offered) == 2 * 2 * 2 * len(SETTINGS)
+    shares = []
     for (link, mtu, depth, block, mix, load, _), samples in offered.items():
         same = offered[link, mtu, depth, block, mix, load, "none"]
         full = throughput[link, mtu, depth, block, mix, "100 %", "none"]
@@ -57,6 +58,9 @@ def test_measures_every_cell(quick_digests):
             noise = SIGMAS / due ** 0.5
             assert abs(mine / others - 1) < 0.2 + noise, (link, mtu, block, mine, others)
             assert abs(mine / whole - 0.6) < 0.2 + 0.6 * noise, (link, mtu, block, mine, whole)
+            shares.append(mine / whole)
+    # All cells together have so many commands that chance does not hide another load.
+    assert abs(sum(shares) / len(shares) - 0.6) < 0.1, shares
     lower = next(section for section in result["sections"] if section["title"] == "Lower loads")
     assert len(lower["tables"]) == 2 * 4 and all(len(table["rows"]) == 2 for table in lower["tables"])
     quantities = {metric["quantity"] for metric in result["metrics"]}

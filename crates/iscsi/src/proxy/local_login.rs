@@ -319,6 +319,11 @@ impl LocalLogin {
 
     /// Returns the response that refuses the login, if there is a request that it could answer.
     pub(super) fn refuse(&self, sn: TargetSn, status: Status) -> Option<LoginResponse> {
+        // The numbers of the target begin with the first response that comes from it.
+        let is_first = self.acknowledged > 0 && !self.has_responded;
+        let stat_sn =
+            if is_first { StatSn(self.acknowledged) } else { self.distance.for_initiator(sn.stat_sn) };
+        let sn = TargetSn { stat_sn, ..sn };
         Some(LoginResponse { csg: self.stage.0, status: status.0, ..response(self.fixed?, sn) })
     }
 

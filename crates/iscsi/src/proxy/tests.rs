@@ -413,6 +413,18 @@ fn the_first_text_may_come_in_pieces_of_any_size() {
 }
 
 #[test]
+fn a_refusal_after_a_first_text_in_pieces_has_the_next_stat_sn() {
+    let mut world = World::new("wrong horse");
+    let text = zeroed(&alloc::format!("{NAMES} AuthMethod=None"));
+    let (front, rest) = text.split_at(23);
+    world.send_request(1, None, true, front);
+    assert_eq!(world.response().0.sn.stat_sn, StatSn(0));
+    world.send_request(1, Some(3), false, rest);
+    let (header, _) = world.response();
+    assert_eq!((header.status, header.sn.stat_sn), (Status::AUTHENTICATION_FAILURE.0, StatSn(1)));
+}
+
+#[test]
 fn a_piece_of_the_first_text_tells_nothing_of_the_command_window() {
     let mut world = World::new(PASSWORD);
     world.send_request(0, None, true, b"Ini");

@@ -121,9 +121,9 @@ impl Relay {
         }
     }
 
-    /// Relays for an initiator. When it resets its connection, or closes it while bytes for the target are held
-    /// here, the connection to the target is reset: a write of an initiator that has gone must
-    /// not reach the target later, when another path may have written there.
+    /// Relays for an initiator. When it resets its connection, or closes it while bytes for the target are
+    /// held here, the connection to the target is reset: a write of an initiator that has gone must not reach
+    /// the target later, when another path may have written there.
     ///
     /// # Errors
     /// As [`Self::run`].

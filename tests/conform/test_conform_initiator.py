@@ -40,8 +40,9 @@ def judged(request, pytestconfig):
     tools = {"drive": os.path.join(HERE, "drive"), "targe": servers.Targe.binary, "manage": manage}
     command = [judge, "conform", "initiator", "--listen", f"127.0.0.1:{listening.free_port()}",
                "--exec", use.format(**tools), "--discover", discover.format(**tools), "--only", ",".join(cases),
-               # An initiator may leave a silent target alone for a while before it pings: ours for 15 s.
-               "--limit", "40", "--patience", "4000"]
+               # An initiator may leave a silent target alone for half of this before it pings: ours for 15 s, and longer on a machine that
+               # stands still meanwhile.
+               "--limit", "60", "--patience", "4000"]
     if reports := pytestconfig.getoption("reports"):
         os.makedirs(reports, exist_ok=True)
         command += ["--report", os.path.join(reports, f"initiator-{name}.md"), "--subject", subject]

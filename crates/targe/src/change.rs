@@ -18,7 +18,7 @@ use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::busy::Guard;
+pub(crate) use self::busy::{FirstList, Guard};
 use self::output::End;
 use crate::{Failure, daemon_socket};
 

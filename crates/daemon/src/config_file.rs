@@ -7,7 +7,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, open, renameat_with};
+use rustix::fs::{
+    CWD, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags, fgetxattr, flock, fremovexattr, fsetxattr,
+    open, renameat_with,
+};
+use rustix::io::Errno;
 
 use crate::config::{FILE_LEN_MAX, Revision};
 use crate::os_error;
@@ -16,6 +20,10 @@ use crate::os_error;
 const LOCK_MAX: Duration = Duration::from_secs(30);
 /// How often a text is put back that another program replaces again and again meanwhile.
 const PUT_BACK_MAX: usize = 16;
+/// The extended attribute with the access list of a file.
+const ACL: &str = "system.posix_acl_access";
+/// The longest value of an extended attribute (`XATTR_SIZE_MAX` of Linux).
+const ACL_LEN_MAX: usize = 64 << 10;
 /// The pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -35,6 +43,9 @@ pub enum ConfigFileError {
     /// Another program has locked the file for too long.
     #[error("another program is changing {}", .0.display())]
     Locked(PathBuf),
+    /// Another program has put something in the place of the lock.
+    #[error("{} is not the lock of a program of the file's owner or of root; remove it", .0.display())]
+    ForeignLock(PathBuf),
     /// The file has other contents than those that the change was made from.
     #[error("{} was changed by another program meanwhile; nothing was changed", .0.display())]
     Changed(PathBuf),
@@ -104,7 +115,7 @@ impl LockedFile {
         &self.path
     }
 
-    /// Replaces the file as a whole by a durable new one with the same owner and mode, unless `latest` has
+    /// Replaces the file as a whole by a durable new one with the same owner, mode and access list, unless `latest` has
     /// passed by then. An editor ignores the lock, so the file is compared with what was read.
     ///
     /// Once the new file is in place it stays there, because the daemon may have read it. If its directory
@@ -154,6 +165,7 @@ impl LockedFile {
             fchown(&file, Some(meta.uid()), Some(meta.gid()))?;
         }
         file.set_permissions(meta.permissions())?;
+        copy_acl(&self.file, &file)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         Ok(file)
@@ -172,7 +184,7 @@ impl LockedFile {
             // The file was changed between the comparison and the exchange.
             Ok(()) => Err(self.put_back(fresh, text)),
             // Not every file system can exchange two names.
-            Err(errno) if errno == rustix::io::Errno::INVAL || errno == rustix::io::Errno::NOSYS => {
+            Err(errno) if errno == Errno::INVAL || errno == Errno::NOSYS => {
                 fs::rename(fresh, &self.path).map_err(failed)
             }
             Err(errno) => Err(failed(errno.into())),
@@ -214,6 +226,21 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     path.with_file_name(format!(".{name}.{end}"))
 }
 
+/// Copies the POSIX access list of a file. A file without one gets none from its directory's default list.
+fn copy_acl(from: &File, to: &File) -> io::Result<()> {
+    let mut list = vec![0; ACL_LEN_MAX];
+    let done = match fgetxattr(from, ACL, list.as_mut_slice()) {
+        Ok(len) => fsetxattr(to, ACL, list.get(..len).unwrap_or_default(), XattrFlags::empty()),
+        Err(Errno::NODATA) => match fremovexattr(to, ACL) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            done => done,
+        },
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(errno),
+    };
+    done.map_err(Into::into)
+}
+
 /// Returns the revision of a file that can be read.
 fn revision_of(path: &Path) -> Option<Revision> {
     fs::read(path).ok().map(|bytes| Revision::of(&bytes))
@@ -224,7 +251,7 @@ fn revision_of(path: &Path) -> Option<Revision> {
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -233,19 +260,18 @@ impl Lock {
         let failed = |source: io::Error| ConfigFileError::Io { what: "lock", path: path.clone(), source };
         let owner = config.metadata().map_err(failed)?;
         let deadline = Instant::now() + LOCK_MAX;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
-            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
-            let file = File::from(file);
-            let own = file.metadata().map_err(failed)?;
-            if rustix::process::geteuid().is_root() && own.uid() != owner.uid() {
-                fchown(&file, Some(owner.uid()), Some(owner.gid())).map_err(failed)?;
-            }
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The program that held the lock before has removed its file.
-                Ok(()) if is_at(&file, &path) => return Ok(Self { path, _file: file }),
-                Ok(()) => {}
-                Err(errno) if errno == rustix::io::Errno::WOULDBLOCK => std::thread::sleep(LOCK_PAUSE),
+            match Self::create_or_open(&path, &owner) {
+                Ok(None) => return Err(ConfigFileError::ForeignLock(path)),
+                Ok(Some(file)) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) if is_at(&file, &path) => return Ok(Self { path, file }),
+                    // The program that held the lock before has removed its file.
+                    Ok(()) => {}
+                    Err(errno) if errno == Errno::WOULDBLOCK => std::thread::sleep(LOCK_PAUSE),
+                    Err(errno) => return Err(failed(errno.into())),
+                },
+                // The file was removed between the two attempts to open it.
+                Err(Errno::NOENT) => {}
                 Err(errno) => return Err(failed(errno.into())),
             }
             if Instant::now() >= deadline {
@@ -253,18 +279,46 @@ impl Lock {
             }
         }
     }
+
+    /// Creates the file for the owner of the configuration, or opens one that is there. Returns `None` for a
+    /// link, for anything but a file, and for the file of another user: root must not change such a file.
+    fn create_or_open(path: &Path, owner: &fs::Metadata) -> Result<Option<File>, Errno> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let failed = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        match open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => {
+                let file = File::from(file);
+                if rustix::process::geteuid().is_root() {
+                    fchown(&file, Some(owner.uid()), Some(owner.gid())).map_err(failed)?;
+                }
+                return Ok(Some(file));
+            }
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let file = match open(path, flags, Mode::empty()) {
+            Err(Errno::LOOP | Errno::ISDIR) => return Ok(None),
+            opened => File::from(opened?),
+        };
+        let own = file.metadata().map_err(failed)?;
+        // A file that its holder has removed meanwhile has no name any more.
+        let is_ours = own.is_file() && own.nlink() <= 1 && [0, owner.uid()].contains(&own.uid());
+        Ok(is_ours.then_some(file))
+    }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if is_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 /// Returns whether an open file is the one at a path.
 fn is_at(file: &File, path: &Path) -> bool {
     let id = |meta: fs::Metadata| (meta.dev(), meta.ino());
-    matches!((file.metadata().map(id), path.metadata().map(id)), (Ok(open), Ok(there)) if open == there)
+    matches!((file.metadata().map(id), path.symlink_metadata().map(id)), (Ok(open), Ok(there)) if open == there)
 }
 
 fn read(file: &mut File, path: &Path) -> Result<String, ConfigFileError> {
@@ -387,6 +441,75 @@ mod tests {
         let locked = LockedFile::open(&path).unwrap();
         let lock = locked.beside("lock").metadata().unwrap();
         assert_eq!((lock.mode() & 0o777, lock.uid()), (0o600, path.metadata().unwrap().uid()));
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_lock_is_refused_and_left_alone() {
+        let scratch = Scratch::new();
+        let path = file(&scratch);
+        let (lock, victim) = (scratch.path().join(".targe.toml.lock"), scratch.path().join("victim"));
+        fs::write(&victim, "").unwrap();
+        fs::hard_link(&victim, &lock).unwrap();
+        assert!(matches!(LockedFile::open(&path), Err(ConfigFileError::ForeignLock(_))));
+        fs::remove_file(&lock).unwrap();
+        symlink(&victim, &lock).unwrap();
+        assert!(matches!(LockedFile::open(&path), Err(ConfigFileError::ForeignLock(_))));
+        fs::remove_file(&lock).unwrap();
+        fs::create_dir(&lock).unwrap();
+        assert!(matches!(LockedFile::open(&path), Err(ConfigFileError::ForeignLock(_))));
+        assert_eq!(names(&scratch), [".targe.toml.lock", "targe.toml", "victim"]);
+    }
+
+    #[test]
+    fn a_lock_that_a_killed_program_left_is_taken() {
+        let scratch = Scratch::new();
+        let path = file(&scratch);
+        fs::write(scratch.path().join(".targe.toml.lock"), "").unwrap();
+        drop(LockedFile::open(&path).unwrap());
+        assert_eq!(names(&scratch), ["targe.toml"]);
+    }
+
+    #[test]
+    fn the_lock_of_another_program_is_not_removed() {
+        let scratch = Scratch::new();
+        let path = file(&scratch);
+        let locked = LockedFile::open(&path).unwrap();
+        fs::remove_file(locked.beside("lock")).unwrap();
+        let other = LockedFile::open(&path).unwrap();
+        drop(locked);
+        assert_eq!(names(&scratch), [".targe.toml.lock", "targe.toml"]);
+        drop(other);
+        assert_eq!(names(&scratch), ["targe.toml"]);
+    }
+
+    #[test]
+    fn the_new_file_has_the_access_list_of_the_old_one() {
+        let scratch = Scratch::new();
+        let path = file(&scratch);
+        // Version 2; owner rw, user 4711 r, group r, mask r, others nothing.
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        for (tag, allowed, id) in
+            [(1_u16, 6_u16, u32::MAX), (2, 4, 4711), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)]
+        {
+            list.extend(tag.to_le_bytes());
+            list.extend(allowed.to_le_bytes());
+            list.extend(id.to_le_bytes());
+        }
+        let open = || File::open(&path).unwrap();
+        match fsetxattr(open(), ACL, &list, XattrFlags::empty()) {
+            Err(Errno::OPNOTSUPP) => return,
+            set => set.unwrap(),
+        }
+        assert!(LockedFile::open(&path).unwrap().replace("new", None).unwrap().is_none());
+        let mut found = [0; 256];
+        let len = fgetxattr(open(), ACL, found.as_mut_slice()).unwrap();
+        assert_eq!(found[..len], list);
+        // A default list of the directory gives no access to a file without a list.
+        fremovexattr(open(), ACL).unwrap();
+        let directory = File::open(scratch.path()).unwrap();
+        fsetxattr(&directory, "system.posix_acl_default", &list, XattrFlags::empty()).unwrap();
+        assert!(LockedFile::open(&path).unwrap().replace("newer", None).unwrap().is_none());
+        assert_eq!(fgetxattr(open(), ACL, found.as_mut_slice()), Err(Errno::NODATA));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
+use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
 use super::{EditContext, Setting, tables, values};
 use crate::config::document::{RawValue, flag_span};
@@ -66,7 +66,16 @@ pub(super) fn remove(target: &mut dyn TableLike, lun: u16) -> Result<(), String>
     pin(target, |number| number > i64::from(lun));
     tables::remove(target, "lun", at);
     for entry in 0..tables::all(target, "acl").len() {
-        let rows = tables::get_mut(target, "acl", entry).and_then(|entry| entry.get_mut("luns"));
+        let Some(entry) = tables::get_mut(target, "acl", entry) else { continue };
+        if let Some(Item::ArrayOfTables(rows)) = entry.get_mut("luns") {
+            rows.retain(|row| explicit(row) != Some(i64::from(lun)));
+            // An entry without the key would admit its initiators to every LUN.
+            if rows.is_empty() {
+                entry.insert("luns", Item::Value(Array::new().into()));
+            }
+            continue;
+        }
+        let rows = entry.get_mut("luns");
         if let Some(rows) = rows.and_then(Item::as_array_mut) {
             rows.retain(|row| row_number(row) != Some(i64::from(lun)));
             if let Some(first) = rows.get_mut(0) {

@@ -449,3 +449,58 @@ fn lines_keep_their_ends() {
         edit(&mixed, &remove, &context()).unwrap_err().starts_with("some lines of the file end with CR LF")
     );
 }
+
+#[test]
+fn names_of_groups_are_compared_as_they_are_written() {
+    let text = PATTERNS.replace("[\"@lab\"]", "[\"@lab\", \"@Lab\"]");
+    let done = |initiator: &str| Edit::RemoveAcl {
+        target: a(),
+        initiator: initiator.to_owned(),
+        admit_all: false,
+        even_if_others_match: false,
+    };
+    let line = |names: &str| format!("initiators = [{names}]");
+    let after = edit(&text, &done("@Lab"), &context()).unwrap();
+    assert_eq!(after, text.replace(&line("\"@lab\", \"@Lab\""), &line("\"@lab\"")));
+    let told = edit(&text, &done("@LAB"), &context()).unwrap_err();
+    assert_eq!(told, "no entry of the access list names \"@LAB\"");
+}
+
+/// An access list whose rows are tables of their own.
+const ROWS: &str = r#"[[target]]
+name = "iqn.2026-11.org.example:a"
+lun = [{ type = "null", size = "1M" }, { type = "null", size = "2M" }]
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x", "iqn.2000-01.org.example:y"]
+[[target.acl.luns]]
+lun = 0
+[[target.acl.luns]]
+lun = 1
+as = 7
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:z"]
+[[target.acl.luns]]
+lun = 1
+"#;
+
+#[test]
+fn rows_that_are_tables_stay_with_their_entry() {
+    let set = Edit::SetAcl {
+        target: a(),
+        initiator: "iqn.2000-01.org.example:y".to_owned(),
+        settings: settings(&[("ro", "true")]),
+    };
+    let rows = |text: &str| {
+        let document: DocumentMut = text.parse().unwrap();
+        let target = tables::all(document.as_table(), "target")[0];
+        let count = |entry: &&dyn TableLike| tables::all(*entry, "luns").len();
+        tables::all(target, "acl").iter().map(count).collect::<Vec<_>>()
+    };
+    let new = edit(ROWS, &set, &context()).unwrap();
+    assert_eq!(rows(&new), [2, 2, 1], "{new}");
+    let new = edit(ROWS, &Edit::RemoveLun { target: a(), lun: 1 }, &context()).unwrap();
+    assert_eq!(rows(&new), [1, 0], "{new}");
+    assert!(new.contains("luns = []"), "{new}");
+}

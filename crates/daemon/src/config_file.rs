@@ -43,6 +43,9 @@ pub enum ConfigFileError {
     /// Another program has locked the file for too long.
     #[error("another program is changing {}", .0.display())]
     Locked(PathBuf),
+    /// The file was read without the lock.
+    #[error("{} cannot be replaced, because its directory cannot be written", .0.display())]
+    NotLocked(PathBuf),
     /// Another program has put something in the place of the lock.
     #[error("{} is not the lock of a program of the file's owner or of root; remove it", .0.display())]
     ForeignLock(PathBuf),
@@ -73,31 +76,66 @@ pub enum ConfigFileError {
     NotText(PathBuf),
 }
 
-/// The configuration file, locked until this is dropped.
+/// The configuration file, locked until this is dropped if it is to be replaced.
 #[derive(Debug)]
 pub struct LockedFile {
     /// The file itself, with symbolic links resolved.
     path: PathBuf,
+    /// The path that the caller gave; relative paths in the file start at its directory.
+    given: PathBuf,
     file: File,
     text: String,
-    _lock: Lock,
+    /// `None` if the file is only read.
+    lock: Option<Lock>,
 }
 
 impl LockedFile {
-    /// Locks a file, and reads it. A program that only reads the file needs no lock.
+    /// Locks a file, and reads it.
     ///
     /// # Errors
     /// [`ConfigFileError`]
     pub fn open(path: &Path) -> Result<Self, ConfigFileError> {
+        Self::open_as(path, |path| Lock::take(path).map(Some))
+    }
+
+    /// Locks a file if this user can create the lock, and reads it. Without the lock, the file cannot be
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`ConfigFileError`]
+    pub fn open_or_read(path: &Path) -> Result<Self, ConfigFileError> {
+        Self::open_as(path, |path| match Lock::take(path) {
+            Err(ConfigFileError::Io { source, .. })
+                if matches!(source.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) =>
+            {
+                Ok(None)
+            }
+            lock => lock.map(Some),
+        })
+    }
+
+    /// Reads a file without a lock. It cannot be replaced.
+    ///
+    /// # Errors
+    /// [`ConfigFileError`]
+    pub fn read(path: &Path) -> Result<Self, ConfigFileError> {
+        Self::open_as(path, |_| Ok(None))
+    }
+
+    fn open_as(
+        path: &Path,
+        lock: impl FnOnce(&Path) -> Result<Option<Lock>, ConfigFileError>,
+    ) -> Result<Self, ConfigFileError> {
+        let given = path.to_path_buf();
         let failed = |what| {
             let path = path.to_path_buf();
             move |source| ConfigFileError::Io { what, path, source }
         };
         let path = path.canonicalize().map_err(failed("find"))?;
-        let lock = Lock::take(&path)?;
+        let lock = lock(&path)?;
         let mut file = File::open(&path).map_err(failed("open"))?;
         let text = read(&mut file, &path)?;
-        Ok(Self { path, file, text, _lock: lock })
+        Ok(Self { path, given, file, text, lock })
     }
 
     /// Returns the text that the file had when it was locked.
@@ -115,6 +153,11 @@ impl LockedFile {
         &self.path
     }
 
+    /// Returns the path as it was given. Relative paths in the file start at its directory.
+    pub fn given_path(&self) -> &Path {
+        &self.given
+    }
+
     /// Replaces the file as a whole by a durable new one with the same owner, mode and access list, unless `latest` has
     /// passed by then. An editor ignores the lock, so the file is compared with what was read.
     ///
@@ -128,6 +171,9 @@ impl LockedFile {
         text: &str,
         latest: Option<Instant>,
     ) -> Result<Option<ConfigFileError>, ConfigFileError> {
+        if self.lock.is_none() {
+            return Err(ConfigFileError::NotLocked(self.path.clone()));
+        }
         let fresh = self.beside("new");
         let failed = |what, path: &Path| {
             let path = path.to_path_buf();
@@ -510,6 +556,19 @@ mod tests {
         fsetxattr(&directory, "system.posix_acl_default", &list, XattrFlags::empty()).unwrap();
         assert!(LockedFile::open(&path).unwrap().replace("newer", None).unwrap().is_none());
         assert_eq!(fgetxattr(open(), ACL, found.as_mut_slice()), Err(Errno::NODATA));
+    }
+
+    #[test]
+    fn a_file_that_is_only_read_needs_no_lock() {
+        let scratch = Scratch::new();
+        let path = file(&scratch);
+        let link = scratch.path().join("link");
+        symlink(&path, &link).unwrap();
+        let _locked = LockedFile::open(&path).unwrap();
+        let mut file = LockedFile::read(&link).unwrap();
+        assert_eq!((file.text(), file.path(), file.given_path()), ("old", path.as_path(), link.as_path()));
+        assert!(matches!(file.replace("new", None), Err(ConfigFileError::NotLocked(_))));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
     }
 
     #[test]

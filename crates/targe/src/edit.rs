@@ -332,11 +332,12 @@ pub(crate) fn user(command: UserCommand) -> Result<(), Failure> {
 /// Makes an edit. Without `force`, it takes nothing from a session.
 fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Failure> {
     if let Some(path) = &args.config {
-        let mut file = LockedFile::open(path).map_err(failed)?;
+        let open = if args.how.dry_run { LockedFile::read } else { LockedFile::open };
+        let mut file = open(path).map_err(failed)?;
         let candidate = candidate(done, action, force, &file)?;
         return change_file(&mut file, &candidate, &args.how);
     }
-    let mut target = Target::open(&args.how)?;
+    let mut target = Target::open(&args.how, LockedFile::open)?;
     let candidate = candidate(done, action, force, target.file())?;
     target.change(&candidate, &args.how)
 }
@@ -344,20 +345,20 @@ fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Fa
 /// Returns the text that an edit makes of a file.
 fn candidate(done: &Edit, action: &str, force: bool, file: &LockedFile) -> Result<Candidate, Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
-    let flags = Flags { config: Some(file.path().to_path_buf()), ..Flags::default() };
+    let flags = Flags { config: Some(file.given_path().to_path_buf()), ..Flags::default() };
     let only_removes = matches!(
         done,
         Edit::RemoveTarget { .. } | Edit::RemoveLun { .. } | Edit::RemoveAcl { .. } | Edit::RemoveUser { .. }
     );
     let load = if only_removes { Config::load_text_without_media } else { Config::load_text };
-    let config = load(&flags, &around, file.path(), file.text(), file.mode())
+    let config = load(&flags, &around, file.given_path(), file.text(), file.mode())
         .map_err(|report| Failure::Misconfigured(report.to_string()))?
         .config;
     let context = EditContext::new(around.directory.clone(), &config);
     let text = edit(file.text(), done, &context).map_err(Failure::Failed)?;
-    let (name, action) = (file.path().display().to_string(), action.to_owned());
+    let (name, action) = (file.given_path().display().to_string(), action.to_owned());
     let after = || {
-        let (path, mode) = (file.path(), file.mode());
+        let (path, mode) = (file.given_path(), file.mode());
         Config::load_text_without_media(&flags, &around, path, &text, mode).ok().map(|loaded| loaded.config)
     };
     let guard = (!force).then(|| Guard { first_list: first_list(done, &config, after) });

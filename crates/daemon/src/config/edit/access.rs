@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use toml_edit::{Array, Item, Table, TableLike, Value};
 
+use super::tables::FreeComment;
 use super::{EditContext, Setting, tables, values};
 use crate::config::schema::ACL;
 use crate::config::tighten::overlap;
@@ -60,7 +61,7 @@ pub(super) fn remove(
     initiator: &str,
     groups: &Groups,
     (admit_all, even_if_others): (bool, bool),
-) -> Result<(), String> {
+) -> Result<FreeComment, String> {
     let (at, others) = find(target, initiator)?;
     if let (Some(other), false) = (also_matches(target, (at, initiator), groups), even_if_others) {
         return Err(format!(
@@ -75,13 +76,12 @@ pub(super) fn remove(
                  --admit-all if that is wanted, or remove the target"
             ));
         }
-        tables::remove(target, "acl", at);
-        return Ok(());
+        return Ok(tables::remove(target, "acl", at));
     }
     let entry =
         tables::get_mut(target, "acl", at).ok_or_else(|| "the access list is not readable".to_owned())?;
     drop_initiator(entry, initiator);
-    Ok(())
+    Ok(FreeComment::default())
 }
 
 /// Returns another name of the access list that matches some of the initiators that a name of the entry
@@ -184,9 +184,6 @@ fn clear_positions(table: &mut Table) {
 
 fn drop_initiator(entry: &mut dyn TableLike, initiator: &str) {
     if let Some(list) = entry.get_mut("initiators").and_then(Item::as_array_mut) {
-        list.retain(|name| name.as_str().is_none_or(|name| !is_same(name, initiator)));
-        if let Some(first) = list.get_mut(0) {
-            first.decor_mut().set_prefix("");
-        }
+        tables::remove_values(list, |name| name.as_str().is_some_and(|name| is_same(name, initiator)));
     }
 }

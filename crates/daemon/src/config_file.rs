@@ -158,8 +158,8 @@ impl LockedFile {
         &self.given
     }
 
-    /// Replaces the file as a whole by a durable new one with the same owner, mode and access list, unless `latest` has
-    /// passed by then. An editor ignores the lock, so the file is compared with what was read.
+    /// Replaces the file as a whole by a durable new one with the same owner, mode and access list, unless
+    /// `latest` has passed by then. An editor ignores the lock, so the file is compared with what was read.
     ///
     /// Once the new file is in place it stays there, because the daemon may have read it. If its directory
     /// cannot be synced, the error is returned as `Some`: the old file may come back after a power failure.

@@ -4,8 +4,6 @@ use std::fmt;
 
 use iscsi::name::MAX_NAME;
 
-use super::tighten::overlap;
-
 /// A pattern of initiator names: `*` matches any sequence of characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamePattern(String);
@@ -34,11 +32,6 @@ impl NamePattern {
             ));
         }
         Ok(Self(pattern))
-    }
-
-    /// Returns whether the pattern matches an initiator's name, or has a name in common with another pattern.
-    pub fn overlaps(&self, other: &str) -> bool {
-        overlap(self.0.as_bytes(), other.to_lowercase().as_bytes())
     }
 
     /// Returns the pattern.

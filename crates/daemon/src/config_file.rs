@@ -7,7 +7,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, open, renameat_with};
+use rustix::fs::{
+    CWD, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags, fgetxattr, flock, fremovexattr, fsetxattr,
+    open, renameat_with,
+};
+use rustix::io::Errno;
 
 use crate::config::{FILE_LEN_MAX, Revision};
 use crate::os_error;
@@ -16,6 +20,10 @@ use crate::os_error;
 const LOCK_MAX: Duration = Duration::from_secs(30);
 /// How often a text is put back that another program replaces again and again meanwhile.
 const PUT_BACK_MAX: usize = 16;
+/// The extended attribute with the access list of a file.
+const ACL: &str = "system.posix_acl_access";
+/// The longest value of an extended attribute (`XATTR_SIZE_MAX` of Linux).
+const ACL_LEN_MAX: usize = 64 << 10;
 /// The pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -35,6 +43,12 @@ pub enum ConfigFileError {
     /// Another program has locked the file for too long.
     #[error("another program is changing {}", .0.display())]
     Locked(PathBuf),
+    /// The file was read without the lock.
+    #[error("{} cannot be replaced, because its directory cannot be written", .0.display())]
+    NotLocked(PathBuf),
+    /// Another program has put something in the place of the lock.
+    #[error("{} is not the lock of a program of the file's owner or of root; remove it", .0.display())]
+    ForeignLock(PathBuf),
     /// The file has other contents than those that the change was made from.
     #[error("{} was changed by another program meanwhile; nothing was changed", .0.display())]
     Changed(PathBuf),
@@ -62,31 +76,66 @@ pub enum ConfigFileError {
     NotText(PathBuf),
 }
 
-/// The configuration file, locked until this is dropped.
+/// The configuration file, locked until this is dropped if it is to be replaced.
 #[derive(Debug)]
 pub struct LockedFile {
     /// The file itself, with symbolic links resolved.
     path: PathBuf,
+    /// The path that the caller gave; relative paths in the file start at its directory.
+    given: PathBuf,
     file: File,
     text: String,
-    _lock: Lock,
+    /// `None` if the file is only read.
+    lock: Option<Lock>,
 }
 
 impl LockedFile {
-    /// Locks a file, and reads it. A program that only reads the file needs no lock.
+    /// Locks a file, and reads it.
     ///
     /// # Errors
     /// [`ConfigFileError`]
     pub fn open(path: &Path) -> Result<Self, ConfigFileError> {
+        Self::open_as(path, |path| Lock::take(path).map(Some))
+    }
+
+    /// Locks a file if this user can create the lock, and reads it. Without the lock, the file cannot be
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`ConfigFileError`]
+    pub fn open_or_read(path: &Path) -> Result<Self, ConfigFileError> {
+        Self::open_as(path, |path| match Lock::take(path) {
+            Err(ConfigFileError::Io { source, .. })
+                if matches!(source.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) =>
+            {
+                Ok(None)
+            }
+            lock => lock.map(Some),
+        })
+    }
+
+    /// Reads a file without a lock. It cannot be replaced.
+    ///
+    /// # Errors
+    /// [`ConfigFileError`]
+    pub fn read(path: &Path) -> Result<Self, ConfigFileError> {
+        Self::open_as(path, |_| Ok(None))
+    }
+
+    fn open_as(
+        path: &Path,
+        lock: impl FnOnce(&Path) -> Result<Option<Lock>, ConfigFileError>,
+    ) -> Result<Self, ConfigFileError> {
+        let given = path.to_path_buf();
         let failed = |what| {
             let path = path.to_path_buf();
             move |source| ConfigFileError::Io { what, path, source }
         };
         let path = path.canonicalize().map_err(failed("find"))?;
-        let lock = Lock::take(&path)?;
+        let lock = lock(&path)?;
         let mut file = File::open(&path).map_err(failed("open"))?;
         let text = read(&mut file, &path)?;
-        Ok(Self { path, file, text, _lock: lock })
+        Ok(Self { path, given, file, text, lock })
     }
 
     /// Returns the text that the file had when it was locked.
@@ -104,8 +153,13 @@ impl LockedFile {
         &self.path
     }
 
-    /// Replaces the file as a whole by a durable new one with the same owner and mode, unless `latest` has
-    /// passed by then. An editor ignores the lock, so the file is compared with what was read.
+    /// Returns the path as it was given. Relative paths in the file start at its directory.
+    pub fn given_path(&self) -> &Path {
+        &self.given
+    }
+
+    /// Replaces the file as a whole by a durable new one with the same owner, mode and access list, unless
+    /// `latest` has passed by then. An editor ignores the lock, so the file is compared with what was read.
     ///
     /// Once the new file is in place it stays there, because the daemon may have read it. If its directory
     /// cannot be synced, the error is returned as `Some`: the old file may come back after a power failure.
@@ -117,6 +171,9 @@ impl LockedFile {
         text: &str,
         latest: Option<Instant>,
     ) -> Result<Option<ConfigFileError>, ConfigFileError> {
+        if self.lock.is_none() {
+            return Err(ConfigFileError::NotLocked(self.path.clone()));
+        }
         let fresh = self.beside("new");
         let failed = |what, path: &Path| {
             let path = path.to_path_buf();
@@ -154,6 +211,7 @@ impl LockedFile {
             fchown(&file, Some(meta.uid()), Some(meta.gid()))?;
         }
         file.set_permissions(meta.permissions())?;
+        copy_acl(&self.file, &file)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         Ok(file)
@@ -172,7 +230,7 @@ impl LockedFile {
             // The file was changed between the comparison and the exchange.
             Ok(()) => Err(self.put_back(fresh, text)),
             // Not every file system can exchange two names.
-            Err(errno) if errno == rustix::io::Errno::INVAL || errno == rustix::io::Errno::NOSYS => {
+            Err(errno) if errno == Errno::INVAL || errno == Errno::NOSYS => {
                 fs::rename(fresh, &self.path).map_err(failed)
             }
             Err(errno) => Err(failed(errno.into())),
@@ -214,6 +272,21 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     path.with_file_name(format!(".{name}.{end}"))
 }
 
+/// Copies the POSIX access list of a file. A file without one gets none from its directory's default list.
+fn copy_acl(from: &File, to: &File) -> io::Result<()> {
+    let mut list = vec![0; ACL_LEN_MAX];
+    let done = match fgetxattr(from, ACL, list.as_mut_slice()) {
+        Ok(len) => fsetxattr(to, ACL, list.get(..len).unwrap_or_default(), XattrFlags::empty()),
+        Err(Errno::NODATA) => match fremovexattr(to, ACL) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            done => done,
+        },
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(errno),
+    };
+    done.map_err(Into::into)
+}
+
 /// Returns the revision of a file that can be read.
 fn revision_of(path: &Path) -> Option<Revision> {
     fs::read(path).ok().map(|bytes| Revision::of(&bytes))
@@ -224,7 +297,7 @@ fn revision_of(path: &Path) -> Option<Revision> {
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -233,19 +306,18 @@ impl Lock {
         let failed = |source: io::Error| ConfigFileError::Io { what: "lock", path: path.clone(), source };
         let owner = config.metadata().map_err(failed)?;
         let deadline = Instant::now() + LOCK_MAX;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
-            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
-            let file = File::from(file);
-            let own = file.metadata().map_err(failed)?;
-            if rustix::process::geteuid().is_root() && own.uid() != owner.uid() {
-                fchown(&file, Some(owner.uid()), Some(owner.gid())).map_err(failed)?;
-            }
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The program that held the lock before has removed its file.
-                Ok(()) if is_at(&file, &path) => return Ok(Self { path, _file: file }),
-                Ok(()) => {}
-                Err(errno) if errno == rustix::io::Errno::WOULDBLOCK => std::thread::sleep(LOCK_PAUSE),
+            match Self::create_or_open(&path, &owner) {
+                Ok(None) => return Err(ConfigFileError::ForeignLock(path)),
+                Ok(Some(file)) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) if is_at(&file, &path) => return Ok(Self { path, file }),
+                    // The program that held the lock before has removed its file.
+                    Ok(()) => {}
+                    Err(errno) if errno == Errno::WOULDBLOCK => std::thread::sleep(LOCK_PAUSE),
+                    Err(errno) => return Err(failed(errno.into())),
+                },
+                // The file was removed between the two attempts to open it.
+                Err(Errno::NOENT) => {}
                 Err(errno) => return Err(failed(errno.into())),
             }
             if Instant::now() >= deadline {
@@ -253,18 +325,46 @@ impl Lock {
             }
         }
     }
+
+    /// Creates the file for the owner of the configuration, or opens one that is there. Returns `None` for a
+    /// link, for anything but a file, and for the file of another user: root must not change such a file.
+    fn create_or_open(path: &Path, owner: &fs::Metadata) -> Result<Option<File>, Errno> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let failed = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        match open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => {
+                let file = File::from(file);
+                if rustix::process::geteuid().is_root() {
+                    fchown(&file, Some(owner.uid()), Some(owner.gid())).map_err(failed)?;
+                }
+                return Ok(Some(file));
+            }
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let file = match open(path, flags, Mode::empty()) {
+            Err(Errno::LOOP | Errno::ISDIR) => return Ok(None),
+            opened => File::from(opened?),
+        };
+        let own = file.metadata().map_err(failed)?;
+        // A file that its holder has removed meanwhile has no name any more.
+        let is_ours = own.is_file() && own.nlink() <= 1 && [0, owner.uid()].contains(&own.uid());
+        Ok(is_ours.then_some(file))
+    }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if is_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 /// Returns whether an open file is the one at a path.
 fn is_at(file: &File, path: &Path) -> bool {
     let id = |meta: fs::Metadata| (meta.dev(), meta.ino());
-    matches!((file.metadata().map(id), path.metadata().map(id)), (Ok(open), Ok(there)) if open == there)
+    matches!((file.metadata().map(id), path.symlink_metadata().map(id)), (Ok(open), Ok(there)) if open == there)
 }
 
 fn read(file: &mut File, path: &Path) -> Result<String, ConfigFileError> {
@@ -288,132 +388,4 @@ pub fn read_text(path: &Path) -> Result<String, ConfigFileError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use super::*;
-    use crate::scratch::Scratch;
-
-    fn file(scratch: &Scratch) -> PathBuf {
-        let path = scratch.path().join("targe.toml");
-        fs::write(&path, "old").unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        path
-    }
-
-    fn names(scratch: &Scratch) -> Vec<String> {
-        let entries = fs::read_dir(scratch.path()).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn a_file_is_replaced_with_its_mode_through_a_link_and_leaves_nothing() {
-        let scratch = Scratch::new();
-        let path = file(&scratch);
-        let link = scratch.path().join("link");
-        symlink(&path, &link).unwrap();
-        // A program that was killed left its file.
-        fs::write(scratch.path().join(".targe.toml.new"), "half").unwrap();
-        let mut locked = LockedFile::open(&link).unwrap();
-        assert_eq!(locked.text(), "old");
-        assert!(locked.replace("new", None).unwrap().is_none());
-        assert!(locked.replace("newer", None).unwrap().is_none());
-        drop(locked);
-        assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
-        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
-        assert_eq!(names(&scratch), ["link", "targe.toml"]);
-    }
-
-    #[test]
-    fn a_change_by_an_editor_is_not_overwritten() {
-        let scratch = Scratch::new();
-        let path = file(&scratch);
-        let mut locked = LockedFile::open(&path).unwrap();
-        fs::write(&path, "by hand").unwrap();
-        assert!(matches!(locked.replace("new", None), Err(ConfigFileError::Changed(_))));
-        let moved = scratch.path().join("moved");
-        fs::write(&moved, "moved here").unwrap();
-        fs::rename(&moved, &path).unwrap();
-        assert!(matches!(locked.replace("new", None), Err(ConfigFileError::Changed(_))));
-        drop(locked);
-        assert_eq!(fs::read_to_string(&path).unwrap(), "moved here");
-        assert_eq!(names(&scratch), ["targe.toml"]);
-    }
-
-    #[test]
-    fn a_file_that_is_late_is_not_put_in_place() {
-        let scratch = Scratch::new();
-        let path = file(&scratch);
-        let mut locked = LockedFile::open(&path).unwrap();
-        assert!(matches!(locked.replace("new", Some(Instant::now())), Err(ConfigFileError::Late(_))));
-        drop(locked);
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        assert_eq!(names(&scratch), ["targe.toml"]);
-    }
-
-    #[test]
-    fn the_text_of_an_editor_gets_its_place_back_or_is_kept() {
-        let scratch = Scratch::new();
-        let path = file(&scratch);
-        let locked = LockedFile::open(&path).unwrap();
-        let fresh = locked.beside("new");
-        // As after the exchange: the editor had saved "by hand" just before it.
-        fs::write(&path, "new").unwrap();
-        fs::write(&fresh, "by hand").unwrap();
-        assert!(matches!(locked.put_back(&fresh, "new"), ConfigFileError::Changed(_)));
-        assert_eq!(fs::read_to_string(&path).unwrap(), "by hand");
-        // The editor has saved once more after the exchange.
-        fs::write(&path, "by hand 2").unwrap();
-        fs::write(&fresh, "by hand").unwrap();
-        assert!(matches!(locked.put_back(&fresh, "new"), ConfigFileError::Changed(_)));
-        assert_eq!(fs::read_to_string(&path).unwrap(), "by hand 2");
-        // The place is gone.
-        fs::remove_file(&path).unwrap();
-        fs::write(&fresh, "by hand").unwrap();
-        let ConfigFileError::Aside { aside, .. } = locked.put_back(&fresh, "new") else { panic!() };
-        assert_eq!(fs::read_to_string(aside).unwrap(), "by hand");
-    }
-
-    #[test]
-    fn a_reader_of_the_file_cannot_hold_up_a_change() {
-        let scratch = Scratch::new();
-        let path = file(&scratch);
-        let reader = File::open(&path).unwrap();
-        flock(&reader, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let locked = LockedFile::open(&path).unwrap();
-        let lock = locked.beside("lock").metadata().unwrap();
-        assert_eq!((lock.mode() & 0o777, lock.uid()), (0o600, path.metadata().unwrap().uid()));
-    }
-
-    #[test]
-    fn two_programs_take_turns() {
-        let scratch = Scratch::new();
-        let path = file(&scratch);
-        fs::write(&path, "").unwrap();
-        let add = |path: &Path| {
-            let mut locked = LockedFile::open(path).unwrap();
-            let more = format!("{}x", locked.text());
-            locked.replace(&more, None).unwrap();
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..10).for_each(|_| add(&path)));
-            }
-        });
-        assert_eq!(fs::read_to_string(&path).unwrap(), "x".repeat(40));
-    }
-
-    #[test]
-    fn a_file_that_is_no_text_is_refused() {
-        let scratch = Scratch::new();
-        let path = file(&scratch);
-        fs::write(&path, b"\xff").unwrap();
-        assert!(matches!(LockedFile::open(&path), Err(ConfigFileError::NotText(_))));
-        File::create(&path).unwrap().set_len(FILE_LEN_MAX + 1).unwrap();
-        assert!(matches!(LockedFile::open(&path), Err(ConfigFileError::TooLong(_))));
-    }
-}
+mod tests;

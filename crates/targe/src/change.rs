@@ -18,7 +18,7 @@ use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::busy::Guard;
+pub(crate) use self::busy::{FirstList, Guard};
 use self::output::End;
 use crate::{Failure, daemon_socket};
 
@@ -77,7 +77,9 @@ pub(crate) struct Target {
 }
 
 pub(crate) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
-    let mut target = Target::open(&args.how)?;
+    // Without FILE, the file is not replaced.
+    let open = if args.file.is_none() { LockedFile::open_or_read } else { LockedFile::open };
+    let mut target = Target::open(&args.how, open)?;
     let text = match &args.file {
         Some(file) if !is_same(file, target.file.path()) => {
             if !args.overwrite {
@@ -100,8 +102,11 @@ pub(crate) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
 }
 
 impl Target {
-    /// Finds the daemon, and locks its configuration file.
-    pub(crate) fn open(how: &ChangeArgs) -> Result<Self, Failure> {
+    /// Finds the daemon, and locks its configuration file with `lock`, unless nothing is to be changed.
+    pub(crate) fn open(
+        how: &ChangeArgs,
+        lock: fn(&Path) -> Result<LockedFile, ConfigFileError>,
+    ) -> Result<Self, Failure> {
         let mut connection = daemon_socket::connect(how.socket.as_deref())?;
         connection.wait_for(CHANGE_MAX).map_err(refused)?;
         let status: Status = call(&mut connection, &Request::new(Method::Status))?;
@@ -112,7 +117,8 @@ impl Target {
                     .to_owned(),
             ));
         };
-        let file = LockedFile::open(Path::new(path)).map_err(failed)?;
+        let open = if how.dry_run { LockedFile::read } else { lock };
+        let file = open(Path::new(path)).map_err(failed)?;
         // Another program may have changed both while this one waited for the lock.
         let status = call(&mut connection, &Request::new(Method::Status))?;
         Ok(Self { connection, status, file })
@@ -154,7 +160,7 @@ impl Target {
 
     /// Shows what a text would change, and applies it unless that is only a trial.
     pub(crate) fn change(&mut self, candidate: &Candidate, how: &ChangeArgs) -> Result<(), Failure> {
-        let plan: Plan = self.send(Method::Plan, candidate, None)?;
+        let mut plan: Plan = self.send(Method::Plan, candidate, None)?;
         if candidate.needs_applied_file && !plan.unapplied.is_empty() {
             return Err(Failure::Failed(output::unapplied(&plan)));
         }
@@ -162,6 +168,10 @@ impl Target {
         let is_running = candidate.text == self.file.text()
             && self.status.revision.as_deref() == Some(plan.revision.as_str())
             && plan.changes.iter().all(|change| change.effective == Effective::Restart);
+        if let (Some(guard), None) = (&candidate.guard, &plan.refusal) {
+            let sessions = self.sessions()?;
+            plan.refusal = busy::refuse(&plan, guard, &busy::users(&sessions)).err();
+        }
         if !how.json {
             output::show(&plan);
         }
@@ -176,10 +186,6 @@ impl Target {
         if is_running {
             output::end(how, &plan, End::Unchanged);
             return Ok(());
-        }
-        if let Some(guard) = &candidate.guard {
-            let sessions = self.sessions()?;
-            busy::refuse(&plan, guard, &busy::users(&sessions)).map_err(Failure::Failed)?;
         }
         let message = self.carry_out(candidate, &plan, how)?;
         output::end(how, &plan, End::Applied(&message));
@@ -208,12 +214,14 @@ impl Target {
                 let applied: Applied = parse(applied)?;
                 Ok(applied.message)
             }
-            Err(ClientError::Refused(failure)) => Err(self.restore(former, failure.message)),
+            Err(ClientError::Refused(failure)) if is_decision(failure.kind) => {
+                Err(self.restore(former, failure.message))
+            }
             Err(error) => self.find_out(candidate, plan, former, &error, how),
         }
     }
 
-    /// Finds out what became of a change when the connection broke before the answer to `commit`.
+    /// Finds out what became of a change when no answer to `commit` tells it.
     fn find_out(
         &mut self,
         candidate: &Candidate,
@@ -241,12 +249,16 @@ impl Target {
             action: candidate.action.clone(),
         };
         let request = Request { change: Some(change), ..Request::new(Method::Plan) };
-        if !matches!(connection.call(&request), Ok(_) | Err(ClientError::Refused(_))) {
-            return Err(unknown());
+        match connection.call(&request) {
+            Ok(_) => {}
+            Err(ClientError::Refused(failure)) if is_decision(failure.kind) => {}
+            Err(_) => return Err(unknown()),
         }
         let status: Status = call(&mut connection, &Request::new(Method::Status)).map_err(|_| unknown())?;
         if status.revision.as_deref() == Some(plan.revision.as_str()) {
-            return Ok(format!("the new configuration runs, although the connection broke: {error}"));
+            return Ok(format!(
+                "the new configuration runs, although the daemon did not confirm it: {error}"
+            ));
         }
         Err(self.restore(former, format!("{error}; the daemon did not apply the change")))
     }
@@ -295,7 +307,7 @@ pub(crate) fn change_file(
     how: &ChangeArgs,
 ) -> Result<(), Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
-    let flags = Flags { config: Some(file.path().to_path_buf()), ..Flags::default() };
+    let flags = Flags { config: Some(file.given_path().to_path_buf()), ..Flags::default() };
     let mode = file.mode();
     let load = |name: &Path, text: &str| match candidate.only_removes {
         true => Config::load_text_without_media(&flags, &around, name, text, mode),
@@ -303,7 +315,7 @@ pub(crate) fn change_file(
     };
     let loaded = load(Path::new(&candidate.name), &candidate.text)
         .map_err(|report| Failure::Misconfigured(report.to_string()))?;
-    let changes = load(file.path(), file.text()).map(|before| plan(&before.config, &loaded.config));
+    let changes = load(file.given_path(), file.text()).map(|before| plan(&before.config, &loaded.config));
     let planned =
         output::plan_of_file(file.path(), &candidate.text, changes.unwrap_or_default(), &loaded.report);
     if !how.json {
@@ -318,6 +330,12 @@ pub(crate) fn change_file(
     }
     output::end(how, &planned, End::Written);
     Ok(())
+}
+
+/// Returns whether a failure of this kind means that the daemon has decided about a change. Without the
+/// decision, the daemon may still be applying it.
+const fn is_decision(kind: ErrorKind) -> bool {
+    !matches!(kind, ErrorKind::Unavailable)
 }
 
 /// Returns whether two paths lead to the same file.
@@ -356,5 +374,18 @@ fn refused(error: ClientError) -> Failure {
             Failure::Misconfigured(failure.message)
         }
         error => Failure::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unavailable_daemon_has_not_decided() {
+        assert!(!is_decision(ErrorKind::Unavailable));
+        for kind in [ErrorKind::Refused, ErrorKind::Conflict, ErrorKind::Invalid] {
+            assert!(is_decision(kind));
+        }
     }
 }

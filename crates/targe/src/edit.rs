@@ -11,7 +11,7 @@ use daemon::config::{
 use daemon::config_file::LockedFile;
 
 use crate::Failure;
-use crate::change::{self, Candidate, ChangeArgs, Guard, Target, change_file, failed};
+use crate::change::{self, Candidate, ChangeArgs, FirstList, Guard, Target, change_file, failed};
 
 /// How an edit is made.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub(crate) enum TargetCommand {
         /// Set keys of [[target]] in docs/config.md; KEY= removes a key
         #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
         settings: Vec<Setting>,
-        /// Do it although initiators lose the target under its name
+        /// Do it although initiators lose the target, its name, a portal or a group
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -89,7 +89,7 @@ pub(crate) enum LunCommand {
         /// Set keys of [[target.lun]] in docs/config.md; KEY= removes a key
         #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
         settings: Vec<Setting>,
-        /// Put another disk in its place although initiators are logged in
+        /// Replace or hide the disk although initiators are logged in
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -144,7 +144,7 @@ pub(crate) enum AclCommand {
         /// Put the entry before all others; the first entry that names an initiator counts
         #[arg(long)]
         first: bool,
-        /// Add the first entry although initiators that it does not name are logged in
+        /// Add the first entry although it takes the target or LUNs from initiators that are logged in
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -332,11 +332,12 @@ pub(crate) fn user(command: UserCommand) -> Result<(), Failure> {
 /// Makes an edit. Without `force`, it takes nothing from a session.
 fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Failure> {
     if let Some(path) = &args.config {
-        let mut file = LockedFile::open(path).map_err(failed)?;
+        let open = if args.how.dry_run { LockedFile::read } else { LockedFile::open };
+        let mut file = open(path).map_err(failed)?;
         let candidate = candidate(done, action, force, &file)?;
         return change_file(&mut file, &candidate, &args.how);
     }
-    let mut target = Target::open(&args.how)?;
+    let mut target = Target::open(&args.how, LockedFile::open)?;
     let candidate = candidate(done, action, force, target.file())?;
     target.change(&candidate, &args.how)
 }
@@ -344,28 +345,38 @@ fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Fa
 /// Returns the text that an edit makes of a file.
 fn candidate(done: &Edit, action: &str, force: bool, file: &LockedFile) -> Result<Candidate, Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
-    let flags = Flags { config: Some(file.path().to_path_buf()), ..Flags::default() };
+    let flags = Flags { config: Some(file.given_path().to_path_buf()), ..Flags::default() };
     let only_removes = matches!(
         done,
         Edit::RemoveTarget { .. } | Edit::RemoveLun { .. } | Edit::RemoveAcl { .. } | Edit::RemoveUser { .. }
     );
     let load = if only_removes { Config::load_text_without_media } else { Config::load_text };
-    let config = load(&flags, &around, file.path(), file.text(), file.mode())
+    let config = load(&flags, &around, file.given_path(), file.text(), file.mode())
         .map_err(|report| Failure::Misconfigured(report.to_string()))?
         .config;
-    let context = EditContext::new(around.directory, &config);
+    let context = EditContext::new(around.directory.clone(), &config);
     let text = edit(file.text(), done, &context).map_err(Failure::Failed)?;
-    let (name, action) = (file.path().display().to_string(), action.to_owned());
-    let guard = (!force).then(|| Guard { first_list: first_list(done, &config) });
+    let (name, action) = (file.given_path().display().to_string(), action.to_owned());
+    let after = || {
+        let (path, mode) = (file.given_path(), file.mode());
+        Config::load_text_without_media(&flags, &around, path, &text, mode).ok().map(|loaded| loaded.config)
+    };
+    let guard = (!force).then(|| Guard { first_list: first_list(done, &config, after) });
     Ok(Candidate { text, name, action, needs_applied_file: true, guard, only_removes })
 }
 
-/// Returns a target that gets its first access list by an edit, and the initiators in the list.
-fn first_list(done: &Edit, config: &Config) -> Option<(String, Vec<String>)> {
-    let Edit::AddAcl { target, initiators, .. } = done else { return None };
+/// Returns the target that gets its first access list by an edit. An entry that shows fewer LUNs, or that
+/// requires protection, can take LUNs from the initiators that it names.
+fn first_list(done: &Edit, before: &Config, after: impl Fn() -> Option<Config>) -> Option<FirstList> {
+    let Edit::AddAcl { target, settings, .. } = done else { return None };
     let is_it = |known: &&daemon::config::Target| known.name.to_string().eq_ignore_ascii_case(target);
-    let open = config.targets.iter().find(is_it)?.acl.is_none();
-    open.then(|| (target.clone(), initiators.clone()))
+    before.targets.iter().find(is_it).filter(|known| known.acl.is_none())?;
+    let narrows = settings.iter().any(|(key, _)| matches!(key.as_str(), "luns" | "protection"));
+    // A text that cannot be loaded is refused by the daemon.
+    let after = if narrows { None } else { after() };
+    let entries = after.as_ref().and_then(|config| config.targets.iter().find(is_it)?.acl.as_deref());
+    let listed = entries.unwrap_or_default().iter().flat_map(|entry| entry.initiators.clone()).collect();
+    Some(FirstList { target: target.clone(), listed })
 }
 
 /// Refuses to make a disk smaller, which targe never does: the file would keep its length.
@@ -389,7 +400,42 @@ fn refuse_smaller(target: &str, lun: u16, size: &str, args: &EditArgs) -> Result
 mod tests {
     use clap::Parser;
 
+    use daemon::config::{Config, Edit, Environment, Flags};
+
+    use super::first_list;
     use crate::cli::Cli;
+
+    #[test]
+    fn a_first_access_list_takes_nothing_from_initiators_that_it_shows_all_luns() {
+        let config = |acl: &str| {
+            let text = format!(
+                "[[group]]\nname = \"lab\"\ninitiators = [\"iqn.1994-05.com.example:m*\"]\n[[target]]\nname = \
+                 \"iqn.2026-11.org.example:a\"\nlun = [{{ type = \"null\", size = \"1M\" }}]\n{acl}"
+            );
+            let (path, around) = (std::path::Path::new("/targe.toml"), Environment::from_process().unwrap());
+            let flags = Flags { config: Some(path.to_path_buf()), ..Flags::default() };
+            let loaded = Config::load_text_without_media(&flags, &around, path, &text, None);
+            loaded.unwrap_or_else(|report| panic!("{report}")).config
+        };
+        let listed = |settings: &[(&str, &str)]| {
+            let done = Edit::AddAcl {
+                target: "iqn.2026-11.org.example:A".to_owned(),
+                initiators: vec!["@lab".to_owned()],
+                settings: settings.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+                first: false,
+            };
+            let after = || Some(config("[[target.acl]]\ninitiators = [\"@lab\"]\n"));
+            first_list(&done, &config(""), after).unwrap().listed
+        };
+        let is_listed = |settings: &[(&str, &str)], name: &str| {
+            listed(settings).iter().any(|pattern| pattern.overlaps(name))
+        };
+        assert!(is_listed(&[], "iqn.1994-05.com.example:m1"));
+        assert!(!is_listed(&[], "iqn.1994-05.com.example:n1"));
+        assert!(is_listed(&[("ro", "true")], "iqn.1994-05.com.example:m1"));
+        assert!(!is_listed(&[("luns", "0")], "iqn.1994-05.com.example:m1"));
+        assert!(!is_listed(&[("protection", "encrypt")], "iqn.1994-05.com.example:m1"));
+    }
 
     #[test]
     fn an_empty_word_is_not_taken_for_a_missing_one() {

@@ -68,6 +68,8 @@ object! {
         details: Vec<String>,
         /// When the difference takes effect.
         effective: Effective,
+        /// Whether running sessions can lose the target or a LUN by it.
+        disruptive: bool,
     }
 }
 
@@ -94,6 +96,7 @@ impl From<config::PlannedChange> for PlannedChange {
                 config::WhenEffective::NewSessions => Effective::NewSessions,
                 config::WhenEffective::Restart => Effective::Restart,
             },
+            disruptive: change.disruptive,
         }
     }
 }

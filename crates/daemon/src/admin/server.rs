@@ -224,10 +224,10 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
         send(&stream, &Response::<Value>::Error(Failure { kind: Kind::Busy, message }));
         return;
     }
-    let seat = ClientGuard { number, clients: Arc::clone(clients) };
+    let guard = ClientGuard { number, clients: Arc::clone(clients) };
     let answers = Arc::clone(answers);
     let spawned = std::thread::Builder::new().name("admin-client".to_owned()).spawn(move || {
-        serve_client(&stream, &*answers, peer, &seat);
+        serve_client(&stream, &*answers, peer, &guard);
     });
     if let Err(error) = spawned {
         crate::warning!("admin socket: cannot start a thread for a client: {}", os_error(&error));
@@ -248,7 +248,7 @@ fn owner(stream: &UnixStream) -> Option<Peer> {
 ///
 /// If a change is prepared when the client disconnects, dropping `caller` tells so to the thread that
 /// prepared it.
-fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, seat: &ClientGuard) {
+fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, guard: &ClientGuard) {
     let mut caller = Caller::new(peer);
     let mut held = Vec::new();
     loop {
@@ -261,7 +261,7 @@ fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, s
             }
             Line::None => return,
         };
-        seat.clients.set_asking(seat.number, true);
+        guard.clients.set_asking(guard.number, true);
         let response = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => {
                 crate::debug!("admin socket: request for {:?}", request.method);
@@ -272,7 +272,7 @@ fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, s
             }
             Err(error) => Response::Error(Failure { kind: Kind::Malformed, message: error.to_string() }),
         };
-        seat.clients.set_asking(seat.number, caller.prepared.is_some());
+        guard.clients.set_asking(guard.number, caller.prepared.is_some());
         if !send(stream, &response) {
             return;
         }

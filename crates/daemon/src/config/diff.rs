@@ -51,6 +51,7 @@ pub struct TargetDelta {
     /// The access list or the authentication: the access of its sessions is checked again.
     pub access: bool,
     /// The negotiated parameters, the number of sessions, the alias or the portals: applies to new sessions.
+    /// Sessions through a portal that no longer serves the target end.
     pub offer: bool,
     /// The limits of each session: applies to existing sessions, too.
     pub limits: bool,

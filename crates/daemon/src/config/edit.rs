@@ -202,14 +202,18 @@ fn apply(document: &mut DocumentMut, edit: &Edit, context: &EditContext) -> Resu
         Edit::RemoveTarget { name } => {
             let at = target_index(document.as_table(), name)?;
             let comment = tables::remove(document.as_table_mut(), "target", at);
-            tables::add_trailing(document, &comment);
+            tables::keep_comment(document, comment);
             Ok(())
         }
         Edit::AddLun { target: name, spec } => luns::add(target(document, name)?, spec, context),
         Edit::SetLun { target: name, lun, settings } => {
             luns::set(target(document, name)?, *lun, settings, context)
         }
-        Edit::RemoveLun { target: name, lun } => luns::remove(target(document, name)?, *lun),
+        Edit::RemoveLun { target: name, lun } => {
+            let comment = luns::remove(target(document, name)?, *lun)?;
+            tables::keep_comment(document, comment);
+            Ok(())
+        }
         Edit::AddAcl { target: name, initiators, settings, first } => {
             refuse_auth(settings)?;
             access::add(target(document, name)?, initiators, settings, *first, context)
@@ -221,7 +225,9 @@ fn apply(document: &mut DocumentMut, edit: &Edit, context: &EditContext) -> Resu
         Edit::RemoveAcl { target: name, initiator, admit_all, even_if_others_match } => {
             let groups = access::groups(document.as_table());
             let allowed = (*admit_all, *even_if_others_match);
-            access::remove(target(document, name)?, initiator, &groups, allowed)
+            let comment = access::remove(target(document, name)?, initiator, &groups, allowed)?;
+            tables::keep_comment(document, comment);
+            Ok(())
         }
         Edit::AddUser { place, user, settings } => {
             let owner = auth_owner(document, place, true)?;

@@ -24,6 +24,8 @@ pub struct PlannedChange {
     pub details: Vec<String>,
     /// When the difference takes effect.
     pub effective: WhenEffective,
+    /// Whether running sessions can lose the target or a LUN.
+    pub disruptive: bool,
 }
 
 /// What happens to an item.
@@ -105,8 +107,8 @@ fn portal(at: std::net::SocketAddr, change: PortalChange, old: &Config, new: &Co
         }
         _ => What::Added,
     };
-    let name = at.to_string();
-    PlannedChange { subject: Subject::Portal, name, what, details, effective: WhenEffective::Now }
+    let (subject, name, disruptive) = (Subject::Portal, at.to_string(), what == What::Removed);
+    PlannedChange { subject, name, what, details, effective: WhenEffective::Now, disruptive }
 }
 
 fn portal_details(was: &Portal, is: &Portal, details: &mut Vec<String>) {
@@ -135,9 +137,18 @@ fn settings(changes: &Changes, old: &Config, new: &Config) -> Vec<PlannedChange>
             name => details.push(format!("{} -> {}", value(old, name), value(new, name))),
         }
         let (subject, name) = (Subject::Setting, name.to_owned());
-        PlannedChange { subject, name, what: What::Changed, details, effective }
+        let disruptive = name == "hyperscsi" && group_changed(old, new);
+        PlannedChange { subject, name, what: What::Changed, details, effective, disruptive }
     };
     live.chain(fixed).map(setting).collect()
+}
+
+/// Returns whether a HyperSCSI group was removed or changed.
+fn group_changed(old: &Config, new: &Config) -> bool {
+    let groups =
+        |config: &Config| config.hyperscsi.as_ref().map(|frames| frames.groups.clone()).unwrap_or_default();
+    let now = groups(new);
+    groups(old).iter().any(|group| !now.contains(group))
 }
 
 /// Returns a setting as text.

@@ -361,6 +361,13 @@ fn close(pattern: &[u8], fits: &mut [bool], from_start: bool) {
     }
 }
 
+impl NamePattern {
+    /// Returns whether the pattern matches an initiator's name, or has a name in common with another pattern.
+    pub fn overlaps(&self, other: &str) -> bool {
+        overlap(self.as_str().as_bytes(), other.to_lowercase().as_bytes())
+    }
+}
+
 /// Returns whether any name fits both patterns.
 pub(super) fn overlap(a: &[u8], b: &[u8]) -> bool {
     if !a.contains(&b'*') && !b.contains(&b'*') {

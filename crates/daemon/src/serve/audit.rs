@@ -37,7 +37,7 @@ pub(super) struct AuditEntry<'a> {
     pub(super) action: &'a str,
     /// The revision of the configuration file that it is about.
     pub(super) revision: Option<String>,
-    /// What changed, one difference per line.
+    /// What changed, one difference per line. Of a refused reload, the access that it withdrew.
     pub(super) changes: &'a [String],
     /// `applied`, `refused`, `abandoned` or `done`.
     pub(super) result: &'a str,

@@ -144,6 +144,7 @@ mod tests {
             what: What::Changed,
             details: vec!["a -> b".to_owned()],
             effective,
+            disruptive: false,
         };
         let plan = Plan {
             file: "/f".to_owned(),

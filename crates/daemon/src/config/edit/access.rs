@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use toml_edit::{Array, Item, Table, TableLike, Value};
 
+use super::tables::FreeComment;
 use super::{EditContext, Setting, tables, values};
 use crate::config::schema::ACL;
 use crate::config::tighten::overlap;
@@ -60,7 +61,7 @@ pub(super) fn remove(
     initiator: &str,
     groups: &Groups,
     (admit_all, even_if_others): (bool, bool),
-) -> Result<(), String> {
+) -> Result<FreeComment, String> {
     let (at, others) = find(target, initiator)?;
     if let (Some(other), false) = (also_matches(target, (at, initiator), groups), even_if_others) {
         return Err(format!(
@@ -75,13 +76,12 @@ pub(super) fn remove(
                  --admit-all if that is wanted, or remove the target"
             ));
         }
-        tables::remove(target, "acl", at);
-        return Ok(());
+        return Ok(tables::remove(target, "acl", at));
     }
     let entry =
         tables::get_mut(target, "acl", at).ok_or_else(|| "the access list is not readable".to_owned())?;
     drop_initiator(entry, initiator);
-    Ok(())
+    Ok(FreeComment::default())
 }
 
 /// Returns another name of the access list that matches some of the initiators that a name of the entry
@@ -97,7 +97,7 @@ fn also_matches(target: &dyn TableLike, (at, name): (usize, &str), groups: &Grou
         others.into_iter().any(|other| removed.iter().any(|name| overlap(name.as_bytes(), other.as_bytes())))
     };
     let entries = tables::all(target, "acl").into_iter().map(initiators).enumerate();
-    let is_other = |index: usize, other: &str| index != at || other.to_lowercase() != name.to_lowercase();
+    let is_other = |index: usize, other: &str| index != at || !is_same(other, name);
     entries
         .flat_map(|(index, names)| names.into_iter().map(move |name| (index, name)))
         .find_map(|(index, other)| (is_other(index, &other) && matches(&other)).then_some(other))
@@ -140,9 +140,8 @@ pub(super) fn auth_of<'t>(owner: &'t mut dyn TableLike, user: &str) -> Result<&'
 
 /// Returns the index of the first entry that lists an initiator, and the other initiators of that entry.
 fn find(target: &dyn TableLike, initiator: &str) -> Result<(usize, Vec<String>), String> {
-    let wanted = initiator.to_lowercase();
     let mut entries = tables::all(target, "acl").into_iter().map(initiators).enumerate();
-    let is_it = |name: &String| name.to_lowercase() == wanted;
+    let is_it = |name: &String| is_same(name, initiator);
     let found = entries.find(|(_, names)| names.iter().any(is_it));
     let (at, mut names) =
         found.ok_or_else(|| format!("no entry of the access list names \"{initiator}\""))?;
@@ -161,18 +160,30 @@ fn initiators(entry: &dyn TableLike) -> Vec<String> {
     }
 }
 
+/// Returns whether two words of an access list are the same. Names of groups are compared as they are
+/// written, as where they are used.
+fn is_same(one: &str, other: &str) -> bool {
+    if one.starts_with('@') { one == other } else { one.to_lowercase() == other.to_lowercase() }
+}
+
 fn without_position(mut item: Item) -> Item {
-    if let Some(table) = item.as_table_mut() {
-        table.set_position(None);
+    match &mut item {
+        Item::Table(table) => clear_positions(table),
+        Item::ArrayOfTables(list) => list.iter_mut().for_each(clear_positions),
+        _ => {}
     }
     item
 }
 
+fn clear_positions(table: &mut Table) {
+    table.set_position(None);
+    for (_, item) in table.iter_mut() {
+        *item = without_position(std::mem::take(item));
+    }
+}
+
 fn drop_initiator(entry: &mut dyn TableLike, initiator: &str) {
     if let Some(list) = entry.get_mut("initiators").and_then(Item::as_array_mut) {
-        list.retain(|name| name.as_str().is_none_or(|name| name.to_lowercase() != initiator.to_lowercase()));
-        if let Some(first) = list.get_mut(0) {
-            first.decor_mut().set_prefix("");
-        }
+        tables::remove_values(list, |name| name.as_str().is_some_and(|name| is_same(name, initiator)));
     }
 }

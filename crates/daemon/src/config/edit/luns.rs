@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
+use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
+use super::tables::FreeComment;
 use super::{EditContext, Setting, tables, values};
 use crate::config::document::{RawValue, flag_span};
 use crate::config::lun_spec;
@@ -57,24 +58,30 @@ pub(super) fn set(
 }
 
 /// Removes a LUN, and the rows for it in the access list.
-pub(super) fn remove(target: &mut dyn TableLike, lun: u16) -> Result<(), String> {
+pub(super) fn remove(target: &mut dyn TableLike, lun: u16) -> Result<FreeComment, String> {
     let at = index(target, lun)?;
     if numbers(target).len() == 1 {
         return Err(format!("LUN {lun} is the only one; a target needs a LUN, so remove the target instead"));
     }
     // A LUN without a number could get the one that becomes free, wherever it stands.
     pin(target, |number| number > i64::from(lun));
-    tables::remove(target, "lun", at);
+    let comment = tables::remove(target, "lun", at);
     for entry in 0..tables::all(target, "acl").len() {
-        let rows = tables::get_mut(target, "acl", entry).and_then(|entry| entry.get_mut("luns"));
-        if let Some(rows) = rows.and_then(Item::as_array_mut) {
-            rows.retain(|row| row_number(row) != Some(i64::from(lun)));
-            if let Some(first) = rows.get_mut(0) {
-                first.decor_mut().set_prefix("");
+        let Some(entry) = tables::get_mut(target, "acl", entry) else { continue };
+        if let Some(Item::ArrayOfTables(rows)) = entry.get_mut("luns") {
+            rows.retain(|row| explicit(row) != Some(i64::from(lun)));
+            // An entry without the key would admit its initiators to every LUN.
+            if rows.is_empty() {
+                entry.insert("luns", Item::Value(Array::new().into()));
             }
+            continue;
+        }
+        let rows = entry.get_mut("luns");
+        if let Some(rows) = rows.and_then(Item::as_array_mut) {
+            tables::remove_values(rows, |row| row_number(row) == Some(i64::from(lun)));
         }
     }
-    Ok(())
+    Ok(comment)
 }
 
 /// Returns the number of a row of an access list: a number, or a table with one.

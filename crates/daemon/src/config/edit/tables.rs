@@ -1,6 +1,6 @@
 //! Lists of tables in a document, in either of the two forms of TOML: `[[name]]`, or `name = [{ … }]`.
 
-use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
+use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, RawString, Table, TableLike, Value};
 
 /// Returns the tables of a list.
 pub(super) fn all<'d>(parent: &'d dyn TableLike, key: &str) -> Vec<&'d dyn TableLike> {
@@ -65,24 +65,24 @@ pub(super) fn insert(parent: &mut dyn TableLike, key: &str, at: usize, table: Ta
     }
 }
 
-/// Removes a table from a list; removes the list if it is empty then. Returns the comments above the table
-/// that are not its own: those with an empty line below them. If another table of the list follows, it gets
-/// them instead.
-pub(super) fn remove(parent: &mut dyn TableLike, key: &str, at: usize) -> String {
-    let mut comment = String::new();
+/// The comments above a removed table that are not its own: those with an empty line below them.
+#[must_use]
+#[derive(Debug, Default)]
+pub(super) struct FreeComment {
+    text: String,
+    /// The position of the removed table.
+    position: Option<isize>,
+}
+
+/// Removes a table from a list; removes the list if it is empty then.
+pub(super) fn remove(parent: &mut dyn TableLike, key: &str, at: usize) -> FreeComment {
+    let mut comment = FreeComment::default();
     let is_empty = match parent.get_mut(key) {
         Some(Item::ArrayOfTables(list)) => {
             let above = list.get(at).and_then(|table| table.decor().prefix()?.as_str());
-            comment = foreign_comment(above.unwrap_or_default());
+            comment.text = foreign_comment(above.unwrap_or_default());
+            comment.position = list.get(at).and_then(Table::position);
             list.remove(at);
-            if let Some(next) = list.get_mut(at) {
-                let own = next.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();
-                let both = format!("{comment}{own}");
-                if !comment.is_empty() {
-                    next.decor_mut().set_prefix(both);
-                }
-                comment.clear();
-            }
             list.is_empty()
         }
         Some(Item::Value(Value::Array(list))) => {
@@ -102,7 +102,50 @@ fn remove_value(list: &mut Array, at: usize) {
     let index = tables.nth(at).map(|(index, _)| index);
     drop(tables);
     if let Some(index) = index {
-        list.remove(index);
+        remove_at(list, index);
+    }
+}
+
+/// Removes values from an array. Comments between the values stay.
+pub(super) fn remove_values(list: &mut Array, is_removed: impl Fn(&Value) -> bool) {
+    for index in (0..list.len()).rev() {
+        if list.get(index).is_some_and(&is_removed) {
+            remove_at(list, index);
+        }
+    }
+}
+
+/// Removes a value. Its layout and the comments around it go to the value after it, or to the end.
+fn remove_at(list: &mut Array, index: usize) {
+    let text = |raw: Option<&RawString>| raw.and_then(RawString::as_str).unwrap_or_default().to_owned();
+    let removed = list.remove(index);
+    let mut above = text(removed.decor().prefix());
+    let behind = text(removed.decor().suffix());
+    if behind.contains('#') {
+        above = joined(&above, &behind);
+    }
+    if let Some(next) = list.get_mut(index) {
+        let own = text(next.decor().prefix());
+        let both = if above.contains('#') || own.contains('#') { joined(&above, &own) } else { above };
+        next.decor_mut().set_prefix(both);
+    } else {
+        let both = joined(&above, &text(Some(list.trailing())));
+        list.set_trailing(both);
+    }
+}
+
+/// Returns the comments of two pieces of text between values, with the layout of the second one.
+fn joined(first: &str, second: &str) -> String {
+    if !first.contains('#') {
+        return second.to_owned();
+    }
+    let (kept, after) = first.split_at(first.trim_end().len());
+    let lead = second.split('#').next().unwrap_or_default();
+    // A comment extends to the end of its line.
+    if lead.contains('\n') {
+        format!("{kept}{second}")
+    } else {
+        format!("{kept}{after}{}", second.trim_start())
     }
 }
 
@@ -113,12 +156,46 @@ fn foreign_comment(above: &str) -> String {
     if foreign.contains('#') { foreign.to_owned() } else { String::new() }
 }
 
-/// Adds a comment to the end of a document.
-pub(super) fn add_trailing(document: &mut DocumentMut, comment: &str) {
-    if !comment.is_empty() {
-        let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
-        document.set_trailing(format!("{comment}{trailing}"));
+/// Puts the comments of a removed table above the table that followed it, or at the end of the document.
+pub(super) fn keep_comment(document: &mut DocumentMut, FreeComment { text, position }: FreeComment) {
+    if text.is_empty() {
+        return;
     }
+    let next = position.and_then(|position| next_position(document.as_table(), position));
+    match next.and_then(|next| at_position(document.as_table_mut(), next)) {
+        Some(next) => {
+            let own = next.decor().prefix().and_then(RawString::as_str).unwrap_or_default();
+            let both = format!("{text}{own}");
+            next.decor_mut().set_prefix(both);
+        }
+        None => {
+            let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
+            document.set_trailing(format!("{text}{trailing}"));
+        }
+    }
+}
+
+/// Returns the lowest position after another one of a table whose header is written.
+fn next_position(table: &Table, after: isize) -> Option<isize> {
+    let inner = table.iter().filter_map(|(_, item)| match item {
+        Item::Table(table) => next_position(table, after),
+        Item::ArrayOfTables(list) => list.iter().filter_map(|table| next_position(table, after)).min(),
+        _ => None,
+    });
+    let own = if table.is_implicit() || table.is_dotted() { None } else { table.position() };
+    inner.chain(own.filter(|own| *own > after)).min()
+}
+
+/// Returns the table at a position.
+fn at_position(table: &mut Table, position: isize) -> Option<&mut Table> {
+    if table.position() == Some(position) && !table.is_implicit() && !table.is_dotted() {
+        return Some(table);
+    }
+    table.iter_mut().find_map(|(_, item)| match item {
+        Item::Table(table) => at_position(table, position),
+        Item::ArrayOfTables(list) => list.iter_mut().find_map(|table| at_position(table, position)),
+        _ => None,
+    })
 }
 
 /// Returns the position of the table that is written last.

@@ -449,3 +449,136 @@ fn lines_keep_their_ends() {
         edit(&mixed, &remove, &context()).unwrap_err().starts_with("some lines of the file end with CR LF")
     );
 }
+
+#[test]
+fn names_of_groups_are_compared_as_they_are_written() {
+    let text = PATTERNS.replace("[\"@lab\"]", "[\"@lab\", \"@Lab\"]");
+    let done = |initiator: &str| Edit::RemoveAcl {
+        target: a(),
+        initiator: initiator.to_owned(),
+        admit_all: false,
+        even_if_others_match: false,
+    };
+    let line = |names: &str| format!("initiators = [{names}]");
+    let after = edit(&text, &done("@Lab"), &context()).unwrap();
+    assert_eq!(after, text.replace(&line("\"@lab\", \"@Lab\""), &line("\"@lab\"")));
+    let told = edit(&text, &done("@LAB"), &context()).unwrap_err();
+    assert_eq!(told, "no entry of the access list names \"@LAB\"");
+}
+
+/// An access list whose rows are tables of their own.
+const ROWS: &str = r#"[[target]]
+name = "iqn.2026-11.org.example:a"
+lun = [{ type = "null", size = "1M" }, { type = "null", size = "2M" }]
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:x", "iqn.2000-01.org.example:y"]
+[[target.acl.luns]]
+lun = 0
+[[target.acl.luns]]
+lun = 1
+as = 7
+
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:z"]
+[[target.acl.luns]]
+lun = 1
+"#;
+
+#[test]
+fn rows_that_are_tables_stay_with_their_entry() {
+    let set = Edit::SetAcl {
+        target: a(),
+        initiator: "iqn.2000-01.org.example:y".to_owned(),
+        settings: settings(&[("ro", "true")]),
+    };
+    let rows = |text: &str| {
+        let document: DocumentMut = text.parse().unwrap();
+        let target = tables::all(document.as_table(), "target")[0];
+        let count = |entry: &&dyn TableLike| tables::all(*entry, "luns").len();
+        tables::all(target, "acl").iter().map(count).collect::<Vec<_>>()
+    };
+    let new = edit(ROWS, &set, &context()).unwrap();
+    assert_eq!(rows(&new), [2, 2, 1], "{new}");
+    let new = edit(ROWS, &Edit::RemoveLun { target: a(), lun: 1 }, &context()).unwrap();
+    assert_eq!(rows(&new), [1, 0], "{new}");
+    assert!(new.contains("luns = []"), "{new}");
+}
+
+/// Comments in arrays, and above the last LUN and the last entry.
+const COMMENTS: &str = r#"[[target]]
+name = "iqn.2026-11.org.example:a"
+
+[[target.lun]]
+type = "null"
+size = "1M"
+
+# The disks end here.
+
+# Spare.
+[[target.lun]]
+type = "null"
+size = "2M"
+
+[[target.acl]]
+initiators = [
+    # The first room.
+    "iqn.2000-01.org.example:x", # x
+    # The second room.
+    "iqn.2000-01.org.example:y", # y
+    "iqn.2000-01.org.example:z" # z
+]
+luns = [ # LUNs
+    0, 1 ]
+
+# Nobody else.
+
+# Of w.
+[[target.acl]]
+initiators = ["iqn.2000-01.org.example:w"]
+luns = [0]
+
+[[portal]]
+listen = "127.0.0.1:3260"
+"#;
+
+#[test]
+fn no_comment_in_an_array_is_lost() {
+    let done = |initiator: &str| Edit::RemoveAcl {
+        target: a(),
+        initiator: format!("iqn.2000-01.org.example:{initiator}"),
+        admit_all: false,
+        even_if_others_match: false,
+    };
+    for (name, left) in [("x", ["y", "z"]), ("y", ["x", "z"]), ("z", ["x", "y"])] {
+        let new = edit(COMMENTS, &done(name), &context()).unwrap();
+        for comment in ["# The first room.", "# x\n", "# The second room.", "# y\n", "# z\n", "# LUNs\n"] {
+            assert!(new.contains(comment), "{comment} {new}");
+        }
+        let document: DocumentMut = new.parse().unwrap();
+        let target = tables::all(document.as_table(), "target")[0];
+        let names: Vec<String> = left.iter().map(|name| format!("iqn.2000-01.org.example:{name}")).collect();
+        let list = tables::all(target, "acl")[0].get("initiators").unwrap().as_array().unwrap();
+        assert_eq!(list.iter().map(|name| name.as_str().unwrap()).collect::<Vec<_>>(), names, "{new}");
+    }
+    let both = edit(&edit(COMMENTS, &done("z"), &context()).unwrap(), &done("y"), &context()).unwrap();
+    assert!(both.parse::<DocumentMut>().is_ok(), "{both}");
+    let lun = Edit::RemoveLun { target: a(), lun: 1 };
+    let told = diff_of(COMMENTS, &lun);
+    assert!(told.ends_with("-    0, 1 ]\n+    0]"), "{told}");
+}
+
+#[test]
+fn a_comment_that_stands_alone_survives_the_last_lun_or_entry() {
+    let lun = Edit::RemoveLun { target: a(), lun: 1 };
+    let new = edit(COMMENTS, &lun, &context()).unwrap();
+    assert!(new.contains("size = \"1M\"\n\n# The disks end here.\n\n[[target.acl]]"), "{new}");
+    let entry = Edit::RemoveAcl {
+        target: a(),
+        initiator: "iqn.2000-01.org.example:w".to_owned(),
+        admit_all: false,
+        even_if_others_match: false,
+    };
+    let new = edit(COMMENTS, &entry, &context()).unwrap();
+    assert!(new.contains("    0, 1 ]\n\n# Nobody else.\n\n[[portal]]"), "{new}");
+}

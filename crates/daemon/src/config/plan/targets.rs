@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::fields::{auth, auth_details, field};
 use super::{PlannedChange, Subject, What, WhenEffective};
 use crate::config::diff::{LunChange, TargetDelta};
-use crate::config::resolved::{AclEntry, Config, MappedLun, Target, Unit};
+use crate::config::resolved::{AclEntry, Config, GroupSet, MappedLun, Target, Unit};
 
 /// Describes a target that is added or removed as a whole.
 pub(super) fn whole(config: &Config, at: usize, what: What) -> Option<PlannedChange> {
@@ -23,7 +23,8 @@ pub(super) fn whole(config: &Config, at: usize, what: What) -> Option<PlannedCha
         details.push("its sessions end".to_owned());
     }
     let (subject, name) = (Subject::Target, target.name.to_string());
-    Some(PlannedChange { subject, name, what, details, effective: WhenEffective::Now })
+    let disruptive = what == What::Removed;
+    Some(PlannedChange { subject, name, what, details, effective: WhenEffective::Now, disruptive })
 }
 
 /// Describes the differences of a target that stays.
@@ -34,19 +35,38 @@ pub(super) fn changed(
     planned: &mut Vec<PlannedChange>,
 ) {
     let (Some(was), Some(is)) = (old.targets.get(was), new.targets.get(is)) else { return };
-    let mut push = |subject, name: String, what, details, effective| {
-        planned.push(PlannedChange { subject, name, what, details, effective });
+    let mut push = |subject, name: String, what, details, effective, disruptive| {
+        planned.push(PlannedChange { subject, name, what, details, effective, disruptive });
     };
     let name = is.name.to_string();
     if delta.offer {
-        let details = offer(old, was, new, is);
-        push(Subject::Target, name.clone(), What::Changed, details, WhenEffective::NewSessions);
+        let (mut later, mut portals) = (Vec::new(), Vec::new());
+        field(&mut portals, "portals", &listens(old, was), &listens(new, is));
+        let ends = portal_lost((old, was), (new, is));
+        if ends {
+            portals.push("sessions through other portals end".to_owned());
+            let portals = std::mem::take(&mut portals);
+            push(Subject::Target, name.clone(), What::Changed, portals, WhenEffective::Now, true);
+        }
+        offer(was, is, &mut later);
+        later.append(&mut portals);
+        if later.is_empty() && !ends {
+            later.push("what it negotiates in a login".to_owned());
+        }
+        if !later.is_empty() {
+            push(Subject::Target, name.clone(), What::Changed, later, WhenEffective::NewSessions, false);
+        }
     }
     if delta.limits {
-        push(Subject::Target, name.clone(), What::Changed, limits(was, is), WhenEffective::Now);
+        push(Subject::Target, name.clone(), What::Changed, limits(was, is), WhenEffective::Now, false);
     }
     if delta.access {
-        push(Subject::Access, name.clone(), What::Changed, access(old, was, new, is), WhenEffective::Now);
+        let disruptive = group_lost((old, &[was.groups]), (new, &[is.groups]));
+        let mut details = access(old, was, new, is);
+        if disruptive {
+            details.push("HyperSCSI sessions of other groups end".to_owned());
+        }
+        push(Subject::Access, name.clone(), What::Changed, details, WhenEffective::Now, disruptive);
     }
     for (number, change) in &delta.luns {
         let find = |target: &Target| target.luns.iter().find(|lun| lun.lun == *number).copied();
@@ -68,8 +88,43 @@ pub(super) fn changed(
                 if matches!(change, LunChange::Replaced) { What::Replaced } else { What::Changed }
             }
         };
-        push(Subject::Lun, format!("{name}/{number}"), what, details, WhenEffective::Now);
+        let disruptive = match what {
+            What::Added => false,
+            What::Removed | What::Replaced => true,
+            What::Changed => before.zip(after).is_some_and(|(before, after)| {
+                let (had, has) = ([before.groups, was.groups], [after.groups, is.groups]);
+                after.protection > before.protection || group_lost((old, &had), (new, &has))
+            }),
+        };
+        push(Subject::Lun, format!("{name}/{number}"), what, details, WhenEffective::Now, disruptive);
     }
+}
+
+fn listens(config: &Config, target: &Target) -> String {
+    let listed = target.portals.iter().filter_map(|at| config.portals.get(*at));
+    listed.map(|portal| portal.listen.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns whether sessions end because a portal no longer serves the target. If the portal itself is
+/// removed, they continue where another portal of the target has its tag.
+fn portal_lost((old, was): (&Config, &Target), (new, is): (&Config, &Target)) -> bool {
+    let served: Vec<_> = is.portals.iter().filter_map(|at| new.portals.get(*at)).collect();
+    was.portals.iter().filter_map(|at| old.portals.get(*at)).any(|portal| {
+        let exists = new.portals.iter().any(|other| other.listen == portal.listen);
+        !served.iter().any(|other| other.listen == portal.listen || !exists && other.tag == portal.tag)
+    })
+}
+
+/// Returns the names of the groups that all of these sets have.
+fn group_names(config: &Config, sets: &[GroupSet]) -> BTreeSet<String> {
+    let known = config.hyperscsi.iter().flat_map(|frames| &frames.groups).enumerate();
+    let shared = known.filter(|(at, _)| sets.iter().all(|groups| groups.has(*at)));
+    shared.map(|(_, group)| group.name.to_string()).collect()
+}
+
+/// Returns whether HyperSCSI groups that all of the former sets have are missing in one of the new sets.
+fn group_lost((old, was): (&Config, &[GroupSet]), (new, is): (&Config, &[GroupSet])) -> bool {
+    !group_names(old, was).is_subset(&group_names(new, is))
 }
 
 fn medium(config: &Config, lun: &MappedLun) -> String {
@@ -86,28 +141,18 @@ fn initiators(entry: &AclEntry) -> String {
     names.join(" ")
 }
 
-fn offer(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<String> {
-    let mut details = Vec::new();
+fn offer(was: &Target, is: &Target, details: &mut Vec<String>) {
     let alias = |target: &Target| target.alias.clone().unwrap_or_else(|| "none".to_owned());
-    field(&mut details, "alias", &alias(was), &alias(is));
-    field(&mut details, "max_sessions", &was.max_sessions, &is.max_sessions);
-    let portals = |config: &Config, target: &Target| {
-        let listed = target.portals.iter().filter_map(|at| config.portals.get(*at));
-        listed.map(|portal| portal.listen.to_string()).collect::<Vec<_>>().join(", ")
-    };
-    field(&mut details, "portals", &portals(old, was), &portals(new, is));
+    field(details, "alias", &alias(was), &alias(is));
+    field(details, "max_sessions", &was.max_sessions, &is.max_sessions);
     let (a, b) = (&was.keys, &is.keys);
     let word = |policy: &dyn std::fmt::Debug| format!("{policy:?}");
-    field(&mut details, "header_digest", &word(&a.header_digest), &word(&b.header_digest));
-    field(&mut details, "data_digest", &word(&a.data_digest), &word(&b.data_digest));
-    field(&mut details, "protection", &a.min_protection.to_string(), &b.min_protection.to_string());
-    field(&mut details, "max_connections", &a.max_connections, &b.max_connections);
-    field(&mut details, "max_burst_length", &a.max_burst_length, &b.max_burst_length);
-    field(&mut details, "first_burst_length", &a.first_burst_length, &b.first_burst_length);
-    if details.is_empty() {
-        details.push("what it negotiates in a login".to_owned());
-    }
-    details
+    field(details, "header_digest", &word(&a.header_digest), &word(&b.header_digest));
+    field(details, "data_digest", &word(&a.data_digest), &word(&b.data_digest));
+    field(details, "protection", &a.min_protection.to_string(), &b.min_protection.to_string());
+    field(details, "max_connections", &a.max_connections, &b.max_connections);
+    field(details, "max_burst_length", &a.max_burst_length, &b.max_burst_length);
+    field(details, "first_burst_length", &a.first_burst_length, &b.first_burst_length);
 }
 
 fn limits(was: &Target, is: &Target) -> Vec<String> {
@@ -125,9 +170,7 @@ fn access(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<String> 
     let mut details = Vec::new();
     auth_details(&was.auth, &is.auth, &mut details);
     let groups = |config: &Config, target: &Target| {
-        let known = config.hyperscsi.iter().flat_map(|frames| &frames.groups).enumerate();
-        let names: Vec<String> =
-            known.filter(|(at, _)| target.groups.has(*at)).map(|(_, group)| group.name.to_string()).collect();
+        let names: Vec<String> = group_names(config, &[target.groups]).into_iter().collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     };
     field(&mut details, "groups", &groups(old, was), &groups(new, is));
@@ -198,6 +241,11 @@ fn lun_details(
     field(details, "encrypted", &was.encrypt.is_some(), &is.encrypt.is_some());
     field(details, "removable", &was.removable, &is.removable);
     field(details, "protection", &before.protection.to_string(), &after.protection.to_string());
+    let groups = |config, lun: &MappedLun| {
+        let names: Vec<String> = group_names(config, &[lun.groups]).into_iter().collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    field(details, "groups", &groups(old, before), &groups(new, after));
     field(details, "naa", &was.identity.naa.to_string(), &is.identity.naa.to_string());
     field(details, "serial", &was.identity.serial, &is.identity.serial);
     field(details, "vendor", &was.identity.vendor, &is.identity.vendor);

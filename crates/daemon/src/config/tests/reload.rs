@@ -57,3 +57,70 @@ fn a_reload_tells_what_it_touches() {
         assert_eq!(changes.is_empty(), from == to);
     }
 }
+
+#[test]
+fn a_plan_says_which_changes_sessions_can_lose_something_by() {
+    let scratch = Scratch::new();
+    let text = r#"
+        [[portal]]
+        listen = "127.0.0.1:3260"
+        name = "in"
+        tag = 1
+        [[portal]]
+        listen = "127.0.0.2:3260"
+        name = "out"
+        tag = 2
+        [hyperscsi]
+        interfaces = ["eth0"]
+        [[hyperscsi.group]]
+        name = "a"
+        [[hyperscsi.group]]
+        name = "b"
+        [[target]]
+        name = "iqn.2001-04.com.example:t"
+        alias = "x"
+        groups = ["a", "b"]
+        portals = ["in", "out"]
+        lun = [{ type = "ram", size = "1M", groups = ["a", "b"] }, { type = "ram", size = "1M", protection = "integrity" }]
+    "#;
+    // LUN 1 requires a protection that no session can have, of which the report warns.
+    let config = |text: &str| scratch.load(text).unwrap_or_else(|report| panic!("{report}")).config;
+    let old = config(text);
+    let told = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        let plan = plan(&old, &config(&text.replacen(from, to, 1)));
+        let told = plan.into_iter().map(|change| {
+            (format!("{}: {}", change.name, change.details.join("; ")), change.effective, change.disruptive)
+        });
+        told.collect::<Vec<_>>()
+    };
+    let one = |text: &str, effective, disruptive| vec![(text.to_owned(), effective, disruptive)];
+    let (now, later) = (WhenEffective::Now, WhenEffective::NewSessions);
+    let (t, both) = ("iqn.2001-04.com.example:t", "127.0.0.1:3260, 127.0.0.2:3260");
+    let ends = "sessions through other portals end";
+    assert_eq!(
+        told("portals = [\"in\", \"out\"]", "portals = [\"in\"]"),
+        one(&format!("{t}: portals: {both} -> 127.0.0.1:3260; {ends}"), now, true)
+    );
+    let both_keys = told(
+        "alias = \"x\"\n        groups = [\"a\", \"b\"]\n        portals = [\"in\", \"out\"]",
+        "groups = [\"a\", \"b\"]\n        portals = [\"in\"]",
+    );
+    assert_eq!(both_keys[0].1, now);
+    assert_eq!(both_keys[1..], one(&format!("{t}: alias: x -> none"), later, false));
+    let groups = told("groups = [\"a\", \"b\"]", "groups = [\"b\"]");
+    let access = format!("{t}: groups: a, b -> b; HyperSCSI sessions of other groups end");
+    assert!(groups.contains(&(access, now, true)), "{groups:?}");
+    assert_eq!(
+        told("size = \"1M\", groups = [\"a\", \"b\"]", "size = \"1M\", groups = [\"a\"]"),
+        one(&format!("{t}/0: groups: a, b -> a"), now, true)
+    );
+    assert_eq!(
+        told("\"integrity\"", "\"encrypt\""),
+        one(&format!("{t}/1: protection: integrity -> encrypt"), now, true)
+    );
+    assert_eq!(
+        told("\"integrity\"", "\"none\""),
+        one(&format!("{t}/1: protection: integrity -> none"), now, false)
+    );
+}

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,7 @@ impl Daemon {
     /// access.
     pub(super) fn reload(&mut self) {
         service_manager::reloading();
+        let before = Arc::clone(&self.runtime.config);
         let mut revision = None;
         let result = match Config::read(&self.flags, &self.environment) {
             Err(unusable) => {
@@ -71,9 +72,12 @@ impl Daemon {
                 self.try_reload(config.clone()).map_err(|why| (why, self.tighten(&config)))
             }
         };
+        // Of a refused reload, these are the access restrictions.
+        let lines: Vec<String> = plan(&before, &self.runtime.config).iter().map(on_one_line).collect();
         let audit = |result, message: &str| {
             let revision = revision.map(|revision| revision.to_string());
-            let entry = AuditEntry { action: "reload", revision, result, message, ..AuditEntry::default() };
+            let (action, changes) = ("reload", lines.as_slice());
+            let entry = AuditEntry { action, revision, changes, result, message, ..AuditEntry::default() };
             self.shared.audit.record(&entry);
         };
         let mut tightened = false;
@@ -84,7 +88,6 @@ impl Daemon {
                 (true, message)
             }
             Err((mut message, taken)) => {
-                audit("refused", &message);
                 if let Some(changes) = taken {
                     tightened = true;
                     message = format!(
@@ -94,6 +97,7 @@ impl Daemon {
                 } else {
                     crate::error!("reload: nothing was changed");
                 }
+                audit("refused", &message);
                 for line in message.lines() {
                     crate::error!("reload: {line}");
                 }
@@ -194,7 +198,11 @@ impl Daemon {
                     Err(failure(ErrorKind::Conflict, why))
                 }
                 Ok(Verdict::Abandon) => Ok(Outcome::Abandoned(Abandoned { generation: plan.generation })),
-                Err(_) => {
+                // The client ended before it replaced the file.
+                Err(RecvTimeoutError::Disconnected) => {
+                    Ok(Outcome::Abandoned(Abandoned { generation: plan.generation }))
+                }
+                Err(RecvTimeoutError::Timeout) => {
                     let why = format!("{} was not replaced in time; nothing was applied", plan.file);
                     Err(failure(ErrorKind::Unavailable, why))
                 }

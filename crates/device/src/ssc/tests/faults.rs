@@ -56,6 +56,15 @@ fn without_buffer_the_failure_is_that_of_the_command() {
 }
 
 #[test]
+fn a_flush_that_fails_at_the_end_of_the_partition_is_told() {
+    let (mut rig, folder) = with(Kind { capacity: 32 << 20, ..Kind::USUAL });
+    let block = pattern(1 << 20, 1);
+    while rig.write_block(&block).sense != Some(FULL) {}
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    check_lost(&rig.mark((1 << 24) - 1));
+}
+
+#[test]
 fn a_label_that_cannot_be_written_is_told() {
     let (mut rig, folder) = half_durable();
     rig.mark(0).good();

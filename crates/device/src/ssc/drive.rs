@@ -137,11 +137,15 @@ impl DeviceServer {
                 }
             }
             (Some(Running::Unload), result) => {
-                // Without a task that has its turn, the unit is removed, and no host can be told.
-                drive.is_close_failed = drive.turn.is_none() && result.is_err();
                 drive.state = DriveState::Unloaded;
                 drive.is_unsynced = false;
+                let is_untold = drive.turn.is_none();
                 self.spc.removal.eject();
+                if let Err(error) = result
+                    && is_untold
+                {
+                    self.untold_loss(error);
+                }
             }
             (Some(Running::Write), _) => drive.is_unsynced = true,
             (Some(Running::Synchronize), Ok(_)) => drive.is_unsynced = false,
@@ -155,6 +159,19 @@ impl DeviceServer {
             self.wake(task);
         }
         self.grant_turn();
+    }
+
+    /// Keeps the error of an unload whose task is gone. If the unit is not removed, the next host that uses
+    /// the drive is told.
+    fn untold_loss(&mut self, error: &Error) {
+        let sense = self.cartridge_failure(error);
+        let is_removed = self.is_retiring();
+        if let Some(drive) = &mut self.tape {
+            drive.is_close_failed |= is_removed;
+            if !is_removed {
+                drive.deferred.record_unload(sense);
+            }
+        }
     }
 
     /// Ends the turn of a task that has ended, or its waiting.

@@ -41,6 +41,38 @@ fn a_flush_that_fails_during_the_unload_is_told() {
     check_lost(&rig.run(A, &UNLOAD, 0, &[]));
 }
 
+/// Starts an unload whose flush fails when the folder answers again.
+fn failing_unload(rig: &mut Rig, folder: &Folder) {
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    folder.answer(false);
+    rig.start(A, &UNLOAD, 0, 0);
+}
+
+#[test]
+fn a_flush_that_fails_during_an_unload_whose_host_is_gone_is_told_to_the_next() {
+    let (mut rig, folder) = half_durable();
+    failing_unload(&mut rig, &folder);
+    rig.unit.nexus_lost(Instant::ORIGIN, A);
+    folder.answer(true);
+    rig.ready();
+    assert!(rig.unit.has_lost_writes(), "no host was told yet");
+    check_lost(&rig.run(B, &LOAD, 0, &[]));
+    assert!(!rig.unit.has_lost_writes());
+    folder.fail(Faults::default());
+    rig.run(B, &LOAD, 0, &[]).good();
+    rig.run(B, &UNLOAD, 0, &[]).good();
+}
+
+#[test]
+fn a_flush_that_fails_during_an_unload_that_a_removal_aborts_is_a_loss() {
+    let (mut rig, folder) = half_durable();
+    failing_unload(&mut rig, &folder);
+    rig.unit.retire(Instant::ORIGIN);
+    folder.answer(true);
+    rig.ready();
+    assert!(rig.unit.is_retired() && rig.unit.has_lost_writes());
+}
+
 #[test]
 fn without_buffer_the_failure_is_that_of_the_command() {
     let (mut rig, folder) = with(Kind::USUAL);

@@ -170,9 +170,7 @@ impl TapeCommand for Write {
     ) -> JobStep {
         match result {
             Ok(command::Outcome::Written(space)) => self.written(server, task, space),
-            Ok(_) => {
-                JobStep::Done(self.ending.map_or_else(|| self.finished(), Outcome::CheckCondition))
-            }
+            Ok(_) => JobStep::Done(self.ending.map_or_else(|| self.finished(), Outcome::CheckCondition)),
             Err(error) => {
                 let sense = server.cartridge_failure(&error);
                 if self.is_alone && matches!(error, Error::WriteLost(_)) {

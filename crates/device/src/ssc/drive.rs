@@ -37,14 +37,19 @@ impl DeviceServer {
         self.tape.as_ref().is_some_and(|drive| drive.is_write_protected())
     }
 
-    /// Lets a task wait for its turn, which `lacks_data` delays until [`Self::turn_data_arrived`]. The task
-    /// is woken when it has its turn ([`Self::has_turn`]), and when it is the first of its nexus that waits.
-    pub(super) fn request_turn(&mut self, task: &TaskInfo, lacks_data: bool) {
+    /// Lets a task wait for its turn. The task is woken when it has its turn ([`Self::has_turn`]), and before
+    /// that when it must request its first data, of `first_data_len` bytes: the turn then waits until
+    /// [`Self::turn_data_arrived`].
+    pub(super) fn request_turn(&mut self, task: &TaskInfo, first_data_len: u32) {
         let Some(drive) = &mut self.tape else { return };
-        if drive.waiting.add(task.id, task.nexus, lacks_data) && lacks_data {
-            self.wake(task.id);
-        }
+        drive.waiting.add(task.id, task.nexus, first_data_len);
+        self.wake_requesting();
         self.grant_turn();
+    }
+
+    fn wake_requesting(&mut self) {
+        let Some(drive) = &mut self.tape else { return };
+        drive.waiting.requesting().into_iter().for_each(|task| self.wake(task));
     }
 
     /// Records that the first data of a task that waits for its turn has arrived.
@@ -177,7 +182,7 @@ impl DeviceServer {
     /// Ends the turn of a task that has ended, or its waiting.
     pub(crate) fn end_turn(&mut self, task: TaskId) {
         let Some(drive) = &mut self.tape else { return };
-        let successor = drive.waiting.remove(task);
+        drive.waiting.remove(task);
         if let Some(nexus) = drive.immediate.remove(&task) {
             drive.immediate_aborted(nexus);
         }
@@ -185,7 +190,7 @@ impl DeviceServer {
             drive.turn = None;
             drive.outcome = None;
         }
-        successor.into_iter().for_each(|next| self.wake(next));
+        self.wake_requesting();
         self.grant_turn();
     }
 
@@ -194,10 +199,10 @@ impl DeviceServer {
         if core::mem::take(&mut drive.sync_wanted) && drive.is_loaded() && drive.is_unsynced {
             return self.begin_cartridge(Command::Synchronize, Running::Synchronize);
         }
-        if let Some((next, successor)) = drive.waiting.take_next() {
+        if let Some(next) = drive.waiting.take_next() {
             drive.turn = Some(next);
             self.wake(next);
-            successor.into_iter().for_each(|next| self.wake(next));
+            self.wake_requesting();
         }
     }
 

@@ -84,6 +84,11 @@ struct Write {
 }
 
 impl Write {
+    /// Returns how many of the `left` blocks are requested at a time.
+    fn piece(&self, left: u32) -> u32 {
+        (PIECE_LEN / self.transfer.block_len).clamp(1, left)
+    }
+
     fn fetch(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
         let len = self.transfer.block_len;
         let left = self.transfer.blocks - self.requested;
@@ -91,7 +96,7 @@ impl Write {
         if left == 0 || self.is_fetching || self.arrived.len() > to_usize(PIECE_LEN) {
             return;
         }
-        let blocks = (PIECE_LEN / len).clamp(1, left);
+        let blocks = self.piece(left);
         server.fetch_data_out(task, self.requested.saturating_mul(len), blocks.saturating_mul(len));
         self.requested += blocks;
         self.is_fetching = true;
@@ -136,7 +141,9 @@ impl Write {
 }
 
 impl TapeCommand for Write {
-    const NEEDS_DATA: bool = true;
+    fn first_data_len(&self) -> u32 {
+        self.piece(self.transfer.blocks).saturating_mul(self.transfer.block_len)
+    }
 
     fn request_data(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
         if self.requested == 0 {

@@ -1,5 +1,8 @@
 //! READ and VERIFY: lengths, filemarks, the end of data.
 
+use base::buffer::Bytes;
+use base::int_cast::to_usize;
+
 use super::*;
 use crate::contract::UnitEvent;
 
@@ -124,6 +127,30 @@ fn short_blocks_are_delivered_together() {
     let reply = rig.finish(key, &[]);
     reply.stopped(FILEMARK, MARK, Some(1));
     assert!(reply.data == data);
+}
+
+#[test]
+fn a_part_of_a_block_holds_no_far_longer_buffer() {
+    let mut rig = tape();
+    let block = pattern(1 << 20, 1);
+    for _ in 0..3 {
+        rig.write_block(&block).good();
+    }
+    rig.mark(1).good();
+    rig.rewind();
+    for len in [4096, 100_000, 1 << 20] {
+        let key = rig.start(A, &cdb_6(op::READ_6, 2, len), to_usize(u64::from(len)), 0);
+        let (mut sent, mut held) = (0, 0);
+        for event in &rig.events {
+            if let UnitEvent::DataIn { data, .. } = event {
+                sent += data.len();
+                held += data.parts().iter().map(Bytes::block_len).sum::<usize>();
+            }
+        }
+        assert_eq!(sent, to_usize(u64::from(len)));
+        assert!(held <= 4 * sent, "{held} bytes are held for {sent}");
+        assert!(rig.finish(key, &[]).good() == block[..sent]);
+    }
 }
 
 #[test]

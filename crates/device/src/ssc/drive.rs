@@ -117,6 +117,10 @@ impl DeviceServer {
                 drive.cartridge.handle_completion(id, Err(Fault::OutOfRange.into()));
                 continue;
             };
+            // The next read of a chunk takes it from the pool.
+            while let Some(spare) = drive.cartridge.take_spare() {
+                self.pool.recycle_buf(spare);
+            }
             let tag = drive.tag_next;
             drive.tag_next = tag.wrapping_add(1);
             drive.operations.insert(tag, id);

@@ -1,8 +1,8 @@
 //! The tasks that wait for their turn at the drive.
 //!
-//! They get it in the order of arrival, but a WRITE whose first data were requested only when they have
-//! arrived. Until then it delays the later commands of its own nexus, whose order matters to the host, and not
-//! those of other hosts. A WRITE whose data do not fit into [`FIRST_DATA_MAX`] requests them in its turn.
+//! They get it in the order of arrival, but a WRITE that has requested its first data only when these have
+//! arrived. Until then it delays the later commands of its own nexus, whose order matters to the host, and
+//! not those of other hosts. A WRITE whose data do not fit into [`FIRST_DATA_MAX`] requests them in its turn.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;

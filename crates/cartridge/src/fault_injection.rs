@@ -7,6 +7,8 @@ base::bugs! {
     CheckpointBeforeData,
     /// The start of writing keeps the epoch of the partition.
     EpochKept,
+    /// The start of writing keeps the mark of the label that the cartridge was unloaded.
+    UnloadedKept,
     /// Erasing frees the storage before the label gives up what is in it.
     FreeBeforeLabel,
     /// The second copy of the label is written before the first one is flushed.

@@ -317,6 +317,11 @@ impl DeviceServer {
         self.sanitizer.stop();
     }
 
+    /// Returns whether the unit is removed, so that no host can be told anything.
+    pub(crate) const fn is_retiring(&self) -> bool {
+        !matches!(self.retiring, Retiring::No)
+    }
+
     /// Returns whether the unit is removed, and every acknowledged write is as durable as it will be.
     pub(crate) const fn is_retired(&self) -> bool {
         matches!(self.retiring, Retiring::Flushed)

@@ -117,6 +117,11 @@ impl TapeDrive {
         self.is_unsynced
     }
 
+    /// Returns whether records that were acknowledged are lost, and no host was told.
+    pub(crate) const fn has_untold_loss(&self) -> bool {
+        self.is_close_failed || self.deferred.is_unload_untold()
+    }
+
     /// Records the end of a task. If its command was answered before it ran, its host is told later how it
     /// failed. What makes a cartridge not ready is told to every command anyway.
     pub(crate) fn immediate_ended(&mut self, task: TaskId, failure: Option<Sense>) {

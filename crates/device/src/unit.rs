@@ -270,7 +270,7 @@ impl LogicalUnit {
 
     /// Returns whether a removed tape drive could not make durable what hosts had written.
     pub fn has_lost_writes(&self) -> bool {
-        self.server.tape.as_ref().is_some_and(|drive| drive.is_close_failed)
+        self.server.tape.as_ref().is_some_and(|drive| drive.has_untold_loss())
     }
 
     /// Executes a command.

@@ -311,7 +311,7 @@ impl Cartridge {
         let next = label.next_epoch;
         label.next_epoch = next.checked_add(1).ok_or(Error::EpochsExhausted)?;
         label.volume_change = label.volume_change.saturating_add(1);
-        label.is_unloaded = false;
+        label.is_unloaded &= is_injected(Bug::UnloadedKept);
         let now = &mut self.part_mut(position.partition)?.now;
         now.end = position.at;
         now.objects = position.object;

@@ -1,22 +1,25 @@
 //! The Data-In of READ: blocks on their way to the initiator.
 
-use base::buffer::{Buf, DataList};
+use base::buffer::{Buf, Bytes, DataList};
 use base::int_cast::{to_u32, to_usize};
 
 use crate::device_server::DeviceServer;
 use crate::task::TaskInfo;
 
-/// Blocks that are shorter than this are copied together: each one holds a buffer of the read-ahead, and
-/// costs the transport a segment.
+/// Blocks that are shorter than this are copied together: each one costs the transport a segment.
 const SHORT: usize = 4 << 10;
 
-/// How many bytes are copied together at most.
+/// How many bytes are copied together at most, if no block alone is longer.
 const GATHERED_MAX: u32 = 64 << 10;
+
+/// How many times its length a block may hold in buffers of the read-ahead until it is sent. A session counts
+/// the length only. A block that holds more is copied.
+const HELD_FACTOR_MAX: usize = 4;
 
 /// Blocks that are delivered in order.
 #[derive(Debug, Default)]
 pub(super) struct DataIn {
-    /// Short blocks that are not passed on yet.
+    /// Blocks that were copied together and are not passed on yet.
     gathered: Option<Buf>,
     /// How many bytes were passed on.
     passed: u32,
@@ -25,7 +28,7 @@ pub(super) struct DataIn {
 impl DataIn {
     /// Delivers a block, of which `left` bytes and more may follow in the same command.
     pub(super) fn deliver(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList, left: u32) {
-        if data.len() >= SHORT {
+        if data.len() >= SHORT && !holds_too_much(&data) {
             self.pass_on(server, task);
             return self.send(server, task, data);
         }
@@ -53,4 +56,10 @@ impl DataIn {
         server.send_data_in(task, self.passed, data);
         self.passed = self.passed.saturating_add(len);
     }
+}
+
+/// Returns whether data keep buffers from being reused that are far longer.
+fn holds_too_much(data: &DataList) -> bool {
+    let held = data.parts().iter().map(Bytes::block_len).fold(0, usize::saturating_add);
+    held > data.len().saturating_mul(HELD_FACTOR_MAX)
 }

@@ -37,14 +37,19 @@ impl DeviceServer {
         self.tape.as_ref().is_some_and(|drive| drive.is_write_protected())
     }
 
-    /// Lets a task wait for its turn, which `lacks_data` delays until [`Self::turn_data_arrived`]. The task
-    /// is woken when it has its turn ([`Self::has_turn`]), and when it is the first of its nexus that waits.
-    pub(super) fn request_turn(&mut self, task: &TaskInfo, lacks_data: bool) {
+    /// Lets a task wait for its turn. The task is woken when it has its turn ([`Self::has_turn`]), and before
+    /// that when it must request its first data, of `first_data_len` bytes: the turn then waits until
+    /// [`Self::turn_data_arrived`].
+    pub(super) fn request_turn(&mut self, task: &TaskInfo, first_data_len: u32) {
         let Some(drive) = &mut self.tape else { return };
-        if drive.waiting.add(task.id, task.nexus, lacks_data) && lacks_data {
-            self.wake(task.id);
-        }
+        drive.waiting.add(task.id, task.nexus, first_data_len);
+        self.wake_requesting();
         self.grant_turn();
+    }
+
+    fn wake_requesting(&mut self) {
+        let Some(drive) = &mut self.tape else { return };
+        drive.waiting.requesting().into_iter().for_each(|task| self.wake(task));
     }
 
     /// Records that the first data of a task that waits for its turn has arrived.
@@ -112,6 +117,10 @@ impl DeviceServer {
                 drive.cartridge.handle_completion(id, Err(Fault::OutOfRange.into()));
                 continue;
             };
+            // The next read of a chunk takes it from the pool.
+            while let Some(spare) = drive.cartridge.take_spare() {
+                self.pool.recycle_buf(spare);
+            }
             let tag = drive.tag_next;
             drive.tag_next = tag.wrapping_add(1);
             drive.operations.insert(tag, id);
@@ -137,11 +146,15 @@ impl DeviceServer {
                 }
             }
             (Some(Running::Unload), result) => {
-                // Without a task that has its turn, the unit is removed, and no host can be told.
-                drive.is_close_failed = drive.turn.is_none() && result.is_err();
                 drive.state = DriveState::Unloaded;
                 drive.is_unsynced = false;
+                let is_untold = drive.turn.is_none();
                 self.spc.removal.eject();
+                if let Err(error) = result
+                    && is_untold
+                {
+                    self.untold_loss(error);
+                }
             }
             (Some(Running::Write), _) => drive.is_unsynced = true,
             (Some(Running::Synchronize), Ok(_)) => drive.is_unsynced = false,
@@ -157,10 +170,23 @@ impl DeviceServer {
         self.grant_turn();
     }
 
+    /// Keeps the error of an unload whose task is gone. If the unit is not removed, the next host that uses
+    /// the drive is told.
+    fn untold_loss(&mut self, error: &Error) {
+        let sense = self.cartridge_failure(error);
+        let is_removed = self.is_retiring();
+        if let Some(drive) = &mut self.tape {
+            drive.is_close_failed |= is_removed;
+            if !is_removed {
+                drive.deferred.record_unload(sense);
+            }
+        }
+    }
+
     /// Ends the turn of a task that has ended, or its waiting.
     pub(crate) fn end_turn(&mut self, task: TaskId) {
         let Some(drive) = &mut self.tape else { return };
-        let successor = drive.waiting.remove(task);
+        drive.waiting.remove(task);
         if let Some(nexus) = drive.immediate.remove(&task) {
             drive.immediate_aborted(nexus);
         }
@@ -168,7 +194,7 @@ impl DeviceServer {
             drive.turn = None;
             drive.outcome = None;
         }
-        successor.into_iter().for_each(|next| self.wake(next));
+        self.wake_requesting();
         self.grant_turn();
     }
 
@@ -177,10 +203,10 @@ impl DeviceServer {
         if core::mem::take(&mut drive.sync_wanted) && drive.is_loaded() && drive.is_unsynced {
             return self.begin_cartridge(Command::Synchronize, Running::Synchronize);
         }
-        if let Some((next, successor)) = drive.waiting.take_next() {
+        if let Some(next) = drive.waiting.take_next() {
             drive.turn = Some(next);
             self.wake(next);
-            successor.into_iter().for_each(|next| self.wake(next));
+            self.wake_requesting();
         }
     }
 

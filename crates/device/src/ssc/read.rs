@@ -5,6 +5,7 @@ use base::int_cast::to_u32;
 use cartridge::command::{self, Command};
 use cartridge::error::Error;
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
+use store::api::Fault;
 
 use super::data_in::DataIn;
 use super::transfer::{Transfer, stream_sense};
@@ -153,8 +154,11 @@ impl Read {
             }
             Ok(command::Outcome::EndOfData) => self.stopped(SenseKey::BLANK_CHECK, Asc::END_OF_DATA, 0),
             Ok(_) => JobStep::unexpected_input(),
-            Err(error @ Error::Damaged { .. }) => {
+            Err(error @ (Error::Damaged { .. } | Error::Read(_))) => {
                 let sense = server.cartridge_failure(&error).with_information(self.transfer.left(self.done));
+                if !is_passed_over(server, &error) {
+                    return JobStep::Done(Outcome::CheckCondition(sense));
+                }
                 self.ending = Some(sense);
                 // The position is behind the block that cannot be read.
                 run(server, Command::SkipDamage)
@@ -167,6 +171,22 @@ impl Read {
         let sense = stream_sense(key, asc, bits, self.transfer.left(self.done));
         JobStep::Done(Outcome::CheckCondition(sense))
     }
+}
+
+/// Returns whether an error belongs to the object at the position: it will not be read, but those behind it
+/// may be. Behind the last object that is known there is nothing to go to, and other failures can pass.
+fn is_passed_over(server: &DeviceServer, error: &Error) -> bool {
+    let is_of_object = match error {
+        Error::Damaged { .. } => return true,
+        Error::Read(failure) => failure.fault == Fault::Medium,
+        _ => false,
+    };
+    is_of_object
+        && server.tape.as_ref().is_some_and(|drive| {
+            let position = drive.cartridge().position();
+            let partition = drive.cartridge().partition(position.partition);
+            partition.is_some_and(|partition| position.object < partition.objects)
+        })
 }
 
 impl TapeCommand for Read {

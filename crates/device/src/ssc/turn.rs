@@ -15,10 +15,12 @@ pub(super) trait TapeCommand {
     /// Whether a cartridge must be loaded when the turn begins.
     const NEEDS_CARTRIDGE: bool = true;
 
-    /// Whether the first data of the initiator must arrive before the turn begins.
-    const NEEDS_DATA: bool = false;
+    /// Returns how many bytes of the initiator it requests before its turn, if they may be held so long.
+    fn first_data_len(&self) -> u32 {
+        0
+    }
 
-    /// Requests the first data, for a command that needs it before its turn.
+    /// Requests these bytes.
     fn request_data(&mut self, _: &mut DeviceServer, _: &TaskInfo) {}
 
     /// Keeps bytes of the Data-Out buffer that it has requested.
@@ -85,7 +87,7 @@ impl<C: TapeCommand> InTurn<C> {
     fn progress(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                server.request_turn(task, C::NEEDS_DATA);
+                server.request_turn(task, self.command.first_data_len());
                 JobStep::Wait
             }
             JobInput::Woken if self.has_turn => match server.take_cartridge_outcome() {

@@ -47,6 +47,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         done: 0,
         space: None,
         is_alone: false,
+        ending: None,
     })
 }
 
@@ -57,7 +58,7 @@ pub(super) fn write_filemarks(server: &mut DeviceServer, task: &TaskInfo) -> Out
     if is_immediate && !server.settings.stream.is_buffered {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(0)));
     }
-    in_turn(Filemarks { count, is_immediate, first: 0 })
+    in_turn(Filemarks { count, is_immediate, first: 0, ending: None })
 }
 
 /// Blocks that are written when they have arrived, while the next ones are fetched.
@@ -78,9 +79,16 @@ struct Write {
     space: Option<Space>,
     /// Whether a block that is lost can only be one of this command.
     is_alone: bool,
+    /// The sense data, while the blocks that they report as written are made durable.
+    ending: Option<Sense>,
 }
 
 impl Write {
+    /// Returns how many of the `left` blocks are requested at a time.
+    fn piece(&self, left: u32) -> u32 {
+        (PIECE_LEN / self.transfer.block_len).clamp(1, left)
+    }
+
     fn fetch(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
         let len = self.transfer.block_len;
         let left = self.transfer.blocks - self.requested;
@@ -88,7 +96,7 @@ impl Write {
         if left == 0 || self.is_fetching || self.arrived.len() > to_usize(PIECE_LEN) {
             return;
         }
-        let blocks = (PIECE_LEN / len).clamp(1, left);
+        let blocks = self.piece(left);
         server.fetch_data_out(task, self.requested.saturating_mul(len), blocks.saturating_mul(len));
         self.requested += blocks;
         self.is_fetching = true;
@@ -133,7 +141,9 @@ impl Write {
 }
 
 impl TapeCommand for Write {
-    const NEEDS_DATA: bool = true;
+    fn first_data_len(&self) -> u32 {
+        self.piece(self.transfer.blocks).saturating_mul(self.transfer.block_len)
+    }
 
     fn request_data(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
         if self.requested == 0 {
@@ -167,7 +177,7 @@ impl TapeCommand for Write {
     ) -> JobStep {
         match result {
             Ok(command::Outcome::Written(space)) => self.written(server, task, space),
-            Ok(_) => JobStep::Done(self.finished()),
+            Ok(_) => JobStep::Done(self.ending.map_or_else(|| self.finished(), Outcome::CheckCondition)),
             Err(error) => {
                 let sense = server.cartridge_failure(&error);
                 if self.is_alone && matches!(error, Error::WriteLost(_)) {
@@ -179,6 +189,11 @@ impl TapeCommand for Write {
                 let is_about_this = !sense.deferred && sense.information.is_none();
                 let left = self.transfer.left(self.done);
                 let sense = if is_about_this { sense.with_information(left) } else { sense };
+                let must_be_durable = !server.settings.stream.is_buffered && self.done > 0;
+                if matches!(error, Error::EndOfPartition) && must_be_durable {
+                    self.ending = Some(sense);
+                    return run(server, Command::Synchronize);
+                }
                 JobStep::Done(Outcome::CheckCondition(sense))
             }
         }
@@ -191,6 +206,8 @@ struct Filemarks {
     is_immediate: bool,
     /// The number of the first filemark among the objects of the partition.
     first: u64,
+    /// The sense data, while the filemarks that they report as written are made durable.
+    ending: Option<Sense>,
 }
 
 impl Filemarks {
@@ -217,9 +234,13 @@ impl TapeCommand for Filemarks {
             Ok(command::Outcome::Written(space)) if self.count > 0 => {
                 JobStep::Done(early_warning(space).map_or(Outcome::Good, Outcome::CheckCondition))
             }
-            Ok(_) => JobStep::Done(Outcome::Good),
+            Ok(_) => JobStep::Done(self.ending.map_or(Outcome::Good, Outcome::CheckCondition)),
             Err(error @ Error::EndOfPartition) => {
                 let sense = server.cartridge_failure(&error).with_information(self.left(server));
+                if !self.is_immediate {
+                    self.ending = Some(sense);
+                    return run(server, Command::Synchronize);
+                }
                 JobStep::Done(Outcome::CheckCondition(sense))
             }
             Err(error) => failed(server, &error),

@@ -1,12 +1,18 @@
 //! The tasks that wait for their turn at the drive.
 //!
-//! They get it in the order of arrival, but a WRITE only when its first data has arrived. Until then it
-//! delays the later commands of its own nexus, whose order matters to the host, and not those of other hosts.
+//! They get it in the order of arrival, but a WRITE that has requested its first data only when these have
+//! arrived. Until then it delays the later commands of its own nexus, whose order matters to the host, and
+//! not those of other hosts. A WRITE whose data do not fit into [`FIRST_DATA_MAX`] requests them in its turn.
 
 use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
 
-use crate::contract::NexusId;
+use crate::contract::{NexusId, TAPE_TRANSFER_MAX};
 use crate::task::TaskId;
+
+/// How many bytes the WRITEs that wait may have requested together: two of the longest blocks. No quota of a
+/// session counts these bytes any more when they have arrived.
+const FIRST_DATA_MAX: u32 = 2 * TAPE_TRANSFER_MAX;
 
 /// A queue of tasks. A task waits at most once, so there are never more of them than the task set holds.
 #[derive(Debug, Default)]
@@ -18,47 +24,69 @@ pub(crate) struct TurnQueue {
 struct Waiting {
     task: TaskId,
     nexus: NexusId,
-    lacks_data: bool,
+    /// How many bytes the task requests before its turn, or 0.
+    first_data_len: u32,
+    first_data: FirstData,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FirstData {
+    NotRequested,
+    Requested,
+    /// They are there, or the task needs none.
+    Arrived,
 }
 
 impl TurnQueue {
-    /// Adds a task. Returns whether no other task of its nexus waits.
-    pub(crate) fn add(&mut self, task: TaskId, nexus: NexusId, lacks_data: bool) -> bool {
-        let is_first = self.first_of(nexus).is_none();
-        self.waiting.push_back(Waiting { task, nexus, lacks_data });
-        is_first
+    /// Adds a task that has to request `first_data_len` bytes before its turn, or none.
+    pub(crate) fn add(&mut self, task: TaskId, nexus: NexusId, first_data_len: u32) {
+        let first_data = if first_data_len == 0 { FirstData::Arrived } else { FirstData::NotRequested };
+        self.waiting.push_back(Waiting { task, nexus, first_data_len, first_data });
     }
 
-    /// Records that the first data of a task has arrived.
+    /// Returns the tasks that must request their first data now: of each nexus at most the first one that
+    /// waits. Call it after each change of the queue.
+    pub(crate) fn requesting(&mut self) -> Vec<TaskId> {
+        let is_held = |waiting: &&Waiting| waiting.first_data != FirstData::NotRequested;
+        let held = self.waiting.iter().filter(is_held).map(|waiting| waiting.first_data_len);
+        let mut left = FIRST_DATA_MAX.saturating_sub(held.fold(0, u32::saturating_add));
+        let mut nexuses = BTreeSet::new();
+        let mut requesting = Vec::new();
+        for waiting in &mut self.waiting {
+            if !nexuses.insert(waiting.nexus) || waiting.first_data != FirstData::NotRequested {
+                continue;
+            }
+            // Shorter ones behind this one must not keep it from requesting.
+            let Some(rest) = left.checked_sub(waiting.first_data_len) else { break };
+            left = rest;
+            waiting.first_data = FirstData::Requested;
+            requesting.push(waiting.task);
+        }
+        requesting
+    }
+
+    /// Records that the first data of a task have arrived.
     pub(crate) fn data_arrived(&mut self, task: TaskId) {
         if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.task == task) {
-            waiting.lacks_data = false;
+            waiting.first_data = FirstData::Arrived;
         }
     }
 
-    /// Removes and returns the next task that may have its turn. The second task is the first of the same
-    /// nexus that waits now.
-    pub(crate) fn take_next(&mut self) -> Option<(TaskId, Option<TaskId>)> {
+    /// Removes and returns the next task that may have its turn.
+    pub(crate) fn take_next(&mut self) -> Option<TaskId> {
         let mut blocked = BTreeSet::new();
         let may_run = |waiting: &Waiting| {
-            if waiting.lacks_data {
+            if waiting.first_data == FirstData::Requested {
                 blocked.insert(waiting.nexus);
             }
             !blocked.contains(&waiting.nexus)
         };
         let at = self.waiting.iter().position(may_run)?;
-        let Waiting { task, nexus, .. } = self.waiting.remove(at)?;
-        Some((task, self.first_of(nexus)))
+        self.waiting.remove(at).map(|waiting| waiting.task)
     }
 
-    /// Removes a task that has ended. Returns the first task of its nexus that waits now, if it waited.
-    pub(crate) fn remove(&mut self, task: TaskId) -> Option<TaskId> {
-        let at = self.waiting.iter().position(|waiting| waiting.task == task)?;
-        let removed = self.waiting.remove(at)?;
-        self.first_of(removed.nexus)
-    }
-
-    fn first_of(&self, nexus: NexusId) -> Option<TaskId> {
-        self.waiting.iter().find(|waiting| waiting.nexus == nexus).map(|waiting| waiting.task)
+    /// Removes a task that has ended, if it waited.
+    pub(crate) fn remove(&mut self, task: TaskId) {
+        self.waiting.retain(|waiting| waiting.task != task);
     }
 }

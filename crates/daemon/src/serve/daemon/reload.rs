@@ -234,10 +234,40 @@ pub(super) fn without_restart_changes(new: Config, old: &Config) -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Environment, Flags};
+    use crate::scratch::Scratch;
+
+    /// Makes a configuration with a tape drive. No cartridge is there.
+    fn config(scratch: &Scratch, ro: bool) -> Config {
+        let text = format!(
+            "portal = [{{ listen = \"127.0.0.1\" }}]\n[[target]]\nname = \"iqn.2001-04.com.example:a\"\n\
+             lun = [{{ type = \"tape\", path = \"A1\", ro = {ro} }}]\n"
+        );
+        let environment = Environment {
+            directory: scratch.path().to_path_buf(),
+            state_dir: scratch.path().join("state"),
+            admin_socket: None,
+            host: "host".to_owned(),
+            file_mode: None,
+            name_is_ours: false,
+        };
+        let name = scratch.path().join("targe.toml");
+        let loaded = Config::load_text_without_media(&Flags::default(), &environment, &name, &text, None);
+        loaded.map_err(|report| report.to_string()).unwrap().config
+    }
 
     #[test]
     fn a_reload_that_changes_ro_of_a_tape_is_told_that_it_cannot() {
-        let tape = Medium::Tape { path: "/srv/A1".into() };
-        assert_eq!(fixed_while_served(&tape), "the type, \"ro\" and \"naa\"");
+        let scratch = Scratch::new();
+        for ro in [false, true] {
+            let (old, new) = (config(&scratch, ro), config(&scratch, !ro));
+            refuse_replaced_media(&old, &old).unwrap();
+            let refusal = refuse_replaced_media(&old, &new).unwrap_err();
+            let expected = format!(
+                "the type, \"ro\" and \"naa\" of {} cannot change while it is served; restart targe to apply this",
+                scratch.path().join("A1").display()
+            );
+            assert!(refusal.ends_with(&expected), "{refusal}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::*;
 const UNLOAD: [u8; 6] = [0x1b, 0, 0, 0, 0, 0];
 const LOAD: [u8; 6] = [0x1b, 0, 0, 0, 1, 0];
 const MEDIUM: Option<Fault> = Some(Fault::Medium);
+const UNREADABLE: (SenseKey, Asc) = (SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR);
 
 /// A drive on whose tape a block and a filemark are durable and another block is not, and its folder.
 fn half_durable() -> (Rig, Folder) {
@@ -41,6 +42,38 @@ fn a_flush_that_fails_during_the_unload_is_told() {
     check_lost(&rig.run(A, &UNLOAD, 0, &[]));
 }
 
+/// Starts an unload whose flush fails when the folder answers again.
+fn failing_unload(rig: &mut Rig, folder: &Folder) {
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    folder.answer(false);
+    rig.start(A, &UNLOAD, 0, 0);
+}
+
+#[test]
+fn a_flush_that_fails_during_an_unload_whose_host_is_gone_is_told_to_the_next() {
+    let (mut rig, folder) = half_durable();
+    failing_unload(&mut rig, &folder);
+    rig.unit.nexus_lost(Instant::ORIGIN, A);
+    folder.answer(true);
+    rig.ready();
+    assert!(rig.unit.has_lost_writes(), "no host was told yet");
+    check_lost(&rig.run(B, &LOAD, 0, &[]));
+    assert!(!rig.unit.has_lost_writes());
+    folder.fail(Faults::default());
+    rig.run(B, &LOAD, 0, &[]).good();
+    rig.run(B, &UNLOAD, 0, &[]).good();
+}
+
+#[test]
+fn a_flush_that_fails_during_an_unload_that_a_removal_aborts_is_a_loss() {
+    let (mut rig, folder) = half_durable();
+    failing_unload(&mut rig, &folder);
+    rig.unit.retire(Instant::ORIGIN);
+    folder.answer(true);
+    rig.ready();
+    assert!(rig.unit.is_retired() && rig.unit.has_lost_writes());
+}
+
 #[test]
 fn without_buffer_the_failure_is_that_of_the_command() {
     let (mut rig, folder) = with(Kind::USUAL);
@@ -56,6 +89,15 @@ fn without_buffer_the_failure_is_that_of_the_command() {
 }
 
 #[test]
+fn a_flush_that_fails_at_the_end_of_the_partition_is_told() {
+    let (mut rig, folder) = with(Kind { capacity: 32 << 20, ..Kind::USUAL });
+    let block = pattern(1 << 20, 1);
+    while rig.write_block(&block).sense != Some(FULL) {}
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    check_lost(&rig.mark((1 << 24) - 1));
+}
+
+#[test]
 fn a_label_that_cannot_be_written_is_told() {
     let (mut rig, folder) = half_durable();
     rig.mark(0).good();
@@ -66,14 +108,48 @@ fn a_label_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn a_read_that_fails_is_told() {
+fn a_read_that_fails_for_another_reason_than_the_medium_leaves_the_position() {
     let (mut rig, folder) = half_durable();
     rig.run(A, &UNLOAD, 0, &[]).good();
     rig.run(A, &LOAD, 0, &[]).good();
-    folder.fail(Faults { read: MEDIUM, ..Faults::default() });
-    rig.read_block(100).check(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR);
+    folder.fail(Faults { read: Some(Fault::Hardware), ..Faults::default() });
+    rig.read_block(100).stopped(UNREADABLE, 0, Some(100));
     folder.fail(Faults::default());
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+}
+
+#[test]
+fn a_block_with_an_unreadable_sector_is_passed_over() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    for salt in 0..3 {
+        rig.write_block(&pattern(100_000, salt)).good();
+    }
+    rig.run(A, &UNLOAD, 0, &[]).good();
+    rig.run(A, &LOAD, 0, &[]).good();
+    folder.fail(Faults { bad_byte: Some(150_000), ..Faults::default() });
+    assert_eq!(rig.read_block(100_000).good(), pattern(100_000, 0));
+    rig.read_block(100_000).stopped(UNREADABLE, 0, Some(100_000));
+    assert_eq!(rig.position().1, 2, "behind the block that cannot be read");
+    assert_eq!(rig.read_block(100_000).good(), pattern(100_000, 2));
+    rig.read_block(100_000).stopped(END_OF_DATA, 0, Some(100_000));
+}
+
+#[test]
+fn an_unreadable_end_is_not_passed_over() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100_000, 1)).good();
+    rig.mark(1).good();
+    let faults = Faults { bad_byte: Some(103_000), ..Faults::default() };
+    // Without an unload, loading looks for more behind the last object.
+    let folder = folder.after_power_loss();
+    folder.fail(faults);
+    let mut rig = Rig::with(drive(), Box::new(folder));
+    assert_eq!(rig.read_block(100_000).good(), pattern(100_000, 1));
+    rig.read_block(100_000).stopped(FILEMARK, MARK, Some(100_000));
+    for _ in 0..2 {
+        rig.read_block(100_000).stopped(UNREADABLE, 0, Some(100_000));
+        assert_eq!(rig.position().1, 2);
+    }
 }
 
 #[test]
@@ -135,7 +211,7 @@ fn a_damaged_block_is_passed_over() {
     folder.damage(150_000);
     let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     assert_eq!(rig.read_block(100_000).good(), pattern(100_000, 0));
-    rig.read_block(100_000).stopped((SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR), 0, Some(100_000));
+    rig.read_block(100_000).stopped(UNREADABLE, 0, Some(100_000));
     assert_eq!(rig.position().1, 2, "behind the block that cannot be read");
     assert_eq!(rig.read_block(100_000).good(), pattern(100_000, 2));
     let page = rig.query(&[0x4d, 0, 0x6e, 0, 0, 0, 0, 0x10, 0, 0]);

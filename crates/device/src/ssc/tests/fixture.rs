@@ -9,6 +9,7 @@ pub(super) use core::cell::RefCell;
 
 use alloc::collections::VecDeque;
 
+use base::int_cast::to_u64;
 use cartridge::blocking::Files as _;
 use cartridge::io::FileId;
 use cartridge::label::{Blank, Label, SEGMENT_LEN};
@@ -54,6 +55,8 @@ pub(super) struct Faults {
     pub(super) flush: Option<Fault>,
     /// Reads of the log.
     pub(super) read: Option<Fault>,
+    /// A byte of the first segment of partition 0 that cannot be read.
+    pub(super) bad_byte: Option<u64>,
     /// Reads of the label.
     pub(super) label_read: Option<Fault>,
 }
@@ -153,6 +156,11 @@ impl Inner {
             (OpAction::Write { .. }, FileId::Label) => self.faults.label,
             (OpAction::Write { .. }, _) => self.faults.write,
             (OpAction::Read { .. }, FileId::Label) => self.faults.label_read,
+            (OpAction::Read { at, len }, FileId::Log { partition: 0, segment: 0 })
+                if self.faults.bad_byte.is_some_and(|bad| (*at..*at + to_u64(*len)).contains(&bad)) =>
+            {
+                Some(Fault::Medium)
+            }
             (OpAction::Read { .. }, _) => self.faults.read,
             _ => None,
         };

@@ -1,7 +1,11 @@
 //! READ and VERIFY: lengths, filemarks, the end of data.
 
+use base::buffer::{Bytes, Pool};
+use base::int_cast::to_usize;
+
 use super::*;
 use crate::contract::UnitEvent;
+use crate::unit::LogicalUnit;
 
 /// A tape with a block of 1000 bytes, one of 2000 bytes, a filemark, and one of 10 bytes; rewound.
 fn recorded() -> Rig {
@@ -124,6 +128,51 @@ fn short_blocks_are_delivered_together() {
     let reply = rig.finish(key, &[]);
     reply.stopped(FILEMARK, MARK, Some(1));
     assert!(reply.data == data);
+}
+
+#[test]
+fn a_part_of_a_block_holds_no_far_longer_buffer() {
+    let mut rig = tape();
+    let block = pattern(1 << 20, 1);
+    for _ in 0..3 {
+        rig.write_block(&block).good();
+    }
+    rig.mark(1).good();
+    rig.rewind();
+    for len in [4096, 100_000, 1 << 20] {
+        let key = rig.start(A, &cdb_6(op::READ_6, 2, len), to_usize(u64::from(len)), 0);
+        let (mut sent, mut held) = (0, 0);
+        for event in &rig.events {
+            if let UnitEvent::DataIn { data, .. } = event {
+                sent += data.len();
+                held += data.parts().iter().map(Bytes::block_len).sum::<usize>();
+            }
+        }
+        assert_eq!(sent, to_usize(u64::from(len)));
+        assert!(held <= 4 * sent, "{held} bytes are held for {sent}");
+        assert!(rig.finish(key, &[]).good() == block[..sent]);
+    }
+}
+
+#[test]
+fn the_buffers_of_chunks_are_used_again() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    let block = pattern(1 << 20, 1);
+    for _ in 0..20 {
+        rig.write_block(&block).good();
+    }
+    // The label then says where the data ends, so that a load reads no chunk.
+    rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
+    let pool = Pool::new(4 << 20);
+    let store = Box::new(folder.after_power_loss());
+    let mut rig = Rig::of(LogicalUnit::new(drive(), store, None, pool.clone()).unwrap());
+    for number in 0..20 {
+        assert!(rig.read_block(1 << 20).good() == block);
+        if number == 0 {
+            assert_eq!(pool.kept_bytes(), 0, "all are in use");
+        }
+    }
+    assert!(pool.kept_bytes() >= 1 << 20, "the next chunk can be read into one: {}", pool.kept_bytes());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Commands of several hosts at the same time: each has its turn, in the order of arrival.
 
 use super::*;
-use crate::contract::{Tmf, TmfOutcome, UnitEvent};
+use crate::contract::{TaskKey, Tmf, TmfOutcome, UnitEvent};
 
 #[test]
 fn commands_run_in_the_order_of_arrival() {
@@ -56,6 +56,61 @@ fn a_write_without_its_data_can_be_aborted() {
     rig.write_block(&[1; 10]).good();
 }
 
+/// Returns how often a command was asked for data that it has not sent.
+fn asked(rig: &Rig, key: TaskKey) -> usize {
+    let asks = |event: &&UnitEvent| matches!(event, UnitEvent::FetchDataOut { key: of, .. } if *of == key);
+    rig.events.iter().filter(asks).count()
+}
+
+#[test]
+fn waiting_writes_hold_the_data_of_two_of_the_longest_blocks() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    let hosts = [3, 4, 5, 6].map(NexusId);
+    for host in hosts {
+        rig.unit.nexus_established(Instant::ORIGIN, crate::testing::nexus(host));
+        rig.test_ready(host).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    }
+    rig.write_block(&pattern(100, 1)).good();
+    rig.mark(1).good();
+    rig.rewind();
+    folder.answer(false);
+    let read = rig.start(A, &cdb_6(op::READ_6, 0, 100), 100, 0);
+    let long = 8 << 20;
+    let writes = hosts.map(|host| rig.start(host, &cdb_6(op::WRITE_6, 0, long), 0, 8 << 20));
+    assert_eq!(writes.map(|key| asked(&rig, key)), [1, 1, 0, 0]);
+    assert_eq!(rig.manage(hosts[0], Tmf::AbortTask(writes[0])), Some(TmfOutcome::Complete));
+    assert_eq!(writes.map(|key| asked(&rig, key))[1..], [1, 1, 0], "one has left");
+    let data = pattern(8 << 20, 2);
+    rig.events.retain(|event| !matches!(event, UnitEvent::FetchDataOut { key, .. } if *key == writes[1]));
+    rig.send(writes[1], &data, 0, long);
+    assert_eq!(asked(&rig, writes[3]), 0, "what has arrived is held");
+    folder.answer(true);
+    rig.ready();
+    assert_eq!(asked(&rig, writes[3]), 1, "one has had its turn");
+    rig.finish(read, &[]).good();
+    for key in &writes[1..] {
+        rig.finish(*key, &data).good();
+    }
+    assert_eq!(rig.position().1, 4);
+}
+
+#[test]
+fn hosts_that_send_no_data_do_not_stop_the_others() {
+    let mut rig = tape();
+    let hosts = [3, 4, 5].map(NexusId);
+    for host in hosts {
+        rig.unit.nexus_established(Instant::ORIGIN, crate::testing::nexus(host));
+        rig.test_ready(host).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    }
+    let write = cdb_6(op::WRITE_6, 0, 8 << 20);
+    let silent = [hosts[0], hosts[1]].map(|host| rig.start(host, &write, 0, 8 << 20));
+    assert_eq!(silent.map(|key| asked(&rig, key)), [1, 1]);
+    for _ in 0..2 {
+        rig.run(hosts[2], &write, 0, &pattern(8 << 20, 3)).good();
+    }
+    assert_eq!(rig.position().1, 2);
+}
+
 #[test]
 fn a_write_without_its_data_delays_only_its_own_host() {
     let mut rig = tape();
@@ -64,11 +119,6 @@ fn a_write_without_its_data_delays_only_its_own_host() {
     let second = rig.start(A, &write, 0, 100);
     let third = rig.start(A, &[0x34, 6, 0, 0, 0, 0, 0, 0, 0, 0], 32, 0);
     rig.run(B, &write, 0, &pattern(100, 9)).good();
-    let asked = |rig: &Rig, key| {
-        let asks =
-            |event: &&UnitEvent| matches!(event, UnitEvent::FetchDataOut { key: of, .. } if *of == key);
-        rig.events.iter().filter(asks).count()
-    };
     assert_eq!(
         (asked(&rig, first), asked(&rig, second)),
         (1, 0),

@@ -140,11 +140,45 @@ fn filemarks_of_which_only_some_fit_are_not_forgotten() {
     rig.mark((1 << 24) - 1).check(FULL.0, FULL.1);
     let after = rig.position().1;
     assert!(after > before);
+    assert_eq!(rig.query(&[0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0])[0] & 0x30, 0, "LOCU and BYCU");
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    rig.space(3, 0).good();
+    assert_eq!(rig.position().1, after, "what the sense data report as written is durable");
+}
+
+#[test]
+fn immediate_filemarks_of_which_only_some_fit_are_not_forgotten() {
+    let (mut rig, folder) = with(Kind { capacity: 32 << 20, ..Kind::USUAL });
+    let block = pattern(1 << 20, 1);
+    while rig.write_block(&block).sense != Some(FULL) {}
+    rig.run(A, &cdb_6(op::WRITE_FILEMARKS_6, 1, (1 << 24) - 1), 0, &[]).check(FULL.0, FULL.1);
+    let after = rig.position().1;
     assert_eq!(rig.query(&[0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0])[0] & 0x30, 0x30, "LOCU and BYCU");
     rig.unit.nexus_lost(Instant::ORIGIN, A);
     let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
     rig.space(3, 0).good();
     assert_eq!(rig.position().1, after);
+}
+
+#[test]
+fn without_buffer_the_blocks_before_the_end_of_the_partition_are_durable() {
+    let (mut rig, folder) = with(Kind { capacity: 32 << 20, ..Kind::USUAL });
+    // Not buffered, and blocks of 1 MiB.
+    let list = [0, 0, 0x00, 8, 0, 0, 0, 0, 0, 0x10, 0, 0];
+    rig.run(A, &[0x15, 0x10, 0, 0, 12, 0], 0, &list).good();
+    let (write, data) = (cdb_6(op::WRITE_6, 1, 8), pattern(8 << 20, 1));
+    let last = loop {
+        let reply = rig.run(A, &write, 0, &data);
+        if reply.sense == Some(FULL) {
+            break reply;
+        }
+    };
+    let left = last.information().unwrap();
+    assert!((1..8).contains(&left), "the last command writes some of its blocks: {left} are left");
+    let written = rig.position().1;
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    rig.space(3, 0).good();
+    assert_eq!(rig.position().1, written, "what the sense data report as written is durable");
 }
 
 #[test]

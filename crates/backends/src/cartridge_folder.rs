@@ -30,17 +30,12 @@ use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, O
 
 use crate::errno_map;
 use crate::open::{FileIdentity, OpenError, lock};
+use crate::store::{BUF_LEN_MAX, IO_LEN_MAX};
 
 const LABEL: &str = "label";
 
 /// The longest segment of a log whose bytes all have addresses.
 const SEGMENT_LEN_MAX: u64 = 2 << 40;
-
-/// The longest read or write.
-const IO_LEN_MAX: usize = 16 << 20;
-
-/// The largest buffer for reads.
-const BUF_LEN_MAX: usize = 1 << 20;
 
 /// The folder of a cartridge, open and locked. It can be sent to the thread that will serve it.
 #[derive(Debug)]

@@ -29,10 +29,10 @@ use crate::open::{Allocation, Kind, Opened};
 use job::{Job, Jobs, Work, ZeroWay};
 
 /// The longest single read or write: the largest transfer that initiators in use request.
-const IO_LEN_MAX: usize = 16 << 20;
+pub(crate) const IO_LEN_MAX: usize = 16 << 20;
 
 /// The largest buffer for reads: the largest that the pool keeps.
-const BUF_LEN_MAX: usize = 1 << 20;
+pub(crate) const BUF_LEN_MAX: usize = 1 << 20;
 
 /// Zeros are written in pieces of this size where the system cannot zero a range itself, so that other I/O is
 /// not delayed.

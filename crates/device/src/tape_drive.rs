@@ -25,7 +25,7 @@ pub(crate) use turn_queue::TurnQueue;
 pub(crate) struct TapeDrive {
     pub(crate) cartridge: Cartridge,
     pub(crate) state: DriveState,
-    /// What the cartridge does now.
+    /// The command that the cartridge carries out now.
     pub(crate) running: Option<Running>,
     /// The task that uses the drive.
     pub(crate) turn: Option<TaskId>,

@@ -59,7 +59,7 @@ pub(crate) struct Candidate {
     pub(crate) text: String,
     /// How messages about mistakes call the text.
     pub(crate) name: String,
-    /// What the operator does, for the audit log.
+    /// The operator's action, for the audit log.
     pub(crate) action: String,
     /// Whether changes that were made to the file and not applied yet prevent this one.
     pub(crate) needs_applied_file: bool,

@@ -53,7 +53,7 @@ pub struct PreparedChange {
 /// A client, for the handler of its requests.
 #[derive(Debug)]
 pub struct Client {
-    /// Who it is.
+    /// The process that requests the change.
     pub peer: Peer,
     /// The change that it has prepared.
     pub prepared: Option<PreparedChange>,

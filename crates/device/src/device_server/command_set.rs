@@ -37,3 +37,22 @@ pub(crate) struct CommandSet {
     /// Returns the version descriptors of the common and of the device type's standards.
     pub(crate) versions: fn(SpcLevel) -> &'static [u16],
 }
+
+#[cfg(test)]
+impl CommandSet {
+    /// Checks that a section of docs/devices.md has one row for each command, and no others.
+    pub(crate) fn assert_documented(&self, title: &str) {
+        let page = include_str!("../../../../docs/devices.md");
+        let section = page.split("\n## ").find(|section| section.starts_with(title)).unwrap();
+        let mut missing = alloc::string::String::new();
+        for row in self.rows {
+            let line = alloc::format!("| `{:02X}h` | {} |", row.opcode, row.name);
+            if !section.contains(&line) {
+                missing = missing + &line + "\n";
+            }
+        }
+        assert!(missing.is_empty(), "docs/devices.md lacks\n{missing}");
+        let listed = section.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(listed, self.rows.len(), "no other commands are listed");
+    }
+}

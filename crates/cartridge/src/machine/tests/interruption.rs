@@ -104,7 +104,7 @@ impl Cached {
 /// The files of a cartridge on a disk behind a page cache.
 struct Disk {
     files: BTreeMap<FileId, Cached>,
-    /// What the disk has of files whose removal it does not know yet.
+    /// The durable contents of files whose removal is not durable yet.
     removed: BTreeMap<FileId, Vec<u8>>,
     interruption: Interruption,
     /// How many operations are carried out before the interruption.

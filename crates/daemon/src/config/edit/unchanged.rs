@@ -9,7 +9,7 @@ use toml_edit::{DocumentMut, Item, TableLike, Value};
 
 use super::{AuthPlace, Edit, luns, tables};
 
-/// What a target is: its LUNs by number, and its other keys.
+/// A target: its LUNs by number, and its other keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Meaning {
     luns: BTreeMap<i64, String>,

@@ -2,7 +2,8 @@
 //!
 //! The client talks in *bursts*: its owner connects, sends each request of the burst when the response to the
 //! one before has come, and closes the connection. A burst either registers everything, or checks that
-//! everything still is registered, or removes it. [`Client::next_burst_at`] says when the next one is due.
+//! everything still is registered, or removes it. [`Client::next_burst_at`] says when the next one is due, and
+//! the owner says at its beginning what is to be registered then.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -67,14 +68,17 @@ pub enum State {
     Failed(ClientError),
 }
 
+/// A registration, and where the server can reach us.
+type Wanted = (Registration, Option<Portal>);
+
 /// The client of one server.
 #[derive(Debug)]
 pub struct Client {
-    /// What is to be registered; `None` if nothing is.
-    wanted: Option<Registration>,
+    /// What this burst or the last one is about; `None` if nothing is to be registered.
+    wanted: Option<Wanted>,
     /// What a burst registered last.
     registered: Option<Registration>,
-    /// Whether what is registered is known to be what is wanted.
+    /// Whether the server is known to have what was wanted last.
     is_current: bool,
     state: State,
     failures: u32,
@@ -91,10 +95,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client that is to register these targets.
-    pub fn new(now: Instant, wanted: Registration) -> Self {
+    /// Creates a client whose first burst is due at once.
+    pub fn new(now: Instant) -> Self {
         Self {
-            wanted: Some(wanted),
+            wanted: None,
             registered: None,
             is_current: false,
             state: State::Starting,
@@ -114,19 +118,15 @@ impl Client {
         &self.state
     }
 
-    /// Returns what is to be registered.
-    pub const fn wanted(&self) -> Option<&Registration> {
-        self.wanted.as_ref()
+    /// Returns what is registered, as far as is known.
+    pub const fn registered(&self) -> Option<&Registration> {
+        self.registered.as_ref()
     }
 
-    /// Changes what is to be registered; `None` removes what is. A burst under way must be ended first.
-    pub fn set(&mut self, now: Instant, wanted: Option<Registration>) {
-        if self.wanted != wanted {
-            self.wanted = wanted;
-            self.is_current = false;
-            self.failures = 0;
-            self.due = Some(now);
-        }
+    /// Makes a burst due at once: what is to be registered may have changed.
+    pub const fn hurry(&mut self, now: Instant) {
+        self.failures = 0;
+        self.due = Some(now);
     }
 
     /// Returns when the next burst is due; `None` if there is nothing left to say.
@@ -134,23 +134,26 @@ impl Client {
         self.due
     }
 
-    /// Starts a burst on a new connection. `events` is where the server can reach us.
-    pub fn begin(&mut self, events: Option<Portal>) {
+    /// Starts a burst on a new connection. `wanted` is what is to be registered from now on, and where the
+    /// server can reach us.
+    pub fn begin(&mut self, wanted: Option<Wanted>) {
         self.sent = None;
         self.is_missing = false;
         self.burst.clear();
+        self.is_current &= wanted == self.wanted;
+        self.wanted = wanted;
         let replaced = |wanted: &Registration, old: &Registration| {
             old.entity == wanted.entity && wanted.targets.iter().any(|target| target.name == old.source())
         };
         match (&self.wanted, &self.registered) {
-            (Some(wanted), Some(_)) if self.is_current => self.burst.extend(wanted.checks()),
-            (Some(wanted), old) => {
+            (Some((wanted, _)), Some(_)) if self.is_current => self.burst.extend(wanted.checks()),
+            (Some((wanted, events)), old) => {
                 // A server lets the nodes of an entity replace it, and no others.
                 if let Some(old) = old.as_ref().filter(|old| !replaced(wanted, old)) {
                     self.burst.push_back(old.deregister());
                 }
                 let period_s = u32::try_from(PERIOD.as_secs()).unwrap_or(u32::MAX);
-                self.burst.extend(wanted.register(period_s, INQUIRY_INTERVAL_S, events));
+                self.burst.extend(wanted.register(period_s, INQUIRY_INTERVAL_S, *events));
             }
             (None, Some(old)) => self.burst.push_back(old.deregister()),
             (None, None) => {}
@@ -197,9 +200,7 @@ impl Client {
                         _ => {}
                     }
                 }
-                if self.registered != self.wanted {
-                    self.registered.clone_from(&self.wanted);
-                }
+                self.registered = self.wanted.as_ref().map(|(wanted, _)| wanted.clone());
             }
             // Every other refusal is about the notifications, which we can do without.
             function::REGISTER_FOR_CHANGES => {
@@ -219,7 +220,7 @@ impl Client {
 
     fn check_entity(&self, entity: &str) -> Result<(), ClientError> {
         // Servers may store names in small letters.
-        let ours = self.wanted.as_ref().is_some_and(|wanted| wanted.entity.eq_ignore_ascii_case(entity));
+        let ours = self.wanted.as_ref().is_some_and(|(wanted, _)| wanted.entity.eq_ignore_ascii_case(entity));
         if ours { Ok(()) } else { Err(ClientError::OtherEntity(entity.chars().take(255).collect())) }
     }
 

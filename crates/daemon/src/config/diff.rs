@@ -95,6 +95,7 @@ impl Config {
             ("log", old.log != new.log),
             ("discovery", old.discovery_auth != new.discovery_auth),
             ("hyperscsi", old.hyperscsi != new.hyperscsi),
+            ("isns", old.isns != new.isns),
             ("max_sessions", old.max_sessions != new.max_sessions),
             ("max_connections", old.max_connections != new.max_connections),
             ("login_timeout", old.login_timeout != new.login_timeout),

@@ -164,6 +164,9 @@ fn value(config: &Config, name: &str) -> String {
         "nop_timeout" => format!("{:?}", limits.pong_within),
         "nop_idle_timeout" => format!("{:?}", limits.idle_within),
         "names" => if config.lenient_names { "lenient" } else { "strict" }.to_owned(),
+        "isns" => config.isns.as_ref().map_or("none".to_owned(), |isns| {
+            isns.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        }),
         "send_timeout" => config.send_timeout.map_or("none".to_owned(), |span| format!("{span:?}")),
         "state_dir" => config.state_dir.display().to_string(),
         "admin_socket" => config.admin_socket.display().to_string(),

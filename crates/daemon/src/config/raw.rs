@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::document::{RawValue, Tree};
 use super::reader::Reader;
 use super::schema::{
-    ACL, AUTH, DISCOVERY, GROUP, HYPERSCSI, HYPERSCSI_GROUP, LUN, MAPPING, PORTAL, ROOT, SESSION, SHARED_LUN,
-    Section, TARGET,
+    ACL, AUTH, DISCOVERY, GROUP, HYPERSCSI, HYPERSCSI_GROUP, ISNS, LUN, MAPPING, PORTAL, ROOT, SESSION,
+    SHARED_LUN, Section, TARGET,
 };
 use super::source_span::{ConfigReport, Located, SourceSpan};
 
@@ -34,6 +34,7 @@ pub(crate) struct Root {
     pub(crate) discovery_auth: Option<Auth>,
     pub(crate) groups: Vec<Group>,
     pub(crate) hyperscsi: Option<HyperScsi>,
+    pub(crate) isns: Option<Isns>,
     pub(crate) luns: Vec<Lun>,
     pub(crate) targets: Vec<Target>,
 }
@@ -64,6 +65,13 @@ pub(crate) struct HyperScsiGroup {
     pub(crate) password_file: Option<Located<PathBuf>>,
     pub(crate) protection: Option<Located<&'static str>>,
     pub(crate) interfaces: Option<Vec<Located<String>>>,
+}
+
+pub(crate) struct Isns {
+    pub(crate) span: SourceSpan,
+    pub(crate) servers: Vec<Located<String>>,
+    pub(crate) entity: Option<Located<String>>,
+    pub(crate) event_port: Option<Located<u16>>,
 }
 
 pub(crate) struct Auth {
@@ -202,6 +210,7 @@ impl Root {
             discovery_auth: None,
             groups: Vec::new(),
             hyperscsi: None,
+            isns: None,
             luns: Vec::new(),
             targets: Vec::new(),
         };
@@ -211,6 +220,7 @@ impl Root {
         let targets = r.tables("target");
         let discovery = r.table("discovery");
         let frames = r.table("hyperscsi");
+        let isns = r.table("isns");
         let session = r.table("session").unwrap_or_else(|| Tree::new(SourceSpan::Default));
         drop(r);
         Session::read(session.clone(), report);
@@ -219,6 +229,7 @@ impl Root {
         root.luns = luns.into_iter().map(|tree| Lun::read(&SHARED_LUN, tree, report)).collect();
         root.targets = targets.into_iter().map(|tree| Target::read(tree, &session, report)).collect();
         root.hyperscsi = frames.map(|tree| HyperScsi::read(tree, report));
+        root.isns = isns.map(|tree| Isns::read(tree, report));
         root.discovery_auth = discovery.and_then(|tree| {
             let auth = Reader::open(&DISCOVERY, tree, report).table("auth")?;
             Some(Auth::read(auth, report))
@@ -246,6 +257,18 @@ impl Group {
     fn read(tree: Tree, report: &mut ConfigReport) -> Self {
         let mut r = Reader::open(&GROUP, tree, report);
         Self { name: r.text("name"), initiators: r.some_texts("initiators").unwrap_or_default() }
+    }
+}
+
+impl Isns {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
+        let mut r = Reader::open(&ISNS, tree, report);
+        Self {
+            span: r.span().clone(),
+            servers: r.some_texts("servers").unwrap_or_default(),
+            entity: r.text("entity"),
+            event_port: r.count16("event_port"),
+        }
     }
 }
 

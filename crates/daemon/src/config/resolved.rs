@@ -57,6 +57,8 @@ pub struct Config {
     pub portals: Vec<Portal>,
     /// The HyperSCSI service, if it is configured.
     pub hyperscsi: Option<HyperScsiService>,
+    /// The name servers, if there are any.
+    pub isns: Option<Isns>,
     /// The authentication of discovery sessions.
     pub discovery_auth: Auth,
     /// Every logical unit, once, even if several targets show it.
@@ -104,6 +106,17 @@ impl fmt::Display for Announced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
+}
+
+/// The name servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Isns {
+    /// Host and port of each server; 1 to 8.
+    pub servers: Vec<Announced>,
+    /// The Entity Identifier; `None` stands for the name of the first target.
+    pub entity: Option<String>,
+    /// The TCP port for inquiries and notifications; `None` stands for any free one.
+    pub event_port: Option<u16>,
 }
 
 /// The HyperSCSI service: its interfaces and groups.

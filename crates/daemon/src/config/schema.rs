@@ -2,10 +2,12 @@
 //! defaults, the LUN specs of the command line and `docs/config.md` are all made from these tables.
 
 mod hyperscsi_keys;
+mod isns_keys;
 mod portal_keys;
 mod table;
 
 pub(crate) use hyperscsi_keys::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
+pub(crate) use isns_keys::ISNS;
 pub(crate) use portal_keys::PORTAL;
 use table::key;
 pub(crate) use table::{Absent, Key, Kind, Section};
@@ -169,6 +171,7 @@ pub(crate) static ROOT: Section = Section {
             Told("HyperSCSI is not served"),
             "HyperSCSI: SCSI directly on Ethernet. With this table and without a `portal`, iSCSI is not served.",
         ),
+        key("isns", Table(&ISNS), Told("no name servers"), "Where the targets are registered."),
         key(
             "lun",
             Tables(&SHARED_LUN),
@@ -585,6 +588,7 @@ pub(crate) static SECTIONS: &[(&str, &Section)] = &[
     ("[[group]]", &GROUP),
     ("[hyperscsi]", &HYPERSCSI),
     ("[[hyperscsi.group]]", &HYPERSCSI_GROUP),
+    ("[isns]", &ISNS),
     ("[discovery]", &DISCOVERY),
     ("{ } in luns", &MAPPING),
 ];

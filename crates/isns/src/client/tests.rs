@@ -36,11 +36,19 @@ fn respond(request: &Message, status: Status, attributes: &[u8]) -> Message {
     parse(message::response(request, status, attributes))
 }
 
+fn wanted(targets: core::ops::Range<usize>) -> Option<Wanted> {
+    Some((registration(targets), events()))
+}
+
 /// Runs a burst in which the server answers every request with the status that `decide` says. Returns the
 /// functions of the requests.
-fn burst(client: &mut Client, decide: impl Fn(&Message) -> Status) -> Result<Vec<u16>, ClientError> {
+fn burst(
+    client: &mut Client,
+    wanted: Option<Wanted>,
+    decide: impl Fn(&Message) -> Status,
+) -> Result<Vec<u16>, ClientError> {
     let mut seen = vec![];
-    client.begin(events());
+    client.begin(wanted);
     while let Some(bytes) = client.next_request(NOW) {
         let request = parse(bytes);
         seen.push(request.function);
@@ -50,30 +58,34 @@ fn burst(client: &mut Client, decide: impl Fn(&Message) -> Status) -> Result<Vec
 }
 
 fn registered(targets: core::ops::Range<usize>) -> Client {
-    let mut client = Client::new(NOW, registration(targets));
-    burst(&mut client, |_| Status::SUCCESS).unwrap();
-    burst(&mut client, |_| Status::SUCCESS).unwrap();
+    let mut client = Client::new(NOW);
+    burst(&mut client, wanted(targets.clone()), |_| Status::SUCCESS).unwrap();
+    burst(&mut client, wanted(targets), |_| Status::SUCCESS).unwrap();
     assert_eq!(client.state(), &State::Registered);
     client
 }
 
 #[test]
 fn registers_then_asks_for_notifications_then_checks() {
-    let mut client = Client::new(NOW, registration(0..2));
+    let mut client = Client::new(NOW);
     assert_eq!((client.next_burst_at(), client.state()), (Some(NOW), &State::Starting));
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
+    assert_eq!(burst(&mut client, wanted(0..2), |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
     assert_eq!((client.next_burst_at(), client.state()), (Some(NOW), &State::Registered));
     let checks = vec![function::REGISTER_FOR_CHANGES; 2];
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(checks.clone()));
+    assert_eq!(burst(&mut client, wanted(0..2), |_| Status::SUCCESS), Ok(checks.clone()));
     assert_eq!(client.next_burst_at(), Some(NOW.after(CHECK_MAX)));
-    assert_eq!(burst(&mut client, |_| Status(17)), Ok(checks), "a server without notifications");
+    assert_eq!(
+        burst(&mut client, wanted(0..2), |_| Status(17)),
+        Ok(checks),
+        "a server without notifications"
+    );
     assert_eq!(client.state(), &State::Registered);
 }
 
 #[test]
 fn the_first_message_has_every_object() {
-    let mut client = Client::new(NOW, registration(0..1));
-    client.begin(events());
+    let mut client = Client::new(NOW);
+    client.begin(wanted(0..1));
     let bytes = client.next_request(NOW).unwrap();
     assert_eq!(bytes[6] & 0x10, 0x10, "the flag that replaces");
     let request = parse(bytes);
@@ -93,8 +105,8 @@ fn the_first_message_has_every_object() {
 
 #[test]
 fn many_targets_take_several_messages_that_a_server_accepts() {
-    let mut client = Client::new(NOW, registration(0..1000));
-    client.begin(events());
+    let mut client = Client::new(NOW);
+    client.begin(wanted(0..1000));
     let (mut names, mut count) = (vec![], 0);
     while let Some(bytes) = client.next_request(NOW) {
         assert!(bytes.len() <= PAYLOAD_LEN_MAX + 12, "{}", bytes.len());
@@ -123,49 +135,47 @@ fn a_target_that_the_server_forgot_is_registered_again() {
             Status::SUCCESS
         }
     };
-    burst(&mut client, forgotten).unwrap();
+    burst(&mut client, wanted(0..3), forgotten).unwrap();
     assert_eq!(client.next_burst_at(), Some(NOW));
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
+    assert_eq!(burst(&mut client, wanted(0..3), |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
 }
 
 #[test]
-fn a_change_is_registered_at_once_by_a_node_that_the_server_knows() {
+fn a_change_is_registered_by_a_node_that_the_server_knows() {
     let mut client = registered(0..2);
-    client.set(NOW, Some(registration(0..2)));
-    assert_eq!(client.next_burst_at(), Some(NOW.after(CHECK_MAX)), "nothing changed");
+    client.hurry(NOW);
+    assert_eq!(client.next_burst_at(), Some(NOW));
+    let checks = vec![function::REGISTER_FOR_CHANGES; 2];
+    assert_eq!(burst(&mut client, wanted(0..2), |_| Status::SUCCESS), Ok(checks), "nothing changed");
+    let elsewhere = Some((registration(0..2), None));
+    assert_eq!(burst(&mut client, elsewhere, |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
     // The former source stays, though it is not the first one any more.
     let mut more = registration(0..3);
     more.targets.reverse();
-    client.set(NOW, Some(more));
-    assert_eq!(client.next_burst_at(), Some(NOW));
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
+    let registers = Ok(vec![function::REGISTER]);
+    assert_eq!(burst(&mut client, Some((more, events())), |_| Status::SUCCESS), registers);
     // The former source, number 2, goes.
-    client.set(NOW, Some(registration(0..2)));
     let expected = vec![function::DEREGISTER, function::REGISTER];
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(expected.clone()));
+    assert_eq!(burst(&mut client, wanted(0..2), |_| Status::SUCCESS), Ok(expected.clone()));
     let mut renamed = registration(0..2);
     renamed.entity = "other".to_string();
-    client.set(NOW, Some(renamed));
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(expected));
+    assert_eq!(burst(&mut client, Some((renamed, events())), |_| Status::SUCCESS), Ok(expected));
 }
 
 #[test]
 fn a_client_that_leaves_deregisters_once() {
     let mut client = registered(0..2);
-    client.set(NOW, None);
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(vec![function::DEREGISTER]));
-    assert_eq!(client.next_burst_at(), None);
+    assert_eq!(burst(&mut client, None, |_| Status::SUCCESS), Ok(vec![function::DEREGISTER]));
+    assert_eq!((client.next_burst_at(), client.registered()), (None, None));
     let mut client = registered(0..2);
-    client.set(NOW, None);
-    let refused = burst(&mut client, |_| Status(8)).unwrap_err();
+    let refused = burst(&mut client, None, |_| Status(8)).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "the server refused to remove the registration: Source Unauthorized (status 8)"
     );
     // Nothing was registered yet.
-    let mut client = Client::new(NOW, registration(0..1));
-    client.set(NOW, None);
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(vec![]));
+    let mut client = Client::new(NOW);
+    assert_eq!(burst(&mut client, None, |_| Status::SUCCESS), Ok(vec![]));
     assert_eq!(client.next_burst_at(), None);
 }
 
@@ -180,7 +190,7 @@ fn failures_are_tried_again_ever_later() {
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
     assert!(matches!(client.state(), State::Failed(_)));
     // Everything is registered again, since the server may have lost it.
-    assert_eq!(burst(&mut client, |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
+    assert_eq!(burst(&mut client, wanted(0..1), |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
     client.fail(NOW, ClientError::Connection("refused".to_string()));
     assert_eq!(client.next_burst_at(), Some(NOW.after(RETRY_MIN)), "the failures begin anew");
 }
@@ -188,15 +198,15 @@ fn failures_are_tried_again_ever_later() {
 #[test]
 fn the_period_of_the_server_says_when_to_check() {
     for (period, seconds) in [(0, 300), (1, 5), (30, 15), (600, 300), (u32::MAX, 300)] {
-        let mut client = Client::new(NOW, registration(0..1));
-        client.begin(None);
+        let mut client = Client::new(NOW);
+        client.begin(wanted(0..1));
         let request = parse(client.next_request(NOW).unwrap());
         let mut attributes = AttributeWriter::default();
         attributes.text(tag::ENTITY, "ENTITY");
         attributes.number(tag::REGISTRATION_PERIOD, period);
         client.handle_response(&respond(&request, Status::SUCCESS, attributes.bytes())).unwrap();
         assert_eq!(client.next_request(NOW), None);
-        burst(&mut client, |_| Status::SUCCESS).unwrap();
+        burst(&mut client, wanted(0..1), |_| Status::SUCCESS).unwrap();
         assert_eq!(client.next_burst_at(), Some(NOW.after(Duration::from_secs(seconds))), "period {period}");
     }
 }
@@ -228,13 +238,13 @@ fn a_server_that_lies_is_refused() {
         }),
     ];
     for (expected, answer) in answers {
-        let mut client = Client::new(NOW, registration(0..1));
-        client.begin(events());
+        let mut client = Client::new(NOW);
+        client.begin(wanted(0..1));
         let request = parse(client.next_request(NOW).unwrap());
         let error = client.handle_response(&answer(&request)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
-    let mut client = Client::new(NOW, registration(0..1));
+    let mut client = Client::new(NOW);
     let unasked = Message { function: function::REGISTER, transaction: 0, payload: vec![0; 4] };
     assert!(client.handle_response(&unasked).is_err());
 }

@@ -8,6 +8,7 @@
 mod access;
 mod discs;
 mod hyperscsi_groups;
+mod isns;
 mod luns;
 mod portals;
 mod process;
@@ -105,6 +106,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         targets.push(target);
     }
     frames.finish(&exports, &portals.list, report);
+    let isns = root.isns.map(|written| isns::resolve(written, &portals.list, report));
     portals.warn_of_open_access(&root.portals, &targets, report);
     let units = pool.finish(report);
     let state_dir = root.state_dir.as_ref().map(|path| environment.absolute(&path.value));
@@ -141,6 +143,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         send_timeout: root.send_timeout.map(|at| at.value).filter(|span| !span.is_zero()),
         portals: portals.list,
         hyperscsi: frames.frames,
+        isns,
         discovery_auth,
         units,
         targets,

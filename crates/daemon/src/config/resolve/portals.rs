@@ -196,7 +196,7 @@ fn unbracketed(text: &str) -> Option<(Ipv6Addr, u16)> {
     Some((ip.parse().ok()?, port.parse().ok()?))
 }
 
-fn announced(text: &str, port: u16) -> Option<Announced> {
+pub(super) fn announced(text: &str, port: u16) -> Option<Announced> {
     if unbracketed(text).is_some() {
         return None;
     }

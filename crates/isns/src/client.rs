@@ -2,8 +2,8 @@
 //!
 //! The client talks in *bursts*: its owner connects, sends each request of the burst when the response to the
 //! one before has come, and closes the connection. A burst either registers everything, or checks that
-//! everything still is registered, or removes it. [`Client::next_burst_at`] says when the next one is due, and
-//! the owner says at its beginning what is to be registered then.
+//! everything still is registered, or removes it. [`Client::next_burst_at`] says when the next one is due,
+//! and the owner says at its beginning what is to be registered then.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -19,7 +19,7 @@ use crate::registration::{Portal, Registration, Request};
 const PERIOD: Duration = Duration::from_secs(300);
 
 /// The longest and the shortest time between two checks, whatever period a server demands.
-const CHECK_MAX: Duration = Duration::from_secs(300);
+const CHECK_MAX: Duration = Duration::from_secs(60);
 const CHECK_MIN: Duration = Duration::from_secs(5);
 
 /// The interval of inquiries that a registration asks for. The server decides.
@@ -78,6 +78,8 @@ pub struct Client {
     wanted: Option<Wanted>,
     /// What a burst registered last.
     registered: Option<Registration>,
+    /// How many bursts registered something.
+    registrations: u64,
     /// Whether the server is known to have what was wanted last.
     is_current: bool,
     state: State,
@@ -86,12 +88,20 @@ pub struct Client {
     check_interval: Duration,
     /// When the last check ended; notifications do not cause the next one sooner than [`CHECK_MIN`].
     checked_at: Instant,
+    /// When the targets were registered last. What is missing is not registered again sooner than
+    /// [`CHECK_MIN`] after it.
+    registered_at: Instant,
     transaction: u16,
     burst: VecDeque<Request>,
     /// The request that has no response yet.
     sent: Option<Request>,
     /// Whether a target was found missing in this burst.
     is_missing: bool,
+    /// How many targets the server refused to notify, in this burst.
+    refused: usize,
+    /// The same in the first check after the registration; `None` before it. Servers can refuse notifications
+    /// altogether. One that refuses more later has lost a target or its portals.
+    refused_at_first: Option<usize>,
 }
 
 impl Client {
@@ -100,16 +110,20 @@ impl Client {
         Self {
             wanted: None,
             registered: None,
+            registrations: 0,
             is_current: false,
             state: State::Starting,
             failures: 0,
             due: Some(now),
             check_interval: CHECK_MAX,
             checked_at: now,
+            registered_at: now,
             transaction: 0,
             burst: VecDeque::new(),
             sent: None,
             is_missing: false,
+            refused: 0,
+            refused_at_first: None,
         }
     }
 
@@ -121,6 +135,12 @@ impl Client {
     /// Returns what is registered, as far as is known.
     pub const fn registered(&self) -> Option<&Registration> {
         self.registered.as_ref()
+    }
+
+    /// Returns how often the targets were registered. A second time means that the registration changed, or
+    /// that the server had lost it.
+    pub const fn registrations(&self) -> u64 {
+        self.registrations
     }
 
     /// Makes a burst due at once: what is to be registered may have changed.
@@ -139,6 +159,7 @@ impl Client {
     pub fn begin(&mut self, wanted: Option<Wanted>) {
         self.sent = None;
         self.is_missing = false;
+        self.refused = 0;
         self.burst.clear();
         self.is_current &= wanted == self.wanted;
         self.wanted = wanted;
@@ -202,8 +223,8 @@ impl Client {
                 }
                 self.registered = self.wanted.as_ref().map(|(wanted, _)| wanted.clone());
             }
-            // Every other refusal is about the notifications, which we can do without.
             function::REGISTER_FOR_CHANGES => {
+                self.refused += usize::from(status != Status::SUCCESS);
                 self.is_missing |= [Status::SOURCE_UNKNOWN, Status::NO_SUCH_ENTRY].contains(&status);
             }
             _ => {
@@ -228,11 +249,20 @@ impl Client {
     fn end(&mut self, now: Instant) {
         let was_check = self.is_current;
         self.failures = 0;
+        if was_check {
+            self.is_missing |= self.refused > *self.refused_at_first.get_or_insert(self.refused);
+        } else {
+            self.refused_at_first = None;
+        }
         self.is_current = self.wanted.is_some() && !self.is_missing;
-        self.due = match (&self.wanted, was_check && self.is_current) {
+        self.due = match (&self.wanted, was_check) {
             (None, _) => None,
-            // Registers for notifications after a registration, and registers what is missing after a check.
-            (Some(_), false) => Some(now),
+            // The first check follows at once, since it registers for notifications.
+            (Some(_), false) => {
+                self.registered_at = now;
+                Some(now)
+            }
+            (Some(_), true) if self.is_missing => Some(self.registered_at.after(CHECK_MIN).max(now)),
             (Some(_), true) => {
                 self.checked_at = now;
                 Some(now.after(self.check_interval))
@@ -240,6 +270,7 @@ impl Client {
         };
         if self.is_current {
             self.state = State::Registered;
+            self.registrations += u64::from(!was_check);
         }
     }
 

@@ -36,7 +36,8 @@ pub fn answer(request: &Message, registered: Option<&Registration>) -> Result<An
     }
 }
 
-/// Answers an inquiry: its attributes come back (§5.7.5.13) if they are those of our entity and a portal of it.
+/// Answers an inquiry. Its attributes come back (§5.7.5.13); the status says whether they are those of our
+/// entity and a portal of it.
 fn inquiry(request: &Message, registered: Option<&Registration>) -> Result<Answer, MessageError> {
     let (mut entity, mut address, mut port) = (None, None, None);
     let mut echo = AttributeWriter::default();

@@ -12,8 +12,8 @@ pub const HEADER_LEN: usize = 12;
 /// The version of the protocol, the only one.
 const VERSION: u16 = 1;
 
-/// The most bytes of payload that a PDU is accepted with. A response has the attributes of its request, and no
-/// request of ours is longer than [`crate::registration::PAYLOAD_LEN_MAX`].
+/// The most bytes of payload that a PDU is accepted with. A response has the attributes of its request, and
+/// no request of ours is longer than [`crate::registration::PAYLOAD_LEN_MAX`].
 pub const PAYLOAD_LEN_MAX: usize = 64 << 10;
 
 /// The flags of §5.1.4.

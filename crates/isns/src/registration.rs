@@ -16,8 +16,8 @@ const ISCSI: u32 = 2;
 /// The iSCSI Node Type of a target, §6.4.2.
 const TARGET: u32 = 1;
 
-/// What a target is told of, §6.4.4: that itself, or an initiator that it may see, was removed or added.
-const CHANGES: u32 = 0x98;
+/// What a target is told of, §6.4.4: that itself, or another target that it may see, was removed.
+const CHANGES: u32 = 0x50;
 
 /// A Network Entity.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -345,6 +345,13 @@ fn show_status(status: &Status) -> String {
         }
         tables.push(portals);
     }
+    if !status.name_servers.is_empty() {
+        let mut servers = Table::new(&["NAME SERVER", "STATE", "WHY"]);
+        for server in &status.name_servers {
+            servers.row(&[&server.server, &server.state, server.error.as_deref().unwrap_or("-")]);
+        }
+        tables.push(servers);
+    }
     if !status.groups.is_empty() {
         tables.push(show_groups(&status.groups));
     }

@@ -145,6 +145,8 @@ object! {
         repairs: Repairs,
         /// The portals.
         portals: Vec<Portal>,
+        /// The name servers (iSNS) and whether the targets are registered there.
+        name_servers: Vec<NameServer>,
         /// The names of the Ethernet interfaces that HyperSCSI is served on.
         interfaces: Vec<String>,
         /// The HyperSCSI groups.
@@ -182,6 +184,18 @@ object! {
         tag: u16,
         /// Whether it accepts TLS connections only.
         tls: bool,
+    }
+}
+
+object! {
+    /// A name server (iSNS).
+    NameServer {
+        /// Its host and port.
+        server: String,
+        /// `starting` before the first answer, `registered`, or `failed`.
+        state: String,
+        /// Why the last attempt failed; null if it did not.
+        error: Option<String>,
     }
 }
 

@@ -4,6 +4,7 @@
 mod discs;
 mod ethernet;
 mod flags;
+mod isns;
 mod mistakes;
 mod protection;
 mod reload;

@@ -20,6 +20,7 @@ use shard::admin::{HyperScsiSessionReport, SessionReport};
 use super::audit::AuditLog;
 use super::changes;
 use super::daemon_event::DaemonEvent;
+use super::name_servers::Reports;
 use super::panics;
 use super::reactor_shard::{HyperScsiReport, ReactorShard, UnitView};
 use super::reactors::{ReactorInfo, ReactorThread};
@@ -43,6 +44,7 @@ pub(super) struct Shared {
     reactors: Vec<(Handle<ReactorShard>, ReactorInfo)>,
     events: Sender<DaemonEvent>,
     pub(super) audit: AuditLog,
+    name_servers: Reports,
     pub(super) current: Mutex<Current>,
 }
 
@@ -93,6 +95,7 @@ impl Shared {
         reactors: &[ReactorThread],
         events: Sender<DaemonEvent>,
         audit: AuditLog,
+        name_servers: Reports,
     ) -> Self {
         let current = Current { runtime: runtime.clone(), revision, generation: 1, reloads: 0, reload: None };
         Self {
@@ -101,6 +104,7 @@ impl Shared {
             reactors: reactors.iter().map(|one| (one.handle.clone(), one.facts.clone())).collect(),
             events,
             audit,
+            name_servers,
             current: Mutex::new(current),
         }
     }
@@ -164,6 +168,7 @@ impl Shared {
                     tls: portal.tls.is_some(),
                 })
                 .collect(),
+            name_servers: self.name_servers.all(),
             hyperscsi: hyperscsi.iter().fold(FrameTotals::NONE, FrameTotals::with),
             interfaces: current.runtime.interfaces.iter().map(|(_, name)| name.clone()).collect(),
             groups: config.hyperscsi.iter().flat_map(|known| groups(config, known, &frames)).collect(),

@@ -24,6 +24,7 @@ use super::daemon_event::DaemonEvent;
 use super::disk_ids::DiskIds;
 use super::media::FileRollback;
 use super::media_watch::MediaWatch;
+use super::name_servers::NameServers;
 use super::placement::{self, Owners, Placement};
 use super::reactor_shard::{NewUnit, ReactorShard};
 use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
@@ -74,6 +75,7 @@ pub(super) struct Daemon {
     events: Receiver<DaemonEvent>,
     admin: Server,
     media_watch: MediaWatch,
+    name_servers: NameServers,
     inherited: InheritedSockets,
     /// Dropping this ends the thread of the media watch.
     _watch: Sender<()>,
@@ -147,8 +149,11 @@ impl Daemon {
         let audit = AuditLog::new(state.audit_log());
         let running = (&runtime, loaded.revision);
         let file = flags.config.as_ref().map(|file| environment.absolute(file));
-        let shared = Arc::new(Shared::new(file, running, &reactors, occasions.0.clone(), audit));
+        let mut name_servers = NameServers::default();
+        let reports = name_servers.reports();
+        let shared = Arc::new(Shared::new(file, running, &reactors, occasions.0.clone(), audit, reports));
         let admin = reserved.serve(Arc::clone(&shared) as Arc<_>)?;
+        name_servers.apply(&runtime);
         let occasions = occasions.1;
         Ok(Self {
             flags,
@@ -167,6 +172,7 @@ impl Daemon {
             events: occasions,
             admin,
             media_watch,
+            name_servers,
             inherited,
             _watch: watch,
         })
@@ -304,6 +310,7 @@ impl Daemon {
             (None, None) => {}
         }
         self.last_owners.extend(runtime.owners());
+        self.name_servers.apply(&runtime);
         self.runtime = runtime;
     }
 
@@ -311,6 +318,7 @@ impl Daemon {
     fn stop(mut self) -> Result<(), ServeError> {
         crate::info!("stopping");
         service_manager::stopping();
+        self.name_servers.stop();
         drop(self.router.take());
         for running in &self.reactors {
             let _ = running.handle.post(|member: &mut ReactorShard, now| member.drain(now, LOGOUT_WITHIN));

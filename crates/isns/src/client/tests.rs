@@ -136,8 +136,33 @@ fn a_target_that_the_server_forgot_is_registered_again() {
         }
     };
     burst(&mut client, wanted(0..3), forgotten).unwrap();
-    assert_eq!(client.next_burst_at(), Some(NOW));
+    // A server that forgets every registration at once does not keep the client busy.
+    assert_eq!(client.next_burst_at(), Some(NOW.after(CHECK_MIN)));
     assert_eq!(burst(&mut client, wanted(0..3), |_| Status::SUCCESS), Ok(vec![function::REGISTER]));
+    assert_eq!(client.registrations(), 2);
+}
+
+#[test]
+fn a_target_that_the_server_does_not_notify_any_more_is_registered_again() {
+    let mut client = Client::new(NOW);
+    let refuses = |known: usize| {
+        move |request: &Message| {
+            let name = request.attributes().next().unwrap().unwrap().text().unwrap().to_string();
+            let at: usize = name.rsplit(':').next().unwrap().parse().unwrap();
+            if request.function == function::REGISTER || at < known { Status::SUCCESS } else { Status(17) }
+        }
+    };
+    burst(&mut client, wanted(0..3), refuses(2)).unwrap();
+    for _ in 0..3 {
+        let checks = vec![function::REGISTER_FOR_CHANGES; 3];
+        assert_eq!(burst(&mut client, wanted(0..3), refuses(2)), Ok(checks), "as it always was");
+    }
+    burst(&mut client, wanted(0..3), refuses(1)).unwrap();
+    assert_eq!(client.next_burst_at(), Some(NOW.after(CHECK_MIN)));
+    let registers = Ok(vec![function::REGISTER]);
+    assert_eq!(burst(&mut client, wanted(0..3), refuses(1)), registers);
+    burst(&mut client, wanted(0..3), refuses(1)).unwrap();
+    assert_eq!(client.next_burst_at(), Some(NOW.after(CHECK_MAX)), "the new registration counts");
 }
 
 #[test]
@@ -197,7 +222,7 @@ fn failures_are_tried_again_ever_later() {
 
 #[test]
 fn the_period_of_the_server_says_when_to_check() {
-    for (period, seconds) in [(0, 300), (1, 5), (30, 15), (600, 300), (u32::MAX, 300)] {
+    for (period, seconds) in [(0, 60), (1, 5), (30, 15), (120, 60), (u32::MAX, 60)] {
         let mut client = Client::new(NOW);
         client.begin(wanted(0..1));
         let request = parse(client.next_request(NOW).unwrap());
@@ -213,7 +238,8 @@ fn the_period_of_the_server_says_when_to_check() {
 
 #[test]
 fn a_server_that_lies_is_refused() {
-    let answers: [(&str, fn(&Message) -> Message); 5] = [
+    type Lie = fn(&Message) -> Message;
+    let answers: [(&str, Lie); 5] = [
         ("answered function", |request| {
             let mut other = request.clone();
             other.transaction ^= 1;

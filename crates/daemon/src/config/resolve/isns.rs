@@ -22,9 +22,6 @@ pub(super) fn resolve(written: raw::Isns, portals: &[Portal], report: &mut Confi
             Some(server) => servers.push(server),
         }
     }
-    if written.servers.is_empty() {
-        report.error(&written.span, "isns has no \"servers\"".to_owned());
-    }
     if servers.len() > SERVERS_MAX {
         report.error(&written.span, format!("isns has more than {SERVERS_MAX} servers"));
     }

@@ -1,0 +1,335 @@
+//! The thread of one name server: it connects when the client has something to say, and answers the server's
+//! inquiries and notifications in between.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant as SystemInstant};
+
+use base::time::Instant;
+use isns::client::{Client, ClientError, State};
+use isns::inquiry;
+use isns::message::{HEADER_LEN, Message, PAYLOAD_LEN_MAX};
+use isns::registration::{Portal, Registration};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::wanted::{Wanted, host};
+use super::{Command, Reports};
+use crate::admin::api::NameServer;
+use crate::config::Announced;
+
+/// How long a server may take to accept a connection, and then for each response.
+const RESPONSE_MAX: Duration = Duration::from_secs(5);
+
+/// How long a server may take to receive an answer of ours.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
+
+/// The most connections that a server may have open to us.
+const EVENT_CONNECTIONS_MAX: usize = 4;
+
+pub(super) struct ServerThread {
+    server: Announced,
+    /// `None` when the registration is to be removed.
+    wanted: Option<Arc<Wanted>>,
+    commands: Receiver<Command>,
+    wakes: UnixStream,
+    reports: Reports,
+    client: Client,
+    started: SystemInstant,
+    /// Where the server reaches us.
+    listener: Option<TcpListener>,
+    /// The address of the server when it was reached last.
+    peer: Option<IpAddr>,
+    events: Vec<EventConnection>,
+    /// The failure that was logged last; `None` after a success.
+    logged: Option<String>,
+    /// How many registrations were logged.
+    registrations: u64,
+}
+
+/// A connection of the server to us.
+struct EventConnection {
+    socket: TcpStream,
+    received: Vec<u8>,
+}
+
+impl ServerThread {
+    pub(super) fn new(
+        server: Announced,
+        wanted: Arc<Wanted>,
+        commands: Receiver<Command>,
+        wakes: UnixStream,
+        reports: Reports,
+    ) -> Self {
+        let client = Client::new(Instant::ORIGIN);
+        reports.put(NameServer { server: server.to_string(), state: "starting".to_owned(), error: None });
+        Self {
+            server,
+            wanted: Some(wanted),
+            commands,
+            wakes,
+            reports,
+            client,
+            started: SystemInstant::now(),
+            listener: None,
+            peer: None,
+            events: Vec::new(),
+            logged: None,
+            registrations: 0,
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ORIGIN.after(self.started.elapsed())
+    }
+
+    /// Serves until the registration is removed, or could not be.
+    pub(super) fn run(mut self) {
+        loop {
+            let is_leaving = self.wanted.is_none();
+            match self.commands.try_recv() {
+                Ok(Command::Register(wanted)) if !is_leaving => {
+                    self.wanted = Some(wanted);
+                    self.client.hurry(self.now());
+                    continue;
+                }
+                Ok(Command::Leave) => {
+                    self.wanted = None;
+                    self.client.hurry(self.now());
+                    continue;
+                }
+                Ok(Command::Register(_)) | Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => break,
+            }
+            let Some(due) = self.client.next_burst_at() else { break };
+            if due <= self.now() {
+                let result = self.talk();
+                if let Err(why) = result {
+                    self.client.fail(self.now(), why);
+                }
+                self.report();
+                // The server forgets the registration after its period.
+                if is_leaving {
+                    break;
+                }
+                continue;
+            }
+            self.wait(due);
+        }
+        self.reports.remove(&self.server.to_string());
+    }
+
+    /// Runs a burst.
+    fn talk(&mut self) -> Result<(), ClientError> {
+        let io = |why: io::Error| ClientError::Connection(crate::os_error(&why));
+        if self.wanted.is_none() && self.client.registered().is_none() {
+            self.client.begin(None);
+            self.client.next_request(self.now());
+            return Ok(());
+        }
+        let mut socket = self.connect().map_err(io)?;
+        let own = socket.local_addr().map_err(io)?.ip().to_canonical();
+        let wanted = match self.wanted.clone() {
+            None => None,
+            Some(wanted) => {
+                let registration = wanted.registration(own).ok_or_else(|| {
+                    ClientError::Connection(format!(
+                        "no portal can be reached from where {own} reaches the server"
+                    ))
+                })?;
+                Some((registration, self.listen(own, wanted.event_port)))
+            }
+        };
+        self.client.begin(wanted);
+        let mut received = Vec::new();
+        while let Some(request) = self.client.next_request(self.now()) {
+            socket.write_all(&request).map_err(io)?;
+            let response = receive(&mut socket, &mut received)?;
+            self.client.handle_response(&response)?;
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in (host(&self.server), self.server.port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, RESPONSE_MAX) {
+                Ok(socket) => {
+                    self.peer = Some(address.ip().to_canonical());
+                    socket.set_write_timeout(Some(RESPONSE_MAX))?;
+                    return Ok(socket);
+                }
+                Err(why) => last = why,
+            }
+        }
+        Err(last)
+    }
+
+    /// Opens the port for inquiries and notifications, unless it is open. Without one, the server does not
+    /// inquire.
+    fn listen(&mut self, own: IpAddr, port: u16) -> Option<Portal> {
+        let is_right = |address: SocketAddr| address.ip() == own && (port == 0 || address.port() == port);
+        let open =
+            self.listener.as_ref().and_then(|listener| listener.local_addr().ok()).filter(|at| is_right(*at));
+        let address = if let Some(open) = open {
+            open
+        } else {
+            self.listener = None;
+            let listener = TcpListener::bind((own, port)).and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                Ok((listener.local_addr()?, listener))
+            });
+            match listener {
+                Ok((address, listener)) => {
+                    self.listener = Some(listener);
+                    address
+                }
+                Err(why) => {
+                    crate::warning!(
+                        "name server {}: cannot listen on {} for its inquiries: {}",
+                        self.server,
+                        SocketAddr::new(own, port),
+                        crate::os_error(&why)
+                    );
+                    return None;
+                }
+            }
+        };
+        Some(Portal { address: address.ip(), port: address.port() })
+    }
+
+    /// Waits for a command or until a burst is due, and serves the server meanwhile.
+    fn wait(&mut self, due: Instant) {
+        let span = due.since(self.now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(span.subsec_nanos()),
+        };
+        let mut watched = vec![PollFd::new(&self.wakes, PollFlags::IN)];
+        watched.extend(self.events.iter().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
+        watched.extend(self.listener.iter().map(|one| PollFd::from_borrowed_fd(one.as_fd(), PollFlags::IN)));
+        // An interrupted wait begins anew.
+        let _ = poll(&mut watched, Some(&timeout));
+        let mut ready = watched.iter().map(|one| !one.revents().is_empty());
+        if ready.next() == Some(true) {
+            while (&self.wakes).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+        }
+        let of_events: Vec<bool> = ready.by_ref().take(self.events.len()).collect();
+        let is_connecting = ready.next() == Some(true);
+        drop(watched);
+        let registered = self.client.registered().cloned();
+        let mut is_change = false;
+        let mut of_events = of_events.into_iter();
+        self.events.retain_mut(|one| {
+            of_events.next() != Some(true)
+                || match one.serve(registered.as_ref()) {
+                    Ok(change) => {
+                        is_change |= change;
+                        true
+                    }
+                    Err(End) => false,
+                }
+        });
+        if is_change {
+            crate::debug!("name server {}: it told of a change", self.server);
+            self.client.handle_change();
+        }
+        if is_connecting {
+            self.accept();
+        }
+    }
+
+    fn accept(&mut self) {
+        let Some(Ok((socket, peer))) = self.listener.as_ref().map(TcpListener::accept) else { return };
+        if self.peer != Some(peer.ip().to_canonical()) {
+            crate::debug!("name server {}: {peer} connected to the port for its inquiries", self.server);
+            return;
+        }
+        let prepared =
+            socket.set_read_timeout(Some(ANSWER_MAX)).and(socket.set_write_timeout(Some(ANSWER_MAX)));
+        if prepared.is_ok() {
+            // The oldest connection makes room.
+            if self.events.len() >= EVENT_CONNECTIONS_MAX {
+                self.events.remove(0);
+            }
+            self.events.push(EventConnection { socket, received: Vec::new() });
+        }
+    }
+
+    /// Tells the admin socket and the log how the burst ended.
+    fn report(&mut self) {
+        let server = &self.server;
+        let (state, error) = match self.client.state() {
+            State::Starting => ("starting", None),
+            State::Registered => ("registered", None),
+            State::Failed(why) => ("failed", Some(why.to_string())),
+        };
+        if let Some(why) = error.as_ref().filter(|why| self.logged.as_ref() != Some(*why)) {
+            crate::warning!("name server {server}: {why}; targe tries again");
+        }
+        self.logged.clone_from(&error);
+        if self.client.registrations() > self.registrations
+            && let Some(registered) = self.client.registered()
+        {
+            let (targets, portals) = (registered.targets.len(), registered.portals.len());
+            let entity = &registered.entity;
+            crate::info!(
+                "name server {server}: registered as {entity}: targets {targets}, portals {portals}"
+            );
+        }
+        self.registrations = self.client.registrations();
+        self.reports.put(NameServer { server: server.to_string(), state: state.to_owned(), error });
+    }
+}
+
+/// The end of a connection.
+struct End;
+
+impl EventConnection {
+    /// Receives what has arrived and answers it. Returns whether the server told of a change.
+    fn serve(&mut self, registered: Option<&Registration>) -> Result<bool, End> {
+        let mut chunk = [0; 4096];
+        let count = self.socket.read(&mut chunk).map_err(|_| End)?;
+        self.received.extend_from_slice(chunk.get(..count).filter(|new| !new.is_empty()).ok_or(End)?);
+        let mut is_change = false;
+        while let Some(request) = Message::take(&mut self.received).map_err(|_| End)? {
+            let answer = inquiry::answer(&request, registered).map_err(|_| End)?;
+            is_change |= answer.is_change;
+            self.socket.write_all(&answer.bytes).map_err(|_| End)?;
+        }
+        // A message is complete before it is longer than the longest one.
+        debug_assert!(self.received.len() <= HEADER_LEN + PAYLOAD_LEN_MAX + chunk.len());
+        Ok(is_change)
+    }
+}
+
+/// Receives the response to a request.
+fn receive(socket: &mut TcpStream, received: &mut Vec<u8>) -> Result<Message, ClientError> {
+    let io = |why: io::Error| match why.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            ClientError::Connection("the server does not answer".to_owned())
+        }
+        _ => ClientError::Connection(crate::os_error(&why)),
+    };
+    let deadline = SystemInstant::now() + RESPONSE_MAX;
+    loop {
+        if let Some(response) = Message::take(received)? {
+            return Ok(response);
+        }
+        let left = deadline.saturating_duration_since(SystemInstant::now());
+        // A timeout of zero would wait forever.
+        socket.set_read_timeout(Some(left.max(Duration::from_millis(1)))).map_err(io)?;
+        let mut chunk = [0; 4096];
+        let count = socket.read(&mut chunk).map_err(io)?;
+        let new = chunk.get(..count).filter(|new| !new.is_empty());
+        let new =
+            new.ok_or_else(|| ClientError::Connection("the server closed the connection".to_owned()))?;
+        received.extend_from_slice(new);
+        if left.is_zero() {
+            return Err(ClientError::Connection("the server does not answer".to_owned()));
+        }
+    }
+}

@@ -286,7 +286,7 @@ impl Client {
         self.state = State::Failed(error);
     }
 
-    /// The server told of a change: the next check comes at once, but not sooner than [`CHECK_MIN`] after the
+    /// The server told of a change: the next check comes at once, but not sooner than 5 s after the
     /// last one.
     pub fn handle_change(&mut self) {
         if self.is_current {

@@ -266,7 +266,7 @@ fn request_any_socket(method: Method) -> Result<Value, Failure> {
     Ok(answer)
 }
 
-fn parse<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer).map_err(|error| {
         Failure::Failed(format!("the daemon uses another version of the admin protocol: {error}"))
     })
@@ -393,7 +393,7 @@ const fn yes_or_no(yes: bool) -> &'static str {
 }
 
 /// Formats a duration in its two largest units.
-fn show_uptime(seconds: u64) -> String {
+pub(crate) fn show_uptime(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),

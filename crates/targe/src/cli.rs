@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Sessions(AdminArgs),
     /// List the LUNs of the running daemon
     Luns(AdminArgs),
+    /// Show what the LUNs and sessions of the running daemon do, from second to second
+    Top(crate::top::TopArgs),
     /// Make the running daemon serve what a configuration file says; show the difference first
     Apply(crate::change::ApplyArgs),
     /// Add, change or remove a target of the running daemon and of its configuration file

@@ -34,6 +34,7 @@ mod signals;
 mod tables;
 mod tape;
 mod terminal;
+mod top;
 mod verify;
 mod version;
 
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         Command::Status(args) => admin::status(&args),
         Command::Sessions(args) => admin::sessions(&args),
         Command::Luns(args) => admin::luns(&args),
+        Command::Top(args) => top::run(&args),
         Command::Apply(args) => change::apply(&args),
         Command::Target(command) => edit::target(command),
         Command::Lun(command) => edit::lun(command),

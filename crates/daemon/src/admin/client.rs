@@ -73,6 +73,11 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Returns the path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Sets how long each request may take.
     ///
     /// # Errors

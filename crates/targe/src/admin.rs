@@ -8,7 +8,8 @@ use daemon::config::{Environment, show_size};
 use serde_json::Value;
 
 use crate::cli::AdminArgs;
-use crate::tables::Table;
+use crate::daemon_socket::parse;
+use crate::tables::{Table, show_uptime};
 use crate::{Failure, print};
 
 pub(crate) fn status(args: &AdminArgs) -> Result<(), Failure> {
@@ -266,12 +267,6 @@ fn request_any_socket(method: Method) -> Result<Value, Failure> {
     Ok(answer)
 }
 
-pub(crate) fn parse<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
-    serde_json::from_value(answer).map_err(|error| {
-        Failure::Failed(format!("the daemon uses another version of the admin protocol: {error}"))
-    })
-}
-
 fn show_status(status: &Status) -> String {
     let mut head = Table::bare();
     let uptime = show_uptime(status.uptime_s);
@@ -390,17 +385,6 @@ fn show_groups(groups: &[Group]) -> Table {
 
 const fn yes_or_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
-}
-
-/// Formats a duration in its two largest units.
-pub(crate) fn show_uptime(seconds: u64) -> String {
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
-        (0, _, _) => format!("{hours}h {minutes}m"),
-        _ => format!("{days}d {hours}h"),
-    }
 }
 
 #[cfg(test)]

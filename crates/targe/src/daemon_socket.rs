@@ -1,4 +1,4 @@
-//! Finds the daemon that a command changes.
+//! Finds the daemon that a command asks or changes.
 
 use std::path::Path;
 
@@ -40,4 +40,10 @@ pub(crate) fn connect(socket: Option<&Path>) -> Result<Connection, Failure> {
             )))
         }
     }
+}
+
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer).map_err(|error| {
+        Failure::Failed(format!("the daemon uses another version of the admin protocol: {error}"))
+    })
 }

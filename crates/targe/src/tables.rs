@@ -1,4 +1,4 @@
-//! Tables for display: columns as wide as their widest cell, two spaces apart.
+//! Tables and numbers for display: columns are as wide as their widest cell, two spaces apart.
 
 use std::fmt;
 
@@ -42,6 +42,17 @@ impl fmt::Display for Table {
             writeln!(f, "{}", padded.join("  ").trim_end())?;
         }
         Ok(())
+    }
+}
+
+/// Formats a duration in its two largest units.
+pub(crate) fn show_uptime(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
     }
 }
 

@@ -12,7 +12,7 @@ use clap::Args;
 use daemon::admin::api::{Luns, Method, Request, Sessions, Status};
 use daemon::admin::client::{ClientError, Connection};
 
-use crate::admin::parse;
+use crate::daemon_socket::parse;
 use crate::{Failure, daemon_socket, print};
 use rates::{Rates, Sample};
 use screen::{Key, Screen};

@@ -10,6 +10,9 @@ use crossterm::terminal::{
     LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
 };
 use crossterm::{cursor, execute, queue, style};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub(crate) struct Line {
     pub(crate) is_heading: bool,
 }
 
-/// The terminal, which is as it was before when this is dropped.
+/// The terminal, which is as it was before when this is dropped or a signal ends the process.
 #[derive(Debug)]
 pub(crate) struct Screen {
     out: Stdout,
@@ -42,6 +45,14 @@ pub(crate) struct Screen {
 
 impl Screen {
     pub(crate) fn open() -> io::Result<Self> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
+        std::thread::Builder::new().name("terminal".to_owned()).spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                give_back(&mut io::stdout());
+                let _ = emulate_default_handler(signal);
+                std::process::exit(128 + signal);
+            }
+        })?;
         enable_raw_mode()?;
         let mut screen = Self { out: io::stdout() };
         execute!(screen.out, EnterAlternateScreen, cursor::Hide)?;
@@ -98,8 +109,13 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Where this fails there is no terminal any more.
-        let _ = execute!(self.out, cursor::Show, LeaveAlternateScreen);
-        let _ = disable_raw_mode();
+        give_back(&mut self.out);
     }
+}
+
+/// Makes the terminal as it was before.
+fn give_back(out: &mut Stdout) {
+    // Where this fails there is no terminal any more.
+    let _ = execute!(out, cursor::Show, LeaveAlternateScreen);
+    let _ = disable_raw_mode();
 }

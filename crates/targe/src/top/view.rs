@@ -4,8 +4,7 @@ use std::cmp::Ordering;
 
 use super::rates::{LunRate, Rate, Rates, SessionRate};
 use super::screen::{Key, Line};
-use crate::admin::show_uptime;
-use crate::tables::Table;
+use crate::tables::{Table, show_uptime};
 
 /// The lines above the table: the summary, the keys, and an empty line.
 const HEAD: usize = 3;

@@ -1,0 +1,150 @@
+"""`targe top`: rates beside those that `targe bench` counts, and the screen on a terminal of the rig's own. It judges targe alone."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+import servers
+
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with servers.Targe(tmp_path_factory.mktemp("top"), servers.Export(luns=(servers.Lun("ram", 4 * servers.MIB),) * 2)) as target:
+        yield target
+
+
+def command(server, *arguments):
+    return [servers.Targe.binary, "top", "--socket", os.path.join(server.folder, "admin", "admin.sock"), *arguments]
+
+
+def test_rates_are_those_of_the_load(server):
+    """What the samples add up to is what the daemon counted in all."""
+    before = {one["lun"]: one for one in json.loads(server.admin("luns"))["luns"]}
+    top = subprocess.Popen(command(server, "--json", "--interval", "0.5"), stdout=subprocess.PIPE, text=True)
+    try:
+        # Its first sample is taken before the load begins: the second one has no rates of the load yet.
+        lines = [json.loads(top.stdout.readline())]
+        load = subprocess.run([servers.Targe.binary, "bench", f"iscsi://127.0.0.1:{server.port}/{server.iqn}/1", "--time", "2", "--json"],
+                              capture_output=True, text=True, timeout=WAIT_S)
+        assert load.returncode == 0, load.stderr
+        while lines[-1]["total"]["commands"] > 0 or len(lines) < 3:
+            lines.append(json.loads(top.stdout.readline()))
+    finally:
+        top.terminate()
+        top.wait(WAIT_S)
+    after = {one["lun"]: one for one in json.loads(server.admin("luns"))["luns"]}
+    for lun in (0, 1):
+        of_lun = [line["luns"][lun]["rate"] for line in lines]
+        for rate, counter in (("commands", "commands"), ("read_bytes", "read_bytes"), ("write_bytes", "write_bytes")):
+            summed = sum(one[rate] * line["seconds"] for one, line in zip(of_lun, lines))
+            assert round(summed) == after[lun][counter] - before[lun][counter], (lun, rate)
+    assert after[1]["read_bytes"] > before[1]["read_bytes"] and after[0]["read_bytes"] == before[0]["read_bytes"]
+    seen = [session for line in lines for session in line["sessions"] if session["rate"] and session["rate"]["commands"] > 0]
+    assert seen and all(session["target"] == server.iqn for session in seen), lines
+
+
+def test_without_a_terminal_it_prints_text(server):
+    done = subprocess.run(command(server, "--count", "2", "--interval", "0.1"), capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("IOPS  READ MB/s  WRITE MB/s  ERRORS  LUN") == 2 and f"{server.iqn}/1" in done.stdout, done.stdout
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--interval", "0"), ("--interval", "1e99"), ("--count", "0"), ("--plain", "--json")])
+def test_bad_usage_is_told(server, arguments):
+    done = subprocess.run(command(server, *arguments), capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 2 and done.stderr.startswith("error: "), done.stderr
+
+
+def test_without_a_daemon_it_says_so(tmp_path):
+    done = subprocess.run([servers.Targe.binary, "top", "--socket", str(tmp_path / "none")], capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 1 and "no targe is running" in done.stderr, done.stderr
+
+
+class Terminal:
+    """A terminal with a program on it."""
+
+    def __init__(self, rows, columns, arguments):
+        self.pid, self.end = pty.fork()
+        if self.pid == 0:
+            os.environ["TERM"] = "xterm"
+            os.execv(arguments[0], arguments)
+        fcntl.ioctl(self.end, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        self.output = ""
+
+    def wait_for(self, pattern):
+        """Waits until the output since the last call has this."""
+        deadline = time.monotonic() + WAIT_S
+        while not re.search(pattern, self.output):
+            assert time.monotonic() < deadline, (pattern, self.output)
+            if select.select([self.end], [], [], 0.1)[0]:
+                self.output += os.read(self.end, 65536).decode(errors="replace")
+        self.output = ""
+
+    def press(self, keys):
+        os.write(self.end, keys.encode())
+
+    def modes(self):
+        return termios.tcgetattr(self.end)[3]
+
+    def ended(self):
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                if select.select([self.end], [], [], 0.1)[0]:
+                    self.output += os.read(self.end, 65536).decode(errors="replace")
+            except OSError:
+                pass
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < deadline, self.output
+
+
+def test_the_screen_shows_what_keys_ask_for_and_is_given_back(server):
+    terminal = Terminal(24, 100, command(server, "--interval", "0.2"))
+    terminal.wait_for(r"\x1b\[\?1049h")
+    terminal.wait_for(rf"{re.escape(server.iqn)}/1")
+    assert not terminal.modes() & termios.ICANON
+    terminal.press("s")
+    terminal.wait_for("LUNs by IOPS")
+    terminal.press("\t")
+    terminal.wait_for("sessions by IOPS")
+    terminal.press("q")
+    assert terminal.ended() == 0
+    assert "\x1b[?1049l" in terminal.output and "\x1b[?25h" in terminal.output, terminal.output
+    os.close(terminal.end)
+
+
+def test_a_signal_gives_the_terminal_back(server):
+    terminal = Terminal(24, 100, command(server, "--interval", "0.2"))
+    terminal.wait_for(rf"{re.escape(server.iqn)}/1")
+    os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.ended() == -signal.SIGTERM
+    assert "\x1b[?1049l" in terminal.output and terminal.modes() & termios.ICANON
+    os.close(terminal.end)
+
+
+def test_a_daemon_that_restarts_is_shown_and_found_again(tmp_path):
+    server = servers.Targe(tmp_path / "server", servers.Export(luns=(servers.Lun("ram", servers.MIB),)))
+    with server:
+        terminal = Terminal(24, 200, command(server, "--interval", "0.2"))
+        terminal.wait_for(rf"{re.escape(server.iqn)}/0")
+        server.stop()
+        terminal.wait_for("no targe is running")
+        server.start(fresh=False)
+        terminal.wait_for(r"up \ds")
+        terminal.press("\x03")
+        assert terminal.ended() == 0
+        os.close(terminal.end)

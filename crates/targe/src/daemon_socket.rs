@@ -4,6 +4,7 @@ use std::path::Path;
 
 use daemon::admin::client::{ClientError, Connection};
 use daemon::config::Environment;
+use serde_json::Value;
 
 use crate::Failure;
 
@@ -42,6 +43,7 @@ pub(crate) fn connect(socket: Option<&Path>) -> Result<Connection, Failure> {
     }
 }
 
+/// Reads what the daemon answered.
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer).map_err(|error| {
         Failure::Failed(format!("the daemon uses another version of the admin protocol: {error}"))

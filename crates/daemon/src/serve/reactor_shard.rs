@@ -19,6 +19,7 @@ use drivers::message_queue::Handle;
 use hyperscsi::connection::PathTotals;
 use iscsi::target::contract::Repairs;
 use shard::admin::{HyperScsiSessionReport, SessionReport};
+use shard::losses::SessionLoss;
 use shard::shard::Shard;
 use target::bindings::NexusBindings;
 use target::target::{SaveRequest, UnitReport};
@@ -354,6 +355,11 @@ impl ReactorShard {
         is_wanted: impl Fn(&str, &str, [u8; 6]) -> bool,
     ) -> usize {
         self.shard.drop_sessions(now, within, is_wanted)
+    }
+
+    /// Returns the sessions that would lose something by another configuration.
+    pub(super) fn losses(&self, runtime: &RuntimeConfig) -> Vec<SessionLoss> {
+        if self.is_idle() { Vec::new() } else { self.shard.losses(runtime.shard_config(self.index)) }
     }
 
     /// Returns whether no session is left.

@@ -265,6 +265,12 @@ impl Shard {
         self.process_pending(now);
     }
 
+    /// Drains a unit for its operator, or ends that.
+    pub fn set_unit_drained(&mut self, now: Instant, id: UnitId, drained: bool) {
+        self.target.set_unit_drained(now, id, drained);
+        self.process_pending(now);
+    }
+
     /// Notifies a unit that its store holds another disc, or none.
     pub fn medium_replaced(&mut self, now: Instant, id: UnitId) {
         self.target.medium_replaced(now, id);

@@ -10,8 +10,8 @@ use daemon::config::{
 };
 use daemon::config_file::LockedFile;
 
-use crate::Failure;
 use crate::change::{self, Candidate, ChangeArgs, Target, change_file, failed};
+use crate::{Failure, maintain};
 
 /// How an edit is made.
 #[derive(Debug, Args)]
@@ -107,6 +107,12 @@ pub(crate) enum LunCommand {
         #[command(flatten)]
         edit: EditArgs,
     },
+    /// Let a LUN end its tasks and take no new ones, for work on its file; initiators wait
+    Drain(maintain::DrainArgs),
+    /// Copy what a LUN holds now into a new file, without copying its blocks (reflink)
+    Snapshot(maintain::SnapshotArgs),
+    /// Make a snapshot of a LUN, and add it as a LUN with an identity of its own
+    Clone(maintain::CloneArgs),
     /// Remove a LUN from a target; its data stays
     Remove {
         /// The target's name
@@ -251,7 +257,7 @@ impl PlaceArgs {
 }
 
 /// Parses `KEY=VALUE`.
-fn setting(text: &str) -> Result<Setting, String> {
+pub(crate) fn setting(text: &str) -> Result<Setting, String> {
     let (key, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -282,6 +288,9 @@ pub(crate) fn lun(command: LunCommand) -> Result<(), Failure> {
             let settings = vec![("size".to_owned(), size)];
             (Edit::SetLun { target, lun, settings }, "lun resize", false, edit)
         }
+        LunCommand::Drain(args) => return maintain::drain(args),
+        LunCommand::Snapshot(args) => return maintain::snapshot(&args),
+        LunCommand::Clone(args) => return maintain::clone(args),
         LunCommand::Remove { target, lun, force, edit } => {
             (Edit::RemoveLun { target, lun }, "lun remove", force, edit)
         }
@@ -349,7 +358,12 @@ fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Fa
 }
 
 /// Returns the text that an edit makes of a file.
-fn candidate(done: &Edit, action: &str, force: bool, file: &LockedFile) -> Result<Candidate, Failure> {
+pub(crate) fn candidate(
+    done: &Edit,
+    action: &str,
+    force: bool,
+    file: &LockedFile,
+) -> Result<Candidate, Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let flags = Flags { config: Some(file.given_path().to_path_buf()), ..Flags::default() };
     let only_removes = matches!(

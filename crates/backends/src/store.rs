@@ -11,6 +11,8 @@
 mod job;
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
 
 use base::buffer::{Bytes, DataList, PAGE, Pool};
 use drivers::files::{
@@ -124,6 +126,17 @@ impl FileStore {
     /// The error of the system.
     pub fn measure(&self) -> Result<u64, Errno> {
         geometry::size(self.file.file())
+    }
+
+    /// Makes another file have the contents that this file has, in the same storage (a reflink). The
+    /// completion has this identifier. The caller waits for the completions of all changes before, and
+    /// submits none until this is complete.
+    pub fn clone_to(&mut self, id: OpId, to: Arc<File>) {
+        match (self.kind, self.sync_failed) {
+            (Kind::File, None) => self.submit(Job { id, work: Work::Clone }, FileOpKind::CloneTo { to }),
+            (Kind::File, Some(fault)) => self.complete(id, Err(fault.into())),
+            (Kind::Block, _) => self.complete(id, Err(Fault::Unsupported.into())),
+        }
     }
 
     /// Returns whether a read found the end of the file before the end of the medium: the file was truncated.
@@ -366,6 +379,10 @@ impl FileStore {
                 Err(error) => self.complete(id, Err(errno_map::fault_of(error.errno).into())),
             },
             Work::Zero { at, len, way, stable } => self.zero_finished(id, (at, len), way, stable, result),
+            Work::Clone => {
+                let done = result.map(|_| OpOutput::Done(DataList::new()));
+                self.complete(id, done.map_err(|error| errno_map::fault_of(error.errno).into()));
+            }
             Work::Extents => {
                 let result = self.extents_result(result);
                 self.complete(id, result);

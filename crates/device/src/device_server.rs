@@ -138,6 +138,8 @@ pub(crate) struct DeviceServer {
     /// Whether the medium is withheld: it is not the same as before, and the operator has not confirmed that
     /// this is right.
     withheld: bool,
+    /// Whether the operator drains the unit: tasks end, and no new one uses the medium.
+    drained: bool,
     /// Whether a flush has failed: writes acknowledged before it may be lost, so no later flush can guarantee
     /// them.
     flush_failed: bool,
@@ -208,6 +210,7 @@ impl DeviceServer {
             calls: BTreeMap::new(),
             call_next: 0,
             withheld: false,
+            drained: false,
             flush_failed: false,
             errors: ErrorCounts::default(),
             idle: Duration::ZERO,

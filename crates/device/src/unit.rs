@@ -427,6 +427,19 @@ impl LogicalUnit {
         self.process_pending();
     }
 
+    /// Drains the unit for its operator: tasks that it has go on, and new commands that need the medium end
+    /// with BUSY. Or ends that, and every nexus receives the unit attention MEDIUM MAY HAVE CHANGED.
+    pub fn set_drained(&mut self, now: Instant, drained: bool) {
+        self.server.now = now;
+        self.server.set_drained(drained);
+        self.process_pending();
+    }
+
+    /// Returns whether its operator drains the unit.
+    pub const fn is_drained(&self) -> bool {
+        self.server.is_drained()
+    }
+
     /// Returns the next event.
     pub fn poll(&mut self) -> Option<UnitEvent> {
         self.server.poll_event()

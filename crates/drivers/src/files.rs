@@ -115,6 +115,11 @@ pub enum FileOpKind {
         /// How many bytes.
         len: u64,
     },
+    /// Makes another file have the same contents, in the same storage, until either changes (`FICLONE`).
+    CloneTo {
+        /// The other file.
+        to: Arc<File>,
+    },
 }
 
 /// What happens to the storage of a range.

@@ -265,6 +265,12 @@ impl Shard {
         self.process_pending(now);
     }
 
+    /// Drains a unit for its operator, or ends that.
+    pub fn set_unit_drained(&mut self, now: Instant, id: UnitId, drained: bool) {
+        self.target.set_unit_drained(now, id, drained);
+        self.process_pending(now);
+    }
+
     /// Notifies a unit that its store holds another disc, or none.
     pub fn medium_replaced(&mut self, now: Instant, id: UnitId) {
         self.target.medium_replaced(now, id);
@@ -296,7 +302,7 @@ impl Shard {
         let ids: Vec<_> = self.target.nexuses().map(|(id, _)| id).collect();
         for id in ids {
             let Some(entry) = self.target.nexus(id) else { continue };
-            let Some(map) = self.map_of(entry) else {
+            let Some(map) = self.map_of(&self.config, entry) else {
                 self.target.close(now, id, &mut self.transports);
                 continue;
             };
@@ -330,9 +336,9 @@ impl Shard {
         self.push_event(event);
     }
 
-    /// Returns the LUN map that the configuration gives an I_T nexus; `None` if its session must end.
-    fn map_of(&self, entry: &NexusEntry) -> Option<Vec<MapEntry>> {
-        let (target, initiator) = (self.config.target_of(entry.target())?, entry.initiator());
+    /// Returns the LUN map that a configuration gives an I_T nexus; `None` if its session must end.
+    pub(crate) fn map_of(&self, config: &ShardConfig, entry: &NexusEntry) -> Option<Vec<MapEntry>> {
+        let (target, initiator) = (config.target_of(entry.target())?, entry.initiator());
         if matches!(target.admit(initiator), Admission::Refused) {
             return None;
         }
@@ -341,7 +347,7 @@ impl Shard {
                 let portal = self.iscsi_ingresses.get(session)?.portal;
                 // If the portal was removed, the target port may still be served by other portals of its
                 // group. If the portal exists but no longer serves the target, the session must end.
-                let is_served = match self.config.has_portal(portal) {
+                let is_served = match config.has_portal(portal) {
                     true => target.port_at(portal).is_some(),
                     false => target.ports.iter().any(|(_, port)| *port == entry.target_port()),
                 };
@@ -349,7 +355,7 @@ impl Shard {
             }
             (_, session) => {
                 let Group { group, authenticated, .. } = self.hyperscsi_ingresses.get(session)?;
-                let is_served = target.port_of(group).is_some() && self.config.admits(group, *authenticated);
+                let is_served = target.port_of(group).is_some() && config.admits(group, *authenticated);
                 is_served.then(|| rows_of_group(target, initiator, group).map(LunEntry::map_entry).collect())
             }
         }

@@ -11,14 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daemon::admin::api::{ErrorKind, Lun, Luns, Method, Request, Sessions, Status};
+use daemon::admin::api::{ErrorKind, Lun, Luns, Method, Request, Status};
 use daemon::admin::change_api::{Applied, Change, Effective, Plan};
 use daemon::admin::client::{ClientError, Connection};
 use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::busy::{FirstList, Guard};
 use self::output::End;
 use crate::{Failure, daemon_socket};
 
@@ -50,6 +49,9 @@ pub(crate) struct ApplyArgs {
     /// Replace the daemon's own file even if it was edited since it was applied
     #[arg(long)]
     pub(crate) overwrite: bool,
+    /// Apply it although it ends sessions or takes LUNs from them
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) how: ChangeArgs,
 }
@@ -63,8 +65,8 @@ pub(crate) struct Candidate {
     pub(crate) action: String,
     /// Whether changes that were made to the file and not applied yet prevent this one.
     pub(crate) needs_applied_file: bool,
-    /// Refuses to take something from a session; `None` if the operator forces it.
-    pub(crate) guard: Option<Guard>,
+    /// Whether the operator wants it even if it ends sessions or takes LUNs from them.
+    pub(crate) force: bool,
     /// Whether it only takes something away, which is possible although a medium cannot be used.
     pub(crate) only_removes: bool,
 }
@@ -95,7 +97,7 @@ pub(crate) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         name: name.display().to_string(),
         action: "apply".to_owned(),
         needs_applied_file: false,
-        guard: None,
+        force: args.force,
         only_removes: false,
     };
     target.change(&candidate, &args.how)
@@ -136,7 +138,7 @@ impl Target {
             name: path.clone(),
             action: "apply".to_owned(),
             needs_applied_file: false,
-            guard: None,
+            force: false,
             only_removes: false,
         };
         // A file with mistakes has no plan; `targe apply` tells the mistakes.
@@ -153,11 +155,6 @@ impl Target {
         &self.file
     }
 
-    /// Returns the sessions.
-    fn sessions(&mut self) -> Result<Sessions, Failure> {
-        call(&mut self.connection, &Request::new(Method::Sessions))
-    }
-
     /// Shows what a text would change, and applies it unless that is only a trial.
     pub(crate) fn change(&mut self, candidate: &Candidate, how: &ChangeArgs) -> Result<(), Failure> {
         let mut plan: Plan = self.send(Method::Plan, candidate, None)?;
@@ -168,9 +165,8 @@ impl Target {
         let is_running = candidate.text == self.file.text()
             && self.status.revision.as_deref() == Some(plan.revision.as_str())
             && plan.changes.iter().all(|change| change.effective == Effective::Restart);
-        if let (Some(guard), None) = (&candidate.guard, &plan.refusal) {
-            let sessions = self.sessions()?;
-            plan.refusal = busy::refuse(&plan, guard, &busy::users(&sessions)).err();
+        if !candidate.force && plan.refusal.is_none() {
+            plan.refusal = busy::refusal(&plan.sessions);
         }
         if !how.json {
             output::show(&plan);
@@ -194,7 +190,12 @@ impl Target {
 
     /// Prepares, replaces the file, and commits. Returns what changed.
     fn carry_out(&mut self, candidate: &Candidate, plan: &Plan, how: &ChangeArgs) -> Result<String, Failure> {
-        let _: Plan = self.send(Method::Prepare, candidate, Some(plan.generation))?;
+        let prepared: Plan = self.send(Method::Prepare, candidate, Some(plan.generation))?;
+        // An initiator can have logged in since the plan was made.
+        if let Some(why) = busy::refusal(&prepared.sessions).filter(|_| !candidate.force) {
+            let _ = self.connection.call(&Request::new(Method::Abandon));
+            return Err(Failure::Failed(why));
+        }
         let latest = Instant::now() + REPLACE_MAX;
         let former = self.file.text().to_owned();
         let is_other = candidate.text != former;

@@ -10,8 +10,8 @@ use daemon::config::{
 };
 use daemon::config_file::LockedFile;
 
-use crate::Failure;
-use crate::change::{self, Candidate, ChangeArgs, FirstList, Guard, Target, change_file, failed};
+use crate::change::{self, Candidate, ChangeArgs, Target, change_file, failed};
+use crate::{Failure, maintain};
 
 /// How an edit is made.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub(crate) enum TargetCommand {
         /// Set keys of [[target]] in docs/config.md; KEY= removes a key
         #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
         settings: Vec<Setting>,
-        /// Do it although initiators lose the target, its name, a portal or a group
+        /// Do it although it ends sessions, takes LUNs from them, or keeps them from logging in again
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -58,7 +58,7 @@ pub(crate) enum TargetCommand {
         /// The target's name
         #[arg(value_name = "IQN")]
         target: String,
-        /// Remove it although initiators use it
+        /// Remove it although this ends sessions
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -89,7 +89,7 @@ pub(crate) enum LunCommand {
         /// Set keys of [[target.lun]] in docs/config.md; KEY= removes a key
         #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
         settings: Vec<Setting>,
-        /// Replace or hide the disk although initiators are logged in
+        /// Replace or hide the disk although sessions use it
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -107,6 +107,12 @@ pub(crate) enum LunCommand {
         #[command(flatten)]
         edit: EditArgs,
     },
+    /// Let a LUN end its tasks and take no new ones, for work on its file; initiators wait
+    Drain(maintain::DrainArgs),
+    /// Copy what a LUN holds now into a new file, without copying its blocks (reflink)
+    Snapshot(maintain::SnapshotArgs),
+    /// Make a snapshot of a LUN, and add it as a LUN with an identity of its own
+    Clone(maintain::CloneArgs),
     /// Remove a LUN from a target; its data stays
     Remove {
         /// The target's name
@@ -114,7 +120,7 @@ pub(crate) enum LunCommand {
         target: String,
         /// Its number
         lun: u16,
-        /// Remove it although initiators are logged in
+        /// Remove it although sessions use it
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -144,7 +150,7 @@ pub(crate) enum AclCommand {
         /// Put the entry before all others; the first entry that names an initiator counts
         #[arg(long)]
         first: bool,
-        /// Add the first entry although it takes the target or LUNs from initiators that are logged in
+        /// Add it although it ends sessions or takes LUNs from them
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -160,6 +166,9 @@ pub(crate) enum AclCommand {
         /// Set keys of [[target.acl]] in docs/config.md, such as luns=0,2 or ro=true; KEY= removes a key
         #[arg(value_name = "KEY=VALUE", value_parser = setting, required = true)]
         settings: Vec<Setting>,
+        /// Do it although it takes LUNs from sessions
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         edit: EditArgs,
     },
@@ -176,6 +185,9 @@ pub(crate) enum AclCommand {
         /// Remove it even if another entry matches it, whose access it has then
         #[arg(long)]
         even_if_others_match: bool,
+        /// Remove it although this ends sessions
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         edit: EditArgs,
     },
@@ -245,7 +257,7 @@ impl PlaceArgs {
 }
 
 /// Parses `KEY=VALUE`.
-fn setting(text: &str) -> Result<Setting, String> {
+pub(crate) fn setting(text: &str) -> Result<Setting, String> {
     let (key, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -276,6 +288,9 @@ pub(crate) fn lun(command: LunCommand) -> Result<(), Failure> {
             let settings = vec![("size".to_owned(), size)];
             (Edit::SetLun { target, lun, settings }, "lun resize", false, edit)
         }
+        LunCommand::Drain(args) => return maintain::drain(args),
+        LunCommand::Snapshot(args) => return maintain::snapshot(&args),
+        LunCommand::Clone(args) => return maintain::clone(args),
         LunCommand::Remove { target, lun, force, edit } => {
             (Edit::RemoveLun { target, lun }, "lun remove", force, edit)
         }
@@ -291,12 +306,12 @@ pub(crate) fn acl(command: AclCommand) -> Result<(), Failure> {
                 given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
             (Edit::AddAcl { target, initiators, settings, first }, "acl add", force, edit)
         }
-        AclCommand::Set { target, initiator, settings, edit } => {
-            (Edit::SetAcl { target, initiator, settings }, "acl set", false, edit)
+        AclCommand::Set { target, initiator, settings, force, edit } => {
+            (Edit::SetAcl { target, initiator, settings }, "acl set", force, edit)
         }
-        AclCommand::Remove { target, initiator, admit_all, even_if_others_match, edit } => {
+        AclCommand::Remove { target, initiator, admit_all, even_if_others_match, force, edit } => {
             let done = Edit::RemoveAcl { target, initiator, admit_all, even_if_others_match };
-            (done, "acl remove", false, edit)
+            (done, "acl remove", force, edit)
         }
     };
     run(&done, action, force, &args)
@@ -329,7 +344,7 @@ pub(crate) fn user(command: UserCommand) -> Result<(), Failure> {
     run(&done, action, false, &args)
 }
 
-/// Makes an edit. Without `force`, it takes nothing from a session.
+/// Makes an edit. Without `force`, it ends no session and takes no LUN from one.
 fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Failure> {
     if let Some(path) = &args.config {
         let open = if args.how.dry_run { LockedFile::read } else { LockedFile::open };
@@ -343,7 +358,12 @@ fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Fa
 }
 
 /// Returns the text that an edit makes of a file.
-fn candidate(done: &Edit, action: &str, force: bool, file: &LockedFile) -> Result<Candidate, Failure> {
+pub(crate) fn candidate(
+    done: &Edit,
+    action: &str,
+    force: bool,
+    file: &LockedFile,
+) -> Result<Candidate, Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let flags = Flags { config: Some(file.given_path().to_path_buf()), ..Flags::default() };
     let only_removes = matches!(
@@ -357,26 +377,7 @@ fn candidate(done: &Edit, action: &str, force: bool, file: &LockedFile) -> Resul
     let context = EditContext::new(around.directory.clone(), &config);
     let text = edit(file.text(), done, &context).map_err(Failure::Failed)?;
     let (name, action) = (file.given_path().display().to_string(), action.to_owned());
-    let after = || {
-        let (path, mode) = (file.given_path(), file.mode());
-        Config::load_text_without_media(&flags, &around, path, &text, mode).ok().map(|loaded| loaded.config)
-    };
-    let guard = (!force).then(|| Guard { first_list: first_list(done, &config, after) });
-    Ok(Candidate { text, name, action, needs_applied_file: true, guard, only_removes })
-}
-
-/// Returns the target that gets its first access list by an edit. An entry that shows fewer LUNs, or that
-/// requires protection, can take LUNs from the initiators that it names.
-fn first_list(done: &Edit, before: &Config, after: impl Fn() -> Option<Config>) -> Option<FirstList> {
-    let Edit::AddAcl { target, settings, .. } = done else { return None };
-    let is_it = |known: &&daemon::config::Target| known.name.to_string().eq_ignore_ascii_case(target);
-    before.targets.iter().find(is_it).filter(|known| known.acl.is_none())?;
-    let narrows = settings.iter().any(|(key, _)| matches!(key.as_str(), "luns" | "protection"));
-    // A text that cannot be loaded is refused by the daemon.
-    let after = if narrows { None } else { after() };
-    let entries = after.as_ref().and_then(|config| config.targets.iter().find(is_it)?.acl.as_deref());
-    let listed = entries.unwrap_or_default().iter().flat_map(|entry| entry.initiators.clone()).collect();
-    Some(FirstList { target: target.clone(), listed })
+    Ok(Candidate { text, name, action, needs_applied_file: true, force, only_removes })
 }
 
 /// Refuses to make a disk smaller, which targe never does: the file would keep its length.
@@ -400,42 +401,7 @@ fn refuse_smaller(target: &str, lun: u16, size: &str, args: &EditArgs) -> Result
 mod tests {
     use clap::Parser;
 
-    use daemon::config::{Config, Edit, Environment, Flags};
-
-    use super::first_list;
     use crate::cli::Cli;
-
-    #[test]
-    fn a_first_access_list_takes_nothing_from_initiators_that_it_shows_all_luns() {
-        let config = |acl: &str| {
-            let text = format!(
-                "[[group]]\nname = \"lab\"\ninitiators = [\"iqn.1994-05.com.example:m*\"]\n[[target]]\nname = \
-                 \"iqn.2026-11.org.example:a\"\nlun = [{{ type = \"null\", size = \"1M\" }}]\n{acl}"
-            );
-            let (path, around) = (std::path::Path::new("/targe.toml"), Environment::from_process().unwrap());
-            let flags = Flags { config: Some(path.to_path_buf()), ..Flags::default() };
-            let loaded = Config::load_text_without_media(&flags, &around, path, &text, None);
-            loaded.unwrap_or_else(|report| panic!("{report}")).config
-        };
-        let listed = |settings: &[(&str, &str)]| {
-            let done = Edit::AddAcl {
-                target: "iqn.2026-11.org.example:A".to_owned(),
-                initiators: vec!["@lab".to_owned()],
-                settings: settings.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
-                first: false,
-            };
-            let after = || Some(config("[[target.acl]]\ninitiators = [\"@lab\"]\n"));
-            first_list(&done, &config(""), after).unwrap().listed
-        };
-        let is_listed = |settings: &[(&str, &str)], name: &str| {
-            listed(settings).iter().any(|pattern| pattern.overlaps(name))
-        };
-        assert!(is_listed(&[], "iqn.1994-05.com.example:m1"));
-        assert!(!is_listed(&[], "iqn.1994-05.com.example:n1"));
-        assert!(is_listed(&[("ro", "true")], "iqn.1994-05.com.example:m1"));
-        assert!(!is_listed(&[("luns", "0")], "iqn.1994-05.com.example:m1"));
-        assert!(!is_listed(&[("protection", "encrypt")], "iqn.1994-05.com.example:m1"));
-    }
 
     #[test]
     fn an_empty_word_is_not_taken_for_a_missing_one() {

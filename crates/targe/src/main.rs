@@ -20,6 +20,7 @@ mod edit;
 mod info;
 mod lab;
 mod luks;
+mod maintain;
 mod manual;
 mod passwd;
 #[cfg(feature = "planted")]

@@ -230,6 +230,11 @@ impl NexusEntry {
         self.permitted().filter(|row| row.binding != LunBinding::Withheld)
     }
 
+    /// Returns the rows of the map that the nexus sees.
+    pub fn seen(&self) -> impl Iterator<Item = MapEntry> {
+        self.rows().map(|row| row.entry)
+    }
+
     /// Returns the withheld LUNs: those that mean another disk than the one that the nexus has used.
     pub fn withheld(&self) -> impl Iterator<Item = u16> {
         self.permitted().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)

@@ -59,6 +59,8 @@ pub struct UnitReport {
     pub medium_present: bool,
     /// Whether an initiator prevents the removal of its medium.
     pub removal_prevented: bool,
+    /// Whether its operator drains it.
+    pub drained: bool,
 }
 
 /// The I_T nexus of a session that ended.
@@ -253,6 +255,13 @@ impl Target {
         }
     }
 
+    /// Drains a unit for its operator, or ends that.
+    pub fn set_unit_drained(&mut self, now: Instant, id: UnitId, drained: bool) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.set_drained(now, drained);
+        }
+    }
+
     /// Notifies a unit that its store holds another disc, or none.
     pub fn medium_replaced(&mut self, now: Instant, id: UnitId) {
         if let Some(unit) = self.units.mark_dirty(id) {
@@ -305,6 +314,7 @@ impl Target {
             stats: lu.stats(),
             medium_present: lu.is_medium_present(),
             removal_prevented: lu.is_removal_prevented(),
+            drained: lu.is_drained(),
         };
         self.units.iter().map(report).collect()
     }

@@ -42,6 +42,7 @@ pub(super) enum Work {
         stable: bool,
     },
     Extents,
+    Clone,
 }
 
 /// How to make a range read as zeros.

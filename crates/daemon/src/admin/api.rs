@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::change_api::{Change, SessionSelector};
+use super::lun_api::LunSelector;
 use super::shape::{Described, Field, Object, Shape, object, words};
 
 /// The version of the protocol.
@@ -39,6 +40,10 @@ words! {
         Abandon = "abandon",
         /// Ends sessions. Needs `sessions`.
         DropSessions = "drop-sessions",
+        /// Lets a LUN end its tasks and take no new ones, or ends that. Needs `lun`.
+        DrainLun = "drain-lun",
+        /// Makes a file that has the contents of the file of a LUN. Needs `lun`.
+        SnapshotLun = "snapshot-lun",
     }
 }
 
@@ -51,13 +56,15 @@ object! {
         change: Option<Change>,
         /// The sessions that `drop-sessions` is about; null or absent otherwise.
         sessions: Option<SessionSelector>,
+        /// The LUN that `drain-lun` or `snapshot-lun` is about; null or absent otherwise.
+        lun: Option<LunSelector>,
     }
 }
 
 impl Request {
     /// Returns a request without arguments.
     pub const fn new(method: Method) -> Self {
-        Self { method, change: None, sessions: None }
+        Self { method, change: None, sessions: None, lun: None }
     }
 }
 

@@ -46,12 +46,33 @@ object! {
         changes: Vec<PlannedChange>,
         /// The warnings about the text, and what the operator should know before the change.
         warnings: Vec<String>,
+        /// The sessions that the change ends or takes LUNs from, and those that could not log in again.
+        sessions: Vec<AffectedSession>,
         /// Why the daemon would refuse the change, as far as it can tell without opening anything; null if it
         /// would not.
         refusal: Option<String>,
         /// The differences between the running configuration and the configuration file now: changes that
         /// were made to the file and not applied.
         unapplied: Vec<String>,
+    }
+}
+
+object! {
+    /// A session that loses something by a change.
+    AffectedSession {
+        /// The target's name.
+        target: String,
+        /// The initiator's name.
+        initiator: String,
+        /// The ISID, 12 hexadecimal digits.
+        isid: String,
+        /// Whether the session ends.
+        ends: bool,
+        /// The LUNs that it sees now and loses.
+        luns: Vec<u16>,
+        /// The protection that its next login needs and this session does not have: `integrity` or `encrypt`;
+        /// null if its initiator can log in again as it did.
+        login_needs: Option<String>,
     }
 }
 

@@ -74,6 +74,19 @@ pub enum Edit {
         /// The spec of the LUN.
         spec: String,
     },
+    /// Adds a LUN like another one, with a file and an identity of its own.
+    CloneLun {
+        /// The target of the other LUN.
+        target: String,
+        /// The number of the other LUN.
+        lun: u16,
+        /// The target of the new LUN.
+        to: String,
+        /// The file of the new LUN.
+        path: String,
+        /// The keys that differ besides.
+        settings: Vec<Setting>,
+    },
     /// Sets keys of a LUN.
     SetLun {
         /// The target.
@@ -206,6 +219,11 @@ fn apply(document: &mut DocumentMut, edit: &Edit, context: &EditContext) -> Resu
             Ok(())
         }
         Edit::AddLun { target: name, spec } => luns::add(target(document, name)?, spec, context),
+        Edit::CloneLun { target: name, lun, to, path, settings } => {
+            let source = target_index(document.as_table(), name)?;
+            let table = luns::copy(document.as_table(), source, *lun)?;
+            luns::add_clone(target(document, to)?, table, path, settings, context)
+        }
         Edit::SetLun { target: name, lun, settings } => {
             luns::set(target(document, name)?, *lun, settings, context)
         }

@@ -20,12 +20,14 @@ use shard::admin::{HyperScsiSessionReport, SessionReport};
 use super::audit::AuditLog;
 use super::changes;
 use super::daemon_event::DaemonEvent;
+use super::lun_maintenance;
 use super::name_servers::Reports;
 use super::panics;
 use super::reactor_shard::{HyperScsiReport, ReactorShard, UnitView};
 use super::reactors::{ReactorInfo, ReactorThread};
 use super::runtime_config::RuntimeConfig;
 use super::session_drop;
+use super::state::StateDir;
 use crate::admin::api::{
     Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
     Portal, Reactor, Reload, Repairs, Request, Session, Sessions, Status, Target, VERSION,
@@ -41,7 +43,8 @@ const REACTORS_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Shared {
     started: Instant,
     config_file: Option<String>,
-    reactors: Vec<(Handle<ReactorShard>, ReactorInfo)>,
+    pub(super) reactors: Vec<(Handle<ReactorShard>, ReactorInfo)>,
+    pub(super) state: StateDir,
     events: Sender<DaemonEvent>,
     pub(super) audit: AuditLog,
     name_servers: Reports,
@@ -83,6 +86,8 @@ impl RequestHandler for Shared {
                 request.sessions,
                 &caller.peer,
             )?),
+            Method::DrainLun => json(&lun_maintenance::drain(self, request.lun, &caller.peer)?),
+            Method::SnapshotLun => json(&lun_maintenance::snapshot(self, request.lun, &caller.peer)?),
         }
     }
 }
@@ -94,22 +99,24 @@ impl Shared {
         (runtime, revision): (&RuntimeConfig, Option<Revision>),
         reactors: &[ReactorThread],
         events: Sender<DaemonEvent>,
-        audit: AuditLog,
+        state: StateDir,
         name_servers: Reports,
     ) -> Self {
+        let audit = AuditLog::new(state.audit_log());
         let current = Current { runtime: runtime.clone(), revision, generation: 1, reloads: 0, reload: None };
         Self {
             started: Instant::now(),
             config_file: config_file.map(|path| path.display().to_string()),
             reactors: reactors.iter().map(|one| (one.handle.clone(), one.facts.clone())).collect(),
             events,
+            state,
             audit,
             name_servers,
             current: Mutex::new(current),
         }
     }
 
-    fn current(&self) -> MutexGuard<'_, Current> {
+    pub(super) fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -240,7 +247,7 @@ impl Shared {
                     medium_errors: view.map_or(0, |view| view.errors),
                     io_timeouts: stats.io_timeouts,
                     not_ready: view
-                        .and_then(|view| view.withheld.clone().or_else(|| view.no_disc.map(str::to_owned))),
+                        .and_then(|view| view.withheld.clone().or_else(|| view.not_ready.map(str::to_owned))),
                 });
             }
         }
@@ -256,7 +263,7 @@ impl Shared {
     }
 
     /// Queries every reactor, all at the same time.
-    fn query_reactors<T: Send + 'static>(
+    pub(super) fn query_reactors<T: Send + 'static>(
         &self,
         question: impl Fn(&ReactorShard) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, Failure> {

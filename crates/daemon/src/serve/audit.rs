@@ -49,6 +49,8 @@ pub(super) struct AuditEntry<'a> {
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
+    /// `socket`, or `signal`, whose sender is unknown.
+    via: &'static str,
     uid: Option<u32>,
     login_uid: Option<u32>,
     pid: Option<i32>,
@@ -79,6 +81,7 @@ impl AuditLog {
         let text = |text: &str| text.trim_end().chars().take(TEXT_LEN_MAX).collect::<String>();
         let line = Line {
             time: crate::log::timestamp(SystemTime::now()),
+            via: if entry.peer.is_some() { "socket" } else { "signal" },
             uid: entry.peer.map(|peer| peer.uid),
             login_uid: entry.peer.and_then(|peer| peer.login_uid),
             pid: entry.peer.map(|peer| peer.pid),

@@ -6,11 +6,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use serde_json::Value;
+use shard::losses::SessionLoss;
 
 use super::daemon_event::{ChangeRequest, DaemonEvent};
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::{Client, PreparedChange};
-use crate::admin::change_api::Change;
+use crate::admin::change_api::{AffectedSession, Change};
 use crate::config;
 
 /// How long the main thread may take to plan or prepare a change. A large configuration takes seconds.
@@ -41,6 +42,18 @@ pub(super) fn request(
         caller.prepared = Some(PreparedChange { verdict, outcome });
     }
     Ok(plan)
+}
+
+/// Returns a session that loses something by a change, in the words of the protocol.
+pub(super) fn affected(loss: SessionLoss) -> AffectedSession {
+    AffectedSession {
+        target: loss.target,
+        initiator: loss.initiator,
+        isid: loss.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        ends: loss.ends,
+        luns: loss.luns,
+        login_needs: loss.login_needs.map(|level| level.to_string()),
+    }
 }
 
 /// Makes a failure.

@@ -18,7 +18,6 @@ use hyperscsi::frame::SID_AT;
 
 use super::activation::InheritedSockets;
 use super::admin_api::Shared;
-use super::audit::AuditLog;
 use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
 use super::disk_ids::DiskIds;
@@ -146,12 +145,12 @@ impl Daemon {
             crate::warning!("{error}");
         }
         let watch = media_watch.start().map_err(ServeError::Thread)?;
-        let audit = AuditLog::new(state.audit_log());
         let running = (&runtime, loaded.revision);
         let file = flags.config.as_ref().map(|file| environment.absolute(file));
         let mut name_servers = NameServers::default();
         let reports = name_servers.reports();
-        let shared = Arc::new(Shared::new(file, running, &reactors, occasions.0.clone(), audit, reports));
+        let shared =
+            Arc::new(Shared::new(file, running, &reactors, occasions.0.clone(), state.clone(), reports));
         let admin = reserved.serve(Arc::clone(&shared) as Arc<_>)?;
         name_servers.apply(&runtime);
         let occasions = occasions.1;

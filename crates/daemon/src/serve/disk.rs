@@ -3,22 +3,50 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
 use backends::open::{FileIdentity, Opened};
 use backends::store::FileStore;
-use drivers::files::FileQueue;
+use drivers::files::{Errno, FileQueue};
 use store::Store;
-use store::api::{Capabilities, Completion, Failure, Fault, Op, Space};
+use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, Space};
 
 use crate::os_error;
 
 /// The least time between two logged failures of one disk; failures in between are counted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// The identifier of the operations of a snapshot. The numbers of a unit are lower: their upper half is a
+/// generation, which does not come that far.
+const SNAPSHOT_OP: OpId = OpId(u64::MAX - 1);
+
+/// A snapshot under way.
+#[derive(Debug)]
+struct Snapshot {
+    to: Arc<File>,
+    step: SnapshotStep,
+    told: Sender<Result<(), String>>,
+}
+
+/// The steps of a snapshot, in order. From the second one on, new operations wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SnapshotStep {
+    /// The file is cloned for the first time, while it is used. This shows whether it can be cloned, and
+    /// writes what is in the page cache, so that the rest is fast.
+    Rehearsing,
+    /// The operations that are under way end.
+    Draining,
+    /// What was acknowledged is made durable.
+    Flushing,
+    /// The file is cloned for good.
+    Cloning,
+}
 
 /// By what a reload recognises that an image is still the one that is served. targe never writes to an image,
 /// so each change of the file is another disc.
@@ -112,6 +140,12 @@ struct Inner {
     told: Option<Instant>,
     untold: u64,
     when_cut: Option<Box<dyn Fn()>>,
+    /// How many operations the file or device has.
+    under_way: usize,
+    snapshot: Option<Snapshot>,
+    /// Operations that wait for the end of the snapshot, oldest first. There are at most as many as the unit
+    /// has under way.
+    held: VecDeque<Op>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -143,6 +177,9 @@ impl Disk {
             told: None,
             untold: 0,
             when_cut: None,
+            under_way: 0,
+            snapshot: None,
+            held: VecDeque::new(),
         })))
     }
 
@@ -164,6 +201,25 @@ impl Disk {
     /// Returns why it is withheld, if it is.
     pub(super) fn withheld(&self) -> Option<String> {
         self.0.borrow().withheld.clone()
+    }
+
+    /// Makes `to` have the contents of the file, in the same storage, and sends the result. Everything that
+    /// was acknowledged is in it.
+    pub(super) fn snapshot(&self, to: Arc<File>, told: Sender<Result<(), String>>) {
+        let mut inner = self.0.borrow_mut();
+        let obstacle = match (&inner.withheld, &inner.snapshot) {
+            (Some(why), _) => Some(why.clone()),
+            (None, Some(_)) => Some("another snapshot of it is under way".to_owned()),
+            (None, None) => None,
+        };
+        match obstacle {
+            // The client may have gone.
+            Some(why) => drop(told.send(Err(why))),
+            None => {
+                inner.store.clone_to(SNAPSHOT_OP, Arc::clone(&to));
+                inner.snapshot = Some(Snapshot { to, step: SnapshotStep::Rehearsing, told });
+            }
+        }
     }
 
     /// Changes the label for the log.
@@ -245,6 +301,75 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Returns whether operations wait for the end of a snapshot.
+    fn is_holding(&self) -> bool {
+        self.snapshot.as_ref().is_some_and(|snapshot| snapshot.step != SnapshotStep::Rehearsing)
+    }
+
+    fn begin(&mut self, op: Op) {
+        if self.withheld.is_some() {
+            self.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) });
+        } else {
+            self.under_way += 1;
+            self.store.submit(op);
+        }
+    }
+
+    /// Goes on with a snapshot when no operation of the unit is under way any more.
+    fn continue_snapshot(&mut self) {
+        let Some(snapshot) = &mut self.snapshot else { return };
+        if snapshot.step == SnapshotStep::Draining && self.under_way == 0 {
+            snapshot.step = SnapshotStep::Flushing;
+            self.store.submit(Op { id: SNAPSHOT_OP, action: OpAction::Flush });
+        }
+    }
+
+    /// Handles the end of an operation of a snapshot.
+    fn snapshot_step_ended(&mut self, result: Result<(), Failure>) {
+        let Some(mut snapshot) = self.snapshot.take() else { return };
+        let next = match (snapshot.step, result) {
+            (SnapshotStep::Rehearsing, Ok(())) => SnapshotStep::Draining,
+            (SnapshotStep::Flushing, Ok(())) => {
+                self.store.clone_to(SNAPSHOT_OP, Arc::clone(&snapshot.to));
+                SnapshotStep::Cloning
+            }
+            (step, result) => {
+                let errno = self.store.take_error();
+                let result = result.map_err(|failure| why_no_snapshot(step, failure, errno));
+                // The client may have gone.
+                let _ = snapshot.told.send(result);
+                while let Some(op) = self.held.pop_front() {
+                    self.begin(op);
+                }
+                return;
+            }
+        };
+        snapshot.step = next;
+        self.snapshot = Some(snapshot);
+        self.continue_snapshot();
+    }
+}
+
+/// Returns why there is no snapshot.
+fn why_no_snapshot(step: SnapshotStep, failure: Failure, errno: Option<Errno>) -> String {
+    match (step, errno) {
+        (SnapshotStep::Flushing, _) => {
+            "its data cannot be made durable: writes that it acknowledged are lost".to_owned()
+        }
+        (_, Some(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS)) => {
+            "its file system cannot share storage between files (reflink), as Btrfs and XFS can; copy the file \
+             while the LUN is drained"
+                .to_owned()
+        }
+        (_, Some(Errno::XDEV)) => {
+            "the new file would be on another file system, and storage is shared within one only".to_owned()
+        }
+        (_, Some(errno)) => os_error(&errno.into()),
+        (_, None) => failure.fault.to_string(),
+    }
+}
+
 impl Store for Disk {
     fn capabilities(&self) -> Capabilities {
         self.0.borrow().store.capabilities()
@@ -256,19 +381,27 @@ impl Store for Disk {
 
     fn submit(&mut self, op: Op) {
         let mut inner = self.0.borrow_mut();
-        if inner.withheld.is_some() {
-            inner.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) });
+        if inner.is_holding() {
+            inner.held.push_back(op);
         } else {
-            inner.store.submit(op);
+            inner.begin(op);
         }
     }
 
     fn poll(&mut self) -> Option<Completion> {
         let mut inner = self.0.borrow_mut();
-        if let Some(refused) = inner.refused.pop_front() {
-            return Some(refused);
-        }
-        let completion = inner.store.poll()?;
+        let completion = loop {
+            if let Some(refused) = inner.refused.pop_front() {
+                return Some(refused);
+            }
+            let completion = inner.store.poll()?;
+            if completion.id != SNAPSHOT_OP {
+                break completion;
+            }
+            inner.snapshot_step_ended(completion.result.map(drop));
+        };
+        inner.under_way = inner.under_way.saturating_sub(1);
+        inner.continue_snapshot();
         if let Err(failure) = &completion.result {
             let cut = inner.store.is_truncated() && inner.withheld.is_none();
             inner.failed(*failure);

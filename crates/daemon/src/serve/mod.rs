@@ -13,6 +13,7 @@ mod discs;
 mod disk;
 mod disk_ids;
 mod login_peek;
+mod lun_maintenance;
 mod media;
 mod media_key;
 mod media_watch;

@@ -2,6 +2,7 @@
 //! around it.
 
 mod discs;
+mod maintenance;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use drivers::message_queue::Handle;
 use hyperscsi::connection::PathTotals;
 use iscsi::target::contract::Repairs;
 use shard::admin::{HyperScsiSessionReport, SessionReport};
+use shard::losses::SessionLoss;
 use shard::shard::Shard;
 use target::bindings::NexusBindings;
 use target::target::{SaveRequest, UnitReport};
@@ -90,8 +92,8 @@ pub(super) struct UnitView {
     pub(super) errors: u64,
     /// Why its file or device is withheld, if it is.
     pub(super) withheld: Option<String>,
-    /// Why there is no disc in the drive, if there is none.
-    pub(super) no_disc: Option<&'static str>,
+    /// Why hosts find it not ready otherwise, if they do.
+    pub(super) not_ready: Option<&'static str>,
 }
 
 /// The HyperSCSI counters of one reactor.
@@ -356,6 +358,11 @@ impl ReactorShard {
         self.shard.drop_sessions(now, within, is_wanted)
     }
 
+    /// Returns the sessions that would lose something by another configuration.
+    pub(super) fn losses(&self, runtime: &RuntimeConfig) -> Vec<SessionLoss> {
+        if self.is_idle() { Vec::new() } else { self.shard.losses(runtime.shard_config(self.index)) }
+    }
+
     /// Returns whether no session is left.
     pub(super) fn is_idle(&self) -> bool {
         self.shard.is_idle()
@@ -408,7 +415,8 @@ impl ReactorShard {
         let view = |report: UnitReport| {
             let disk = self.disks.get(&report.unit);
             let tape = self.tapes.get(&report.unit);
-            let no_disc = match self.drives.get(&report.unit) {
+            let not_ready = match self.drives.get(&report.unit) {
+                _ if report.drained => Some("the operator drains it"),
                 None if tape.is_some() && !report.medium_present => {
                     Some("an initiator has unloaded the cartridge")
                 }
@@ -419,7 +427,7 @@ impl ReactorShard {
                 _ => None,
             };
             UnitView {
-                no_disc,
+                not_ready,
                 bytes: bytes(report.unit),
                 errors: disk.map_or_else(|| tape.map_or(0, Tape::errors), Disk::errors),
                 withheld: disk.and_then(Disk::withheld),

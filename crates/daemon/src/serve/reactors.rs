@@ -16,6 +16,7 @@ use drivers::reactor::Reactor;
 use hyperscsi::target::engine::EngineLimits as FrameLimits;
 use iscsi::target::engine::Limits;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use shard::losses::SessionLoss;
 use shard::shard::Shard;
 use target::bindings::NexusBindings;
 
@@ -113,6 +114,19 @@ pub(super) fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) 
         });
         posted.is_err() || receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).unwrap_or(true)
     })
+}
+
+/// Returns the sessions that would lose something by another configuration.
+pub(super) fn session_losses(reactors: &[ReactorThread], runtime: &RuntimeConfig) -> Vec<SessionLoss> {
+    let ask = |running: &ReactorThread| {
+        let ((sender, receiver), runtime) = (channel(), runtime.clone());
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
+            let _ = sender.send(member.losses(&runtime));
+        });
+        // A reactor that has ended has no sessions.
+        posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).unwrap_or_default()
+    };
+    reactors.iter().flat_map(ask).collect()
 }
 
 /// Returns the files and devices of removed units that are not closed yet. Those of a reactor that does not

@@ -48,6 +48,20 @@ impl DeviceServer {
         }
     }
 
+    /// Drains the unit, or lets tasks use its medium again. Every nexus receives a unit attention then: the
+    /// operator may have changed the medium meanwhile.
+    pub(crate) fn set_drained(&mut self, drained: bool) {
+        if core::mem::replace(&mut self.drained, drained) && !drained {
+            self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+            self.refresh_capabilities();
+        }
+    }
+
+    /// Returns whether the operator drains the unit.
+    pub(crate) const fn is_drained(&self) -> bool {
+        self.drained
+    }
+
     /// Withholds the medium, or makes it available again. Every nexus receives a unit attention when it is
     /// available again.
     pub(crate) fn withhold(&mut self, withheld: bool) {

@@ -64,7 +64,10 @@ impl DeviceServer {
         if row.medium == MediumNeed::NotNeeded {
             return Ok(());
         }
-        if self.medium.has_too_many_abandoned() {
+        // BUSY makes hosts repeat the command later (SAM-5 §5.3.1): Linux for 180 s, QEMU for some 40 s. NOT
+        // READY, LOGICAL UNIT IS IN PROCESS OF BECOMING READY is an I/O error at once for QEMU, and MANUAL
+        // INTERVENTION REQUIRED for Linux too.
+        if self.is_drained() || self.medium.has_too_many_abandoned() {
             return Err(Outcome::Status(Status::BUSY));
         }
         let obstacle = self.not_ready().or_else(|| match row.medium {

@@ -109,9 +109,10 @@ impl Offload {
 pub(super) fn attempt(work: &mut PendingOp, elsewhere: Offload, clock: &Clock) -> Attempt {
     let habits = &work.op.file.inner.habits;
     match &work.op.kind {
-        FileOpKind::Extents { .. } | FileOpKind::Discard { .. } | FileOpKind::ZeroOut { .. } => {
-            Attempt::Blocked
-        }
+        FileOpKind::Extents { .. }
+        | FileOpKind::Discard { .. }
+        | FileOpKind::ZeroOut { .. }
+        | FileOpKind::CloneTo { .. } => Attempt::Blocked,
         FileOpKind::Read { len, .. } if *len <= READ_MAX => {
             if habits.in_memory {
                 read(work, ReadWriteFlags::empty(), elsewhere)

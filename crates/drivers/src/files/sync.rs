@@ -182,6 +182,7 @@ fn change(op: &FileOp) -> Result<(), Errno> {
         FileOpKind::Fallocate { mode, at, len } => rustix::fs::fallocate(file, mode.flags(), *at, *len),
         FileOpKind::Discard { at, len } => raw::discard(file, *at, *len),
         FileOpKind::ZeroOut { at, len } => raw::zero_out(file, *at, *len),
+        FileOpKind::CloneTo { to } => rustix::fs::ioctl_ficlone(to, file),
         FileOpKind::Read { .. } | FileOpKind::Write { .. } | FileOpKind::Extents { .. } => Err(Errno::INVAL),
     }
 }

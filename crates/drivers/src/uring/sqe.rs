@@ -181,9 +181,10 @@ impl MsgHdr {
                 opcode::Fallocate::new(file, *len).offset(*at).mode(mode).build()
             }
             // These are never passed to the ring: the file queues give them to threads.
-            FileOpKind::Extents { .. } | FileOpKind::Discard { .. } | FileOpKind::ZeroOut { .. } => {
-                opcode::Nop::new().build()
-            }
+            FileOpKind::Extents { .. }
+            | FileOpKind::Discard { .. }
+            | FileOpKind::ZeroOut { .. }
+            | FileOpKind::CloneTo { .. } => opcode::Nop::new().build(),
         }
     }
 

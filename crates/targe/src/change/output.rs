@@ -10,6 +10,9 @@ use serde_json::json;
 use super::ChangeArgs;
 use crate::print;
 
+/// The most sessions that a plan shows; `--json` has all of them.
+const SESSIONS_MAX: usize = 20;
+
 /// Prints the differences, and the warnings.
 pub(super) fn show(plan: &Plan) {
     for warning in &plan.warnings {
@@ -46,6 +49,12 @@ fn in_words(plan: &Plan) -> String {
             let _ = writeln!(text, "    {detail}");
         }
     }
+    for session in plan.sessions.iter().take(SESSIONS_MAX) {
+        let _ = writeln!(text, "{}", super::busy::line(session));
+    }
+    if let Some(more) = plan.sessions.len().checked_sub(SESSIONS_MAX).filter(|more| *more > 0) {
+        let _ = writeln!(text, "! and {more} more sessions");
+    }
     text
 }
 
@@ -74,6 +83,7 @@ pub(super) fn end(how: &ChangeArgs, plan: &Plan, end: End<'_>) {
             "applied": matches!(end, End::Applied(_)),
             "changes": plan.changes,
             "warnings": plan.warnings,
+            "sessions": plan.sessions,
             "refusal": plan.refusal,
             "message": if let End::Applied(message) = end { Some(message) } else { None },
         });
@@ -127,6 +137,7 @@ pub(super) fn plan_of_file(
         generation: 0,
         changes: changes.into_iter().map(PlannedChange::from).collect(),
         warnings: report.warning_lines().collect(),
+        sessions: Vec::new(),
         refusal: None,
         unapplied: Vec::new(),
     }
@@ -156,6 +167,7 @@ mod tests {
                 change(Subject::Setting, "memory", Effective::Restart),
             ],
             warnings: Vec::new(),
+            sessions: Vec::new(),
             refusal: None,
             unapplied: Vec::new(),
         };

@@ -19,7 +19,11 @@ const READY: [u8; 16] = [0; 16];
 const CAPACITY_CHANGED: [u8; 3] = [6, 0x2a, 0x09];
 
 fn text(fixture: &Fixture) -> String {
-    fs::read_to_string(fixture.path("targe.toml")).unwrap()
+    text_of(fixture, "targe.toml")
+}
+
+fn text_of(fixture: &Fixture, name: &str) -> String {
+    fs::read_to_string(fixture.path(name)).unwrap()
 }
 
 /// Starts a daemon on a configuration with comments.
@@ -174,6 +178,138 @@ fn a_target_in_use_names_its_initiators_whose_sessions_can_be_dropped() {
     let audit = fs::read_to_string(fixture.path("state/targe/audit.log")).unwrap();
     let actions = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["action"].clone());
     assert!(actions.collect::<Vec<_>>().contains(&json!("session drop")), "{audit}");
+}
+
+#[test]
+fn a_change_that_cuts_off_a_session_is_refused_and_forced() {
+    let fixture = Fixture::new();
+    let me = "iqn.2001-04.com.example:test";
+    let daemon = serve(
+        &fixture,
+        &format!(
+            "[[target.lun]]\ntype = \"ram\"\nsize = \"1M\"\n[[target.acl]]\ninitiators = [\"{me}\"]\n[[target.acl]]\n\
+             initiators = [\"iqn.2001-04.com.example:other\"]\n"
+        ),
+    );
+    let b = format!("{NAME}b");
+    let mut session = Initiator::log_in(daemon.address, &b);
+    let used = |luns: &str| {
+        format!("{b} is used by {me} (session 800000010000, LUN {luns}); log them out first, or say --force")
+    };
+    let narrower = text(&fixture).replace(&format!("initiators = [\"{me}\"]"), "initiators = [\"iqn.x\"]");
+    fixture.write("narrower.toml", &narrower);
+    for (args, luns) in [
+        (["acl", "set", &b, me, "luns=1"].as_slice(), "0"),
+        (&["acl", "set", &b, me, "protection=encrypt"], "0, 1"),
+        (&["acl", "remove", &b, me], "0, 1"),
+        (&["lun", "set", &b, "1", "protection=integrity"], "1"),
+        (&["lun", "remove", &b, "1"], "1"),
+        (&["target", "remove", &b], "0, 1"),
+        (&["apply", "narrower.toml"], "0, 1"),
+    ] {
+        let told = refused(&fixture, &daemon, 1, args);
+        assert!(told.contains(&used(luns)), "{args:?}: {told}");
+        // A trial is refused in the same way, and shows what would happen.
+        let (code, shown, told) = fixture.run(&[args, &["--dry-run"]].concat());
+        assert!(code == 1 && told.contains(&used(luns)), "{args:?}: {told}");
+        assert!(shown.contains(&format!("! session 800000010000 of {me} with {b}: ")), "{args:?}: {shown}");
+    }
+    let told = refused(&fixture, &daemon, 1, &["target", "set", &b, "session.protection=encrypt"]);
+    assert!(told.contains("which cannot log in again without protection \"encrypt\""), "{told}");
+    // Nothing was taken from the session, and what takes nothing is done.
+    session.command(READY, &[], 0).unwrap();
+    done(&fixture, &["acl", "set", &b, me, "ro=true"]);
+    done(&fixture, &["acl", "remove", &b, "iqn.2001-04.com.example:other"]);
+    done(&fixture, &["target", "set", &b, "session.protection=encrypt", "--force"]);
+    // The session is below the requirement already, so the next change takes nothing more from it.
+    done(&fixture, &["target", "set", &b, "alias=next"]);
+    assert!(session.ping());
+    let shown: Value = serde_json::from_str(&done(
+        &fixture,
+        &["acl", "add", &b, "iqn.2001-04.com.example:t*", "--first", "--luns", "1", "--force", "--json"],
+    ))
+    .unwrap();
+    let loss = json!([{ "target": b, "initiator": me, "isid": "800000010000", "ends": false, "luns": [0], "login_needs": null }]);
+    assert_eq!(shown["sessions"], loss);
+    done(&fixture, &["apply", "narrower.toml", "--force"]);
+    assert!(!session.ping());
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn relative_paths_start_where_the_link_to_the_file_is() {
+    let fixture = Fixture::new();
+    for folder in ["real", "etc", "disks"] {
+        fs::create_dir(fixture.path(folder)).unwrap();
+    }
+    let disk = "[[target.lun]]\ntype = \"file\"\npath = \"one.img\"\nsize = \"1M\"\n";
+    fixture.write("real/file.toml", &format!("{}{disk}", ram_targets(&["a"])));
+    std::os::unix::fs::symlink("../real/file.toml", fixture.path("etc/targe.toml")).unwrap();
+    let daemon = fixture.serve(&["--config", "etc/targe.toml"]);
+    let a = format!("{NAME}a");
+    let from_disks = |args: &[&str]| {
+        let output = fixture.command(args).current_dir(fixture.path("disks")).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    // On the command line they start at the working directory, with a daemon and without one.
+    from_disks(&["lun", "add", &a, "file:two.img,size=1M"]);
+    daemon.kill();
+    from_disks(&["lun", "add", &a, "file:three.img,size=1M", "--config", "../etc/targe.toml"]);
+    let daemon = fixture.serve(&["--config", "etc/targe.toml"]);
+    let moved =
+        text_of(&fixture, "real/file.toml").replacen("[[target.lun]]", "alias = \"new\"\n[[target.lun]]", 1);
+    fixture.write("new.toml", &moved);
+    from_disks(&["apply", "../new.toml"]);
+    assert_eq!(luns(&daemon), ["a/0", "a/1", "a/2", "a/3"]);
+    for (file, is_there) in [
+        ("etc/one.img", true),
+        ("disks/two.img", true),
+        ("disks/three.img", true),
+        ("real/one.img", false),
+        ("one.img", false),
+        ("etc/two.img", false),
+    ] {
+        assert_eq!(fixture.path(file).exists(), is_there, "{file}");
+    }
+    assert_eq!(fs::read_link(fixture.path("etc/targe.toml")).unwrap().to_str(), Some("../real/file.toml"));
+    assert_eq!(text_of(&fixture, "real/file.toml"), moved);
+    let reload = daemon.reload();
+    assert_eq!(reload["applied"], true, "{reload}");
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn a_reload_by_a_signal_is_in_the_audit_log() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let last = || {
+        let audit = fs::read_to_string(fixture.path("state/targe/audit.log")).unwrap();
+        serde_json::from_str::<Value>(audit.lines().last().unwrap()).unwrap()
+    };
+    fixture
+        .write("targe.toml", &text(&fixture).replacen("[[target.lun]]", "alias = \"A\"\n[[target.lun]]", 1));
+    assert_eq!(daemon.reload()["applied"], true);
+    let entry = last();
+    assert_eq!(
+        (&entry["action"], &entry["result"], &entry["via"]),
+        (&json!("reload"), &json!("applied"), &json!("signal"))
+    );
+    for unknown in ["uid", "login_uid", "pid", "program"] {
+        assert_eq!(entry[unknown], Value::Null);
+    }
+    assert!(entry["changes"][0].as_str().unwrap().contains("alias: none -> A"), "{entry}");
+    assert_eq!(entry["revision"], daemon.ask("status")["revision"]);
+    fixture.write("targe.toml", "nonsense");
+    assert_eq!(daemon.reload()["applied"], false);
+    let entry = last();
+    assert_eq!(
+        (&entry["result"], &entry["via"], &entry["changes"]),
+        (&json!("refused"), &json!("signal"), &json!([]))
+    );
+    fixture.write("targe.toml", &ram_targets(&["a", "b"]));
+    done(&fixture, &["apply"]);
+    assert_eq!(last()["via"], "socket");
+    assert_eq!(daemon.stop().0, 0);
 }
 
 #[test]

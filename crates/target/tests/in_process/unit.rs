@@ -160,6 +160,15 @@ impl LogicalUnit {
         self.process_pending(now);
     }
 
+    pub(crate) fn set_drained(&mut self, now: Instant, drained: bool) {
+        self.testbed.target.set_unit_drained(now, UNIT, drained);
+        self.process_pending(now);
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.testbed.target.units()[0].drained
+    }
+
     pub(crate) fn is_removal_prevented(&self) -> bool {
         self.testbed.target.units()[0].removal_prevented
     }

@@ -11,6 +11,9 @@ use crate::config::lun_spec;
 use crate::config::schema::{LUN, LUN_MAX};
 use crate::config::source_span::ConfigReport;
 
+/// The keys of a LUN that its clone does not get: its place, and what hosts recognise it by.
+const OWN_KEYS: [&str; 6] = ["lun", "share", "name", "path", "naa", "serial"];
+
 /// Adds a LUN with its number.
 pub(super) fn add(target: &mut dyn TableLike, spec: &str, context: &EditContext) -> Result<(), String> {
     let mut report = ConfigReport::new(None);
@@ -26,11 +29,7 @@ pub(super) fn add(target: &mut dyn TableLike, spec: &str, context: &EditContext)
         // No LUN without a number of its own has this one, so none of them changes its number.
         Some(RawValue::Integer(Some(number))) => *number,
         Some(_) => return Err("\"lun\" must be a number".to_owned()),
-        None => {
-            let max = i64::try_from(LUN_MAX).unwrap_or(i64::MAX);
-            let free = (0..=max).find(|number| !before.contains(number));
-            free.ok_or_else(|| "the target has no free number for another LUN".to_owned())?
-        }
+        None => free_number(&before)?,
     };
     let mut table = Table::new();
     values::put(&mut table, "lun", Value::from(number));
@@ -40,6 +39,53 @@ pub(super) fn add(target: &mut dyn TableLike, spec: &str, context: &EditContext)
         }
     }
     tables::push(target, "lun", table)
+}
+
+/// Returns the table of a LUN of a target without its number and its identity. That of a shared LUN has the
+/// keys of the target as well.
+pub(super) fn copy(root: &dyn TableLike, target: usize, lun: u16) -> Result<Table, String> {
+    let target = tables::all(root, "target").into_iter().nth(target);
+    let target = target.ok_or_else(|| "the target is not a table".to_owned())?;
+    let own = tables::all(target, "lun").into_iter().nth(index(target, lun)?);
+    let own = own.ok_or_else(|| format!("LUN {lun} is not a table"))?;
+    let shared = tables::text(own, "share").and_then(|name| {
+        tables::all(root, "lun").into_iter().find(|known| tables::text(*known, "name") == Some(name))
+    });
+    let mut copy = Table::new();
+    for table in shared.into_iter().chain([own]) {
+        for (key, item) in table.iter().filter(|(key, _)| !OWN_KEYS.contains(key)) {
+            if let Ok(mut value) = item.clone().into_value() {
+                value.decor_mut().clear();
+                values::put(&mut copy, key, value);
+            }
+        }
+    }
+    Ok(copy)
+}
+
+/// Adds a LUN with the keys of another one.
+pub(super) fn add_clone(
+    target: &mut dyn TableLike,
+    copy: Table,
+    path: &str,
+    settings: &[Setting],
+    context: &EditContext,
+) -> Result<(), String> {
+    let mut table = Table::new();
+    values::put(&mut table, "lun", Value::from(free_number(&numbers(target).into_iter().collect())?));
+    for (key, item) in copy {
+        table.insert(&key, item);
+    }
+    values::put(&mut table, "path", Value::from(path));
+    values::set_all(&mut table, &LUN, settings, context)?;
+    tables::push(target, "lun", table)
+}
+
+/// Returns the lowest number that a target has free.
+fn free_number(used: &BTreeSet<i64>) -> Result<i64, String> {
+    let max = i64::try_from(LUN_MAX).unwrap_or(i64::MAX);
+    let free = (0..=max).find(|number| !used.contains(number));
+    free.ok_or_else(|| "the target has no free number for another LUN".to_owned())
 }
 
 /// Sets keys of a LUN.

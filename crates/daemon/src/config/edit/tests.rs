@@ -582,3 +582,42 @@ fn a_comment_that_stands_alone_survives_the_last_lun_or_entry() {
     let new = edit(COMMENTS, &entry, &context()).unwrap();
     assert!(new.contains("    0, 1 ]\n\n# Nobody else.\n\n[[portal]]"), "{new}");
 }
+
+#[test]
+fn a_clone_has_the_keys_of_its_source_and_an_identity_of_its_own() {
+    let text = "[[lun]]\nname = \"common\"\ntype = \"file\"\npath = \"c.img\"\nbs = 4096 # as the guest wants\nnaa = \
+                \"3000000000000001\"\n\n[[target]]\nname = \"iqn.2026-11.org.example:a\"\n\n[[target.lun]]\ntype = \
+                \"file\"\npath = \"a.img\"\nencrypt = \"key\"\nserial = \"S1\"\n\n[[target]]\nname = \
+                \"iqn.2026-11.org.example:b\"\nlun = [{ share = \"common\", ro = true }]\n";
+    let a = "iqn.2026-11.org.example:a".to_owned();
+    let clone = |target: &str, to: &str, list: &[(&str, &str)]| {
+        diff_of(
+            text,
+            &Edit::CloneLun {
+                target: target.to_owned(),
+                lun: 0,
+                to: to.to_owned(),
+                path: "/srv/new.img".to_owned(),
+                settings: settings(list),
+            },
+        )
+    };
+    assert_eq!(
+        clone(&a, &a, &[]),
+        "+[[target.lun]]\n+lun = 1\n+type = \"file\"\n+encrypt = \"key\"\n+path = \"/srv/new.img\"\n+"
+    );
+    assert_eq!(
+        clone(&b(), &a, &[("ro", "")]),
+        "+[[target.lun]]\n+lun = 1\n+type = \"file\"\n+bs = 4096\n+path = \"/srv/new.img\"\n+"
+    );
+    let lines = clone(&a, &b(), &[("vendor", "ACME")]);
+    assert!(
+        lines.contains(
+            "{ lun = 1, type = \"file\", encrypt = \"key\", path = \"/srv/new.img\", vendor = \"ACME\" }"
+        ),
+        "{lines}"
+    );
+    let missing =
+        Edit::CloneLun { target: a.clone(), lun: 7, to: a, path: "x".to_owned(), settings: Vec::new() };
+    assert!(edit(text, &missing, &context()).unwrap_err().contains("no LUN 7"));
+}

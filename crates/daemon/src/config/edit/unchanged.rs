@@ -86,7 +86,7 @@ fn scope(edit: &Edit) -> Scope<'_> {
             let renamed = settings.iter().rfind(|(key, _)| key == "name");
             Scope::Target(name, renamed.map(|(_, name)| name.as_str()))
         }
-        Edit::AddLun { target, .. } => Scope::NewLun(target),
+        Edit::AddLun { target, .. } | Edit::CloneLun { to: target, .. } => Scope::NewLun(target),
         // A LUN gets another number.
         Edit::SetLun { target, settings, .. } if settings.iter().any(|(key, _)| key == "lun") => {
             Scope::Target(target, None)

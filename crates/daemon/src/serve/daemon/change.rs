@@ -19,18 +19,18 @@ use super::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, with
 use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening, open_ports, open_units};
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Verdict;
-use crate::admin::change_api::{Abandoned, Applied, Change, Plan};
+use crate::admin::change_api::{Abandoned, AffectedSession, Applied, Change, Plan};
 use crate::config::{Config, Flags, Loaded, PlannedChange, Revision, Unit, plan};
 use crate::config_file::read_text;
 use crate::serve::admin_api::{Current, ReloadResult, json};
 use crate::serve::audit::AuditEntry;
-use crate::serve::changes::{failure, on_one_line};
+use crate::serve::changes::{affected, failure, on_one_line};
 use crate::serve::daemon_event::ChangeRequest;
 use crate::serve::discs::NewDisc;
 use crate::serve::media::{self, FileRollback};
 use crate::serve::placement::{self, Owners, Placement};
 use crate::serve::reactor_shard::NewUnit;
-use crate::serve::reactors::closing_media;
+use crate::serve::reactors::{all_idle, closing_media, session_losses};
 use crate::serve::runtime_config::RuntimeConfig;
 use crate::serve::{ServeError, core_dumps, served_size, service_manager};
 
@@ -255,6 +255,10 @@ impl Daemon {
         let unapplied = if base == running { Vec::new() } else { self.unapplied(&flags) };
         let mut warnings: Vec<String> = report.warning_lines().collect();
         warnings.extend(self.inherited.left_without_portal(&self.runtime.config.portals, &config.portals));
+        let (sessions, refusal) = match self.affected_sessions(&config) {
+            Ok(sessions) => (sessions, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
         let plan = Plan {
             file: file.display().to_string(),
             revision: Revision::of(change.text.as_bytes()).to_string(),
@@ -262,7 +266,8 @@ impl Daemon {
             generation,
             changes: changes.iter().cloned().map(Into::into).collect(),
             warnings,
-            refusal: self.refusal(&config),
+            sessions,
+            refusal,
             unapplied,
         };
         Ok((config, plan, changes))
@@ -282,16 +287,26 @@ impl Daemon {
         }
     }
 
-    /// Returns why a configuration cannot be applied, as far as that shows without opening anything.
-    fn refusal(&self, config: &Config) -> Option<String> {
+    /// Returns the sessions that would lose something by a configuration.
+    ///
+    /// # Errors
+    /// A sentence that says why the configuration cannot be applied, as far as that shows without opening
+    /// anything.
+    fn affected_sessions(&self, config: &Config) -> Result<Vec<AffectedSession>, String> {
         let old = &self.runtime.config;
-        let checked = self
-            .owners(config)
-            .map(drop)
-            .and_then(|()| refuse_replaced_media(old, config))
-            .and_then(|()| refuse_switched_tls(old, config))
-            .and_then(|()| self.refuse_writing(old, config));
-        checked.err()
+        let owners = self.owners(config)?;
+        refuse_replaced_media(old, config)?;
+        refuse_switched_tls(old, config)?;
+        self.refuse_writing(old, config)?;
+        if all_idle(&self.reactors) {
+            return Ok(Vec::new());
+        }
+        // What is assigned here is assigned again when the change is prepared.
+        let mut ids = self.ids.clone();
+        ids.assign_ports_and_records(config)?;
+        let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
+        let runtime = ids.runtime_config(Arc::new(config.clone()), &listening, &owners);
+        Ok(session_losses(&self.reactors, &runtime).into_iter().map(affected).collect())
     }
 
     fn owners(&self, config: &Config) -> Result<Owners, String> {

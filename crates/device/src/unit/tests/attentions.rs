@@ -10,6 +10,7 @@ use base::time::Instant;
 use scsi::lun::Lun;
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
+use scsi::status::Status;
 use store::api::{Capabilities, Completion, Op, Store};
 use store::ram::Ram;
 
@@ -178,6 +179,30 @@ fn everyone_hears_of_another_identity_cache_and_write_protection() {
     for id in [A, B] {
         rig.run(id, &TEST_UNIT_READY, 0, &[]).good();
     }
+}
+
+#[test]
+fn a_drained_unit_ends_what_it_has_and_takes_no_new_command_for_its_medium() {
+    let mut rig = Rig::new();
+    rig.write(1, &[7; 512]);
+    let write = rig.start(A, &cdb_16(op::WRITE_16, 0, 2, 1), 0, 512);
+    rig.unit.set_drained(NOW, true);
+    assert!(rig.unit.is_drained());
+    for _ in 0..2 {
+        assert_eq!(rig.run(A, &TEST_UNIT_READY, 0, &[]).status, Status::BUSY);
+        assert_eq!(rig.run(B, &cdb_16(op::WRITE_16, 0, 1, 1), 0, &[8; 512]).status, Status::BUSY);
+        rig.run(B, &INQUIRY, 36, &[]).good();
+        rig.unit.set_drained(NOW, true);
+    }
+    assert_eq!(rig.unit.stats().tasks, 1);
+    rig.finish(write, &[9; 512]).good();
+    assert_eq!(rig.unit.stats().tasks, 0);
+    rig.unit.set_drained(NOW, false);
+    for id in [A, B] {
+        rig.run(id, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        rig.run(id, &TEST_UNIT_READY, 0, &[]).good();
+    }
+    assert_eq!([rig.read(1, 1), rig.read(2, 1)], [[7; 512], [9; 512]]);
 }
 
 #[test]

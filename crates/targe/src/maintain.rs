@@ -1,0 +1,171 @@
+//! `targe lun drain`, `snapshot` and `clone`: maintain single LUNs of the running daemon.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use daemon::admin::api::{Method, Request};
+use daemon::admin::client::Connection;
+use daemon::admin::lun_api::{Drained, LunSelector, Snapshot};
+use daemon::config::{Edit, Setting};
+use daemon::config_file::LockedFile;
+use serde_json::json;
+
+use crate::change::{self, ChangeArgs, Target, call};
+use crate::edit::{candidate, setting};
+use crate::{Failure, daemon_socket, print};
+
+/// How much longer than the daemon the command waits.
+const MORE: Duration = Duration::from_secs(60);
+/// The longest wait for tasks, in seconds.
+const WAIT_MAX_S: u32 = 240;
+
+/// A LUN of the running daemon.
+#[derive(Debug, Args)]
+pub(crate) struct LunArgs {
+    /// The target's name
+    #[arg(value_name = "IQN")]
+    target: String,
+    /// Its number
+    lun: u16,
+}
+
+/// How the daemon is found, and how its answer is shown.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// The daemon's admin socket [default: that of a daemon without a configuration]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    #[command(flatten)]
+    lun: LunArgs,
+    /// Let initiators use the LUN again
+    #[arg(long, conflicts_with = "wait")]
+    undo: bool,
+    /// Wait this many seconds for the end of its tasks
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=i64::from(WAIT_MAX_S)))]
+    wait: u32,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArgs {
+    #[command(flatten)]
+    lun: LunArgs,
+    /// The new file, on the file system of the LUN's file
+    file: PathBuf,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CloneArgs {
+    #[command(flatten)]
+    lun: LunArgs,
+    /// The new file, on the file system of the LUN's file
+    file: PathBuf,
+    /// Set keys of [[target.lun]] in docs/config.md that differ from those of the LUN; KEY= removes a key
+    #[arg(value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<Setting>,
+    /// Add the clone to this target [default: that of the LUN]
+    #[arg(long, value_name = "IQN")]
+    to: Option<String>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+pub(crate) fn drain(args: DrainArgs) -> Result<(), Failure> {
+    let DrainArgs { lun: LunArgs { target, lun }, undo, wait, daemon } = args;
+    let mut connection = connect(&daemon)?;
+    let wait_s = (!undo).then_some(wait);
+    let selector = LunSelector { target: target.clone(), lun, path: None, wait_s };
+    let request = Request { lun: Some(selector), ..Request::new(Method::DrainLun) };
+    let Drained { drained, tasks } = call(&mut connection, &request)?;
+    if daemon.json {
+        print(&format!("{:#}\n", json!({ "drained": drained, "tasks": tasks })));
+    }
+    let name = format!("LUN {lun} of {target}");
+    if drained && tasks > 0 {
+        return Err(Failure::Failed(format!(
+            "{name} still has {tasks} tasks after {wait} s, and takes no new ones; wait for them by the same command, \
+             end their sessions (targe session drop), or say --undo"
+        )));
+    }
+    match (daemon.json, drained) {
+        (true, _) => {}
+        (false, true) => print(&format!(
+            "{name} is drained: it has no tasks, and what it acknowledged is durable. Initiators wait until --undo\n"
+        )),
+        (false, false) => print(&format!("{name} can be used again\n")),
+    }
+    Ok(())
+}
+
+pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<(), Failure> {
+    let made = make(&args.lun, &absolute(&args.file)?, &args.daemon)?;
+    if args.daemon.json {
+        print(&format!("{:#}\n", json!({ "path": made.path, "bytes": made.bytes })));
+    } else {
+        print(&format!("{}: {} bytes\n", made.path, made.bytes));
+    }
+    Ok(())
+}
+
+/// Makes the file first, and then the LUN. If the LUN is refused, the file is removed.
+pub(crate) fn clone(args: CloneArgs) -> Result<(), Failure> {
+    let CloneArgs { lun, file, settings, to, daemon } = args;
+    let file = absolute(&file)?;
+    let how = ChangeArgs { dry_run: false, socket: daemon.socket.clone(), json: daemon.json };
+    let edit = Edit::CloneLun {
+        target: lun.target.clone(),
+        lun: lun.lun,
+        to: to.unwrap_or_else(|| lun.target.clone()),
+        path: file.display().to_string(),
+        settings,
+    };
+    let open = || {
+        let target = Target::open(&how, LockedFile::open)?;
+        let candidate = candidate(&edit, "lun clone", false, target.file())?;
+        Ok((target, candidate))
+    };
+    // Mistakes are told before the file is made. That can take longer than the daemon waits for a client.
+    drop(open()?);
+    make(&lun, &file, &daemon)?;
+    open().and_then(|(mut target, candidate)| target.change(&candidate, &how)).inspect_err(|_| {
+        let medium = format!("file:{}", file.display());
+        let is_served = change::luns(&how).map(|luns| luns.iter().any(|known| known.medium == medium));
+        // A daemon that does not answer may have applied the change.
+        if matches!(is_served, Ok(false))
+            && let Err(error) = std::fs::remove_file(&file)
+        {
+            eprintln!("targe: warning: cannot remove {}: {error}", file.display());
+        }
+    })
+}
+
+fn make(lun: &LunArgs, file: &Path, daemon: &DaemonArgs) -> Result<Snapshot, Failure> {
+    let path = file.to_str().ok_or_else(|| Failure::Misused(format!("{} is not UTF-8", file.display())))?;
+    let selector =
+        LunSelector { target: lun.target.clone(), lun: lun.lun, path: Some(path.to_owned()), wait_s: None };
+    let request = Request { lun: Some(selector), ..Request::new(Method::SnapshotLun) };
+    call(&mut connect(daemon)?, &request)
+}
+
+/// Connects for a request that waits for initiators or for a file system.
+fn connect(daemon: &DaemonArgs) -> Result<Connection, Failure> {
+    let connection = daemon_socket::connect(daemon.socket.as_deref())?;
+    let longest = Duration::from_secs(WAIT_MAX_S.into()) + MORE;
+    connection.wait_for(longest).map_err(|error| Failure::Failed(error.to_string()))?;
+    Ok(connection)
+}
+
+fn absolute(file: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(file).map_err(|error| Failure::Misused(format!("{}: {error}", file.display())))
+}

@@ -1,0 +1,261 @@
+"""Snapshots, clones and drained LUNs, under load: what a host was told is written is in the copy, and nothing else is lost."""
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+
+import namespaces
+import servers
+from changes.daemon import Daemon
+from serving import add_verdict
+from verdicts import expect, same
+
+pytestmark = pytest.mark.servers("targe")
+NAME = "iqn.2026-11.org.targe:disk"
+WAIT_S = 120
+MIB = 1 << 20
+# Each writer has one command at a time, and a part of the LUN.
+WRITERS, PART, BLOCK = 3, 8 * MIB, 4096
+HEAD = """state_dir = "{state}"
+admin_socket = "{state}/admin/admin.sock"
+
+[[portal]]
+listen = "127.0.0.1:{port}"
+
+[[target]]
+name = "iqn.2026-11.org.targe:disk"
+"""
+
+
+def lun(kind, **keys):
+    return f'\n[[target.lun]]\ntype = "{kind}"\n' + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+
+
+@pytest.fixture(scope="module")
+def reflinks(tmp_path_factory):
+    """A folder whose files can share storage."""
+    if not namespaces.is_real_root():
+        pytest.skip("mounting needs root")
+    image, folder = tmp_path_factory.mktemp("btrfs") / "image", tmp_path_factory.mktemp("mounted")
+    with open(image, "wb") as file:
+        file.truncate(512 * MIB)
+    subprocess.run(["mkfs.btrfs", "--quiet", image], check=True, timeout=WAIT_S)
+    mounted = subprocess.run(["mount", "-o", "loop", image, folder], capture_output=True, text=True, timeout=WAIT_S)
+    if mounted.returncode != 0:
+        pytest.skip(f"no loop device with Btrfs: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True, timeout=WAIT_S)
+
+
+@contextlib.contextmanager
+def serving(request, folder, *luns, reactor="auto"):
+    port = servers.free_port()
+    text = f'reactor = "{reactor}"\n' + HEAD.format(state=folder / "state", port=port) + "".join(luns)
+    daemon = Daemon(folder / "etc", text)
+    daemon.socket = str(folder / "state" / "admin" / "admin.sock")
+    daemon.url = f"iscsi://127.0.0.1:{port}/{NAME}"
+    request.addfinalizer(daemon.kill)
+    daemon.start()
+    yield daemon
+    add_verdict(request, f"{request.node.name}: the daemon ends as it should", daemon.stop)
+
+
+def done(daemon, *words):
+    code, said = daemon.command(*words)
+    expect(code == 0, f"{words} ended with {code}: {said}")
+    return said
+
+
+def refused(daemon, *words, code=1):
+    """A command that must change nothing."""
+    before, generation = daemon.read(), daemon.ask("status")["generation"]
+    ended, said = daemon.command(*words)
+    same(f"the exit code of {words}, which said {said!r}", ended, code)
+    same("the file", daemon.read(), before)
+    same("the generation", daemon.ask("status")["generation"], generation)
+    return said
+
+
+def luns(daemon):
+    return {one["lun"]: one for one in daemon.ask("luns")["luns"]}
+
+
+def content(daemon, number, length):
+    read = subprocess.run([servers.Targe.binary, "read", f"{daemon.url}/{number}", "--length", str(length)], capture_output=True,
+                          timeout=WAIT_S, check=False)
+    expect(read.returncode == 0, read.stderr.decode())
+    return read.stdout
+
+
+class Writer(threading.Thread):
+    """qemu-io, which writes one block after the other and is told of each when it is written."""
+
+    def __init__(self, url, at):
+        super().__init__(daemon=True)
+        self.at, self.acknowledged, self.wrong, self.ends = at, 0, None, threading.Event()
+        self.process = subprocess.Popen(["qemu-io", "-f", "raw", "-t", "none", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True, bufsize=1, preexec_fn=servers.die_with_parent)
+
+    def run(self):
+        for number in range(PART // BLOCK):
+            if self.ends.is_set():
+                break
+            self.process.stdin.write(f"write -P {number % 255 + 1} {self.at + number * BLOCK} {BLOCK}\n")
+            while "wrote" not in (line := self.process.stdout.readline()):
+                if not line or "fail" in line or "rror" in line:
+                    self.wrong = line
+                    return
+            self.acknowledged = number + 1
+
+    def stop(self):
+        self.ends.set()
+        self.join(WAIT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
+            self.process.communicate("quit\n", timeout=WAIT_S)
+        expect(self.wrong is None, f"a write failed: {self.wrong}")
+
+
+@contextlib.contextmanager
+def load(url):
+    writers = [Writer(url, number * PART) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    wait_for(lambda: all(writer.acknowledged > 20 for writer in writers), "the load")
+    yield writers
+    for writer in writers:
+        writer.stop()
+
+
+def wait_for(holds, what):
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        expect(time.monotonic() < deadline, f"{what} does not happen")
+        time.sleep(0.01)
+
+
+def written(data, at):
+    """How many blocks of a writer are there; each is whole, and none is missing before the last."""
+    blocks = [data[start:start + BLOCK] for start in range(at, at + PART, BLOCK)]
+    count = next((number for number, block in enumerate(blocks) if not any(block)), len(blocks))
+    for number, block in enumerate(blocks):
+        expected = bytes([number % 255 + 1]) if number < count else b"\0"
+        expect(block == expected * BLOCK, f"block {number} of the writer at {at} is wrong, of {count}")
+    return count
+
+
+@pytest.mark.parametrize("reactor", ["uring", "epoll"])
+@pytest.mark.parametrize("direct", [pytest.param(False, id="cached"), pytest.param(True, id="direct")])
+def test_a_snapshot_holds_what_was_acknowledged(request, tmp_path, reflinks, reactor, direct):
+    disk = reflinks / f"{reactor}-{direct}.img"
+    with serving(request, tmp_path, lun("file", path=str(disk), size="32M", bs=4096, direct=direct), reactor=reactor) as daemon, \
+            load(f"{daemon.url}/0") as writers:
+        for number in range(6):
+            copy = f"{disk}.{number}"
+            before = [writer.acknowledged for writer in writers]
+            done(daemon, "lun", "snapshot", NAME, "0", copy)
+            after = [writer.acknowledged for writer in writers]
+            with open(copy, "rb") as file:
+                data = file.read()
+            same("the length of the snapshot", len(data), 32 * MIB)
+            same("its mode", os.stat(copy).st_mode & 0o777, 0o600)
+            for writer, least, most in zip(writers, before, after):
+                # One more can be under way than was acknowledged.
+                count = written(data, writer.at)
+                expect(least <= count <= most + 1, f"snapshot {number} has {count} blocks, of {least} to {most}")
+        code, said = daemon.command("lun", "snapshot", NAME, "0", copy)
+        expect(code == 1 and "exists already" in said, said)
+        wait_for(lambda: all(writer.acknowledged > least for writer, least in zip(writers, after)), "another write")
+    expect(not [name for name in os.listdir(reflinks) if name.startswith("#")], "a file without a name is left")
+
+
+def test_a_clone_is_another_disk(request, tmp_path, reflinks):
+    disk, secret = reflinks / "plain.img", tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("a secret of the rig, which is long enough\n")
+    encrypted = lun("file", path=str(reflinks / "luks.img"), size="16M", encrypt=str(secret), serial="S1", vendor="ACME")
+    with serving(request, tmp_path, lun("file", path=str(disk), size="16M", bs=4096), encrypted) as daemon:
+        for number in (0, 1):
+            made = subprocess.run([servers.Targe.binary, "write", f"{daemon.url}/{number}", "--write"], input=bytes([number + 7]) * MIB,
+                                  capture_output=True, timeout=WAIT_S, check=False)
+            expect(made.returncode == 0, made.stderr.decode())
+            done(daemon, "lun", "clone", NAME, str(number), f"{reflinks}/clone{number}.img")
+        known = luns(daemon)
+        same("the LUNs", sorted(known), [0, 1, 2, 3])
+        same("the world-wide names", len({one["naa"] for one in known.values()}), 4)
+        same("the serial numbers", len({one["serial"] for one in known.values()}), 4)
+        for source, clone in ((0, 2), (1, 3)):
+            same("what the clone has", content(daemon, clone, 2 * MIB), content(daemon, source, 2 * MIB))
+            for key in ("bytes", "block_bytes", "encrypted", "thin"):
+                same(key, known[clone][key], known[source][key])
+        with open(reflinks / "clone1.img", "rb") as file:
+            expect(file.read(6) == b"LUKS\xba\xbe", "the clone of an encrypted LUN is no LUKS image")
+        # A write of one is not seen in the other.
+        subprocess.run([servers.Targe.binary, "write", f"{daemon.url}/2", "--write"], input=b"\x55" * 4096, check=True, timeout=WAIT_S)
+        same("the source", content(daemon, 0, 4096), b"\x07" * 4096)
+        # What is refused leaves no file.
+        said = refused(daemon, "lun", "clone", NAME, "0", f"{reflinks}/never.img", "bs=1000", code=2)
+        expect(not os.path.exists(reflinks / "never.img"), said)
+        done(daemon, "lun", "clone", NAME, "0", f"{reflinks}/again.img", "lun=9", "ro=true")
+        expect(luns(daemon)[9]["read_only"], "the keys of the command are ignored")
+        audit = [json.loads(line) for line in open(tmp_path / "state" / "audit.log")]
+        expect({"lun snapshot", "lun clone"} <= {entry["action"] for entry in audit}, f"the audit log misses something: {audit}")
+
+
+def test_what_cannot_be_cloned_is_refused(request, tmp_path, reflinks):
+    (tmp_path / "disc.iso").write_bytes(b"\0" * MIB)
+    subprocess.run([servers.Targe.binary, "tape", "create", tmp_path / "TAPE01"], check=True, capture_output=True, timeout=WAIT_S)
+    kinds = (lun("file", path=str(tmp_path / "here.img"), size="4M"), lun("ram", size="1M"), lun("disc", path=str(tmp_path / "disc.iso")),
+             lun("tape", path=str(tmp_path / "TAPE01")), lun("file", path=str(reflinks / "there.img"), size="4M"))
+    with serving(request, tmp_path, *kinds) as daemon:
+        away = tmp_path / "new.img"
+        shared = os.statvfs(tmp_path).f_fsid == os.statvfs(reflinks).f_fsid or can_clone(tmp_path)
+        for number, why in ((0, "reflink"), (1, "in no file"), (2, "drive for discs"), (3, "tape drive"), (4, "another file system"),
+                            (7, "there is no LUN")):
+            if number == 0 and shared:
+                continue
+            for words in (["snapshot"], ["clone"]):
+                said = refused(daemon, "lun", *words, NAME, str(number), str(away))
+                expect(why in said or number == 7 and "no LUN 7" in said, f"LUN {number}: {said}")
+                same(f"the lines of {said!r}", len(said.strip().splitlines()), 1)
+                expect(not away.exists(), f"LUN {number} leaves a file")
+        refused(daemon, "lun", "snapshot", NAME, "4", "/nowhere/at/all.img")
+        expect("no target is named" in refused(daemon, "lun", "snapshot", "iqn.x", "0", str(away)), "another target")
+
+
+def can_clone(folder):
+    (folder / "probe").write_bytes(b"x" * BLOCK)
+    return subprocess.run(["cp", "--reflink=always", folder / "probe", folder / "probe2"], capture_output=True, check=False).returncode == 0
+
+
+def test_a_drained_lun_waits(request, tmp_path):
+    with serving(request, tmp_path, lun("file", path=str(tmp_path / "disk.img"), size="32M"), lun("ram", size="1M")) as daemon:
+        with load(f"{daemon.url}/0") as writers:
+            said = done(daemon, "lun", "drain", NAME, "0")
+            expect("it has no tasks" in said, said)
+            known = luns(daemon)
+            same("what is told of it", (known[0]["not_ready"], known[1]["not_ready"]), ("the operator drains it", None))
+            acknowledged = [writer.acknowledged for writer in writers]
+            commands = known[0]["commands"]
+            # Hosts repeat their commands; none of them is carried out.
+            wait_for(lambda: luns(daemon)[0]["commands"] > commands, "another command")
+            same("the writes of a drained LUN", [writer.acknowledged for writer in writers], acknowledged)
+            same("the other LUN", content(daemon, 1, BLOCK), bytes(BLOCK))
+            with open(tmp_path / "disk.img", "rb") as file:
+                data = file.read()
+            for writer, count in zip(writers, acknowledged):
+                expect(count <= written(data, writer.at) <= count + 1, "the file has not what was acknowledged")
+            # A reload does not end it.
+            reloads = daemon.ask("status")["reloads"]
+            os.kill(daemon.process.pid, 1)
+            wait_for(lambda: daemon.ask("status")["reloads"] > reloads, "the reload")
+            same("after a reload", luns(daemon)[0]["not_ready"], "the operator drains it")
+            same("a second time", json.loads(done(daemon, "lun", "drain", NAME, "0", "--json")), {"drained": True, "tasks": 0})
+            expect("can be used again" in done(daemon, "lun", "drain", NAME, "0", "--undo"), "the end of the drain")
+            wait_for(lambda: all(writer.acknowledged > count for writer, count in zip(writers, acknowledged)), "a write")
+        same("after it", luns(daemon)[0]["not_ready"], None)
+        expect("no LUN" in refused(daemon, "lun", "drain", NAME, "5"), "another LUN")

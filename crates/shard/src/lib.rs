@@ -17,4 +17,5 @@ pub mod config;
 mod hyperscsi_directory;
 mod ingress;
 mod login_directory;
+pub mod session_counts;
 pub mod shard;

@@ -1,10 +1,12 @@
 //! Every key of the configuration, defined once: its name, type, default and meaning. The reader, the
 //! defaults, the LUN specs of the command line and `docs/config.md` are all made from these tables.
 
+mod http_keys;
 mod hyperscsi_keys;
 mod portal_keys;
 mod table;
 
+pub(crate) use http_keys::HTTP;
 pub(crate) use hyperscsi_keys::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
 pub(crate) use portal_keys::PORTAL;
 use table::key;
@@ -169,6 +171,7 @@ pub(crate) static ROOT: Section = Section {
             Told("HyperSCSI is not served"),
             "HyperSCSI: SCSI directly on Ethernet. With this table and without a `portal`, iSCSI is not served.",
         ),
+        key("http", Table(&HTTP), Told("no HTTP server"), "The HTTP server for metrics and health."),
         key(
             "lun",
             Tables(&SHARED_LUN),
@@ -585,6 +588,7 @@ pub(crate) static SECTIONS: &[(&str, &Section)] = &[
     ("[[group]]", &GROUP),
     ("[hyperscsi]", &HYPERSCSI),
     ("[[hyperscsi.group]]", &HYPERSCSI_GROUP),
+    ("[http]", &HTTP),
     ("[discovery]", &DISCOVERY),
     ("{ } in luns", &MAPPING),
 ];

@@ -7,6 +7,7 @@
 
 mod access;
 mod discs;
+mod http;
 mod hyperscsi_groups;
 mod luns;
 mod portals;
@@ -107,6 +108,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
     frames.finish(&exports, &portals.list, report);
     portals.warn_of_open_access(&root.portals, &targets, report);
     let units = pool.finish(report);
+    let http = root.http.and_then(|http| http::resolve(http, environment, report));
     let state_dir = root.state_dir.as_ref().map(|path| environment.absolute(&path.value));
     let admin_socket = match (root.admin_socket, &state_dir, &environment.admin_socket) {
         (Some(path), _, _) => environment.absolute(&path.value),
@@ -141,6 +143,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         send_timeout: root.send_timeout.map(|at| at.value).filter(|span| !span.is_zero()),
         portals: portals.list,
         hyperscsi: frames.frames,
+        http,
         discovery_auth,
         units,
         targets,

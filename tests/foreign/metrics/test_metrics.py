@@ -189,7 +189,18 @@ def test_prometheus_counts_what_bench_counted(daemon, tmp_path):
         # What the admin socket tells is of the same source.
         luns = daemon.ask("luns")["luns"]
         expect(ask("sum(targe_lun_data_bytes_total{op='write'})") == sum(lun["write_bytes"] for lun in luns), f"luns: {luns}")
-        expect(ask("sum(targe_logins_total)") == daemon.ask("status")["logins"], "logins differ from those of status")
+        operations = {name: sum(operation["commands"] for lun in luns for operation in lun["operations"] if operation["op"] == name)
+                      for name in ("read", "write", "flush", "unmap", "other")}
+        for name, commands in operations.items():
+            expect(ask(f"sum(targe_lun_commands_total{{op='{name}'}})") == commands, f"{name}: {operations}")
+        unit_attentions = sum(count["commands"] for lun in luns for count in lun["check_conditions"] if count["sense_key"] == 6)
+        expect(unit_attentions == 2 * sessions, f"luns counts {unit_attentions} unit attentions")
+        status = daemon.ask("status")
+        for query, told in [("sum(targe_logins_total)", status["logins"]), ("sum(targe_transport_commands_total)", status["iscsi"]["commands"]),
+                            ("sum(targe_iscsi_pdus_total{direction='in'})", status["iscsi"]["pdus_in"]),
+                            ("targe_memory_limit_bytes", status["memory"]["limit_bytes"]), ("targe_memory_used_bytes", 0)]:
+            expect(ask(query) == told, f"{query} is {ask(query)}, and status says {told}")
+        expect((status["http"], status["problems"]) == (f"127.0.0.1:{daemon.http}", []), f"status: {status}")
     # Another initiator that asks for nothing but INQUIRY data and readiness.
     before = value_of(daemon.get("/metrics")[1], "targe_lun_commands_total", 'lun="0",op="other"')
     subprocess.run(["iscsi-inq", daemon.url(0)], check=True, capture_output=True, timeout=PATIENCE_S)

@@ -1,5 +1,7 @@
 //! Makes the responses that the daemon returns over the admin socket.
 
+mod counters;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -210,6 +212,13 @@ impl Shared {
                 })
                 .collect(),
             reactors: self.reactors.iter().map(reactor).collect(),
+            iscsi: counters::iscsi(&counts),
+            tls_handshakes: counters::tls(&counts),
+            memory: counters::memory(&counts),
+            log_lines_dropped: counts.log_lines_dropped,
+            http: self.http.get().map(ToString::to_string),
+            problems: counts.problems(),
+            warnings: counts.warnings(),
         })
     }
 
@@ -264,6 +273,12 @@ impl Shared {
                     write_bytes: stats.write_bytes,
                     medium_errors: view.map_or(0, |view| view.errors),
                     io_timeouts: stats.io_timeouts,
+                    operations: counters::operations(&stats),
+                    check_conditions: counters::check_conditions(&stats),
+                    reservation_conflicts: stats.reservation_conflicts,
+                    task_set_full: stats.task_set_full,
+                    aborted_tasks: stats.aborts,
+                    tasks: stats.tasks,
                     not_ready: view
                         .and_then(|view| view.withheld.clone().or_else(|| view.no_disc.map(str::to_owned))),
                 });
@@ -317,6 +332,13 @@ fn reactor((handle, facts): &(Handle<ReactorShard>, ReactorInfo)) -> Reactor {
         frames_in: stats.frames_in,
         frames_out: stats.frames_out,
         frames_dropped: stats.frames_dropped,
+        frames_unsent: stats.frames_too_long + stats.frames_unsent,
+        accept_failures: stats.accept_failures,
+        receives: stats.receives,
+        sends: stats.sends,
+        file_inline: stats.file_inline,
+        file_ring: stats.file_ring,
+        file_threads: stats.file_threads,
     }
 }
 

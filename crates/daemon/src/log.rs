@@ -46,6 +46,7 @@ const LINES_PER_SECOND_MAX: u32 = 100;
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
 static SECOND: AtomicU64 = AtomicU64::new(0);
 static LINES: AtomicU32 = AtomicU32::new(0);
+static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the least severe level that is logged.
 pub fn set_level(level: Level) {
@@ -63,6 +64,7 @@ pub fn write(level: Level, line: Arguments<'_>) {
     } else {
         LINES.swap(0, Ordering::Relaxed).saturating_sub(LINES_PER_SECOND_MAX)
     };
+    DROPPED.fetch_add(u64::from(dropped), Ordering::Relaxed);
     let mut text = String::new();
     if dropped > 0 {
         text += &formatted(now, Level::Warn, format_args!("{dropped} more log lines were dropped"));
@@ -73,6 +75,11 @@ pub fn write(level: Level, line: Arguments<'_>) {
     // Stderr has no buffer. One call writes whole lines, so that the output of other processes to the same
     // file stands between lines. The daemon goes on serving if the log cannot be written.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Returns how many lines were dropped that the log tells of.
+pub fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
 }
 
 /// Formats a line of the log.

@@ -5,6 +5,7 @@ use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 
 use base::buffer::DataList;
+use base::time::Instant;
 use scsi::cdb::Cdb;
 use scsi::status::TaskAttribute;
 use security::Level;
@@ -31,6 +32,8 @@ pub(crate) struct TaskInfo {
     pub(crate) level: Level,
     /// The command.
     pub(crate) cdb: Cdb,
+    /// When the unit received the command.
+    pub(crate) arrived: Instant,
     /// The task attribute.
     pub(crate) attribute: TaskAttribute,
     /// How many bytes the initiator is ready to receive.
@@ -93,6 +96,7 @@ impl TaskInfo {
             nexus,
             level: Level::None,
             cdb,
+            arrived: Instant::ORIGIN,
             attribute: TaskAttribute::Simple,
             data_in_len: 0,
             data_out_len: 0,
@@ -105,6 +109,12 @@ impl TaskInfo {
     /// Sets the protection of the command.
     pub(crate) const fn with_level(mut self, level: Level) -> Self {
         self.level = level;
+        self
+    }
+
+    /// Sets when the unit received the command.
+    pub(crate) const fn with_arrival(mut self, at: Instant) -> Self {
+        self.arrived = at;
         self
     }
 

@@ -279,6 +279,7 @@ impl LogicalUnit {
         self.server.stats.commands += 1;
         let info = TaskInfo::new(Origin::Transport(command.key), command.nexus, command.cdb)
             .with_level(command.level)
+            .with_arrival(now)
             .with_attribute(command.attribute)
             .with_lengths(command.data_in_len, command.data_out_len);
         self.admit(info);

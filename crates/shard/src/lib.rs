@@ -18,4 +18,5 @@ mod hyperscsi_directory;
 mod ingress;
 mod login_directory;
 pub mod losses;
+pub mod session_counts;
 pub mod shard;

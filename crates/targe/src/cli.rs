@@ -117,6 +117,12 @@ pub(crate) struct ServeArgs {
     /// Serve the admin API on this socket
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+    /// Serve metrics and health by HTTP on an address; other hosts need a token or a TLS certificate
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) http: Option<String>,
+    /// Require the token in this file of HTTP clients
+    #[arg(long, value_name = "FILE", requires = "http")]
+    pub(crate) http_token_file: Option<PathBuf>,
     /// End when stdin closes, and remove the state directory then
     #[arg(long, hide = true, requires = "state_dir")]
     pub(crate) ephemeral: bool,

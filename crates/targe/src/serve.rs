@@ -28,6 +28,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         state_dir: args.state_dir,
         socket: args.socket,
         log: args.log,
+        http: args.http,
+        http_token: args.http_token_file,
     };
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let temporary = flags.state_dir.clone().filter(|_| args.ephemeral);
@@ -102,6 +104,14 @@ fn banner(started: &Started) -> String {
     }
     if let Some((target, portal)) = first_way_in(started) {
         let _ = write!(text, "{}", ways_to_use(target, &portal));
+    }
+    if let Some(address) = started.http {
+        let scheme = if started.config.http.as_ref().is_some_and(|http| http.tls.is_some()) {
+            "https"
+        } else {
+            "http"
+        };
+        let _ = writeln!(text, "\nMetrics: {scheme}://{address}/metrics");
     }
     let _ = writeln!(text, "\nState is kept in {}. Ctrl-C stops.", started.config.state_dir.display());
     text

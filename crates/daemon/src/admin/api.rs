@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::change_api::{Change, SessionSelector};
+use super::counters_api::{IscsiTotals, Memory, Operation, SenseKeyCount, TlsTotals};
 use super::lun_api::LunSelector;
 use super::shape::{Described, Field, Object, Shape, object, words};
 
@@ -164,6 +165,20 @@ object! {
         targets: Vec<Target>,
         /// The reactors.
         reactors: Vec<Reactor>,
+        /// Counters of iSCSI since the start.
+        iscsi: IscsiTotals,
+        /// TLS handshakes since the start.
+        tls_handshakes: TlsTotals,
+        /// The memory for data in flight.
+        memory: Memory,
+        /// Lines of the log that were counted instead of written.
+        log_lines_dropped: u64,
+        /// The address of the HTTP server; null if there is none.
+        http: Option<String>,
+        /// Why not all that is configured is served; empty if it is.
+        problems: Vec<String>,
+        /// What an operator should look at although everything is served.
+        warnings: Vec<String>,
     }
 }
 
@@ -269,6 +284,20 @@ object! {
         frames_out: u64,
         /// Ethernet frames lost because the receive buffer was full.
         frames_dropped: u64,
+        /// Ethernet frames that were not sent.
+        frames_unsent: u64,
+        /// Connections not accepted because no descriptor or memory was left.
+        accept_failures: u64,
+        /// Receives of connections.
+        receives: u64,
+        /// Sends of connections.
+        sends: u64,
+        /// File operations that it did itself.
+        file_inline: u64,
+        /// File operations that io_uring did.
+        file_ring: u64,
+        /// File operations that the thread pool did.
+        file_threads: u64,
     }
 }
 
@@ -521,5 +550,18 @@ object! {
         /// Why it is not ready: how its file or device changed, or why there is no disc or cartridge. Null if
         /// it is.
         not_ready: Option<String>,
+        /// The commands that ended with a status, by class.
+        operations: Vec<Operation>,
+        /// The commands that ended with CHECK CONDITION, by sense key; sense keys without commands are left
+        /// out.
+        check_conditions: Vec<SenseKeyCount>,
+        /// Commands that ended with RESERVATION CONFLICT.
+        reservation_conflicts: u64,
+        /// Commands that ended with TASK SET FULL.
+        task_set_full: u64,
+        /// Tasks that were aborted.
+        aborted_tasks: u64,
+        /// The present number of tasks.
+        tasks: u64,
     }
 }

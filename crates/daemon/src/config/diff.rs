@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use iscsi::name::IscsiName;
 use security::Level;
 
-use super::resolved::{Config, MappedLun, Medium, Naa, Portal, Target, Unit};
+use super::resolved::{Config, Http, MappedLun, Medium, Naa, Portal, Target, Unit};
 
 /// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,6 +79,15 @@ impl Changes {
     }
 }
 
+impl Http {
+    /// Returns whether one server can become the other while it runs: its token, names and certificates can
+    /// change, its address cannot.
+    pub(crate) fn has_same_socket(old: &Option<Self>, new: &Option<Self>) -> bool {
+        let socket = |http: &Self| (http.listen, http.tls.is_some());
+        old.as_ref().map(socket) == new.as_ref().map(socket)
+    }
+}
+
 impl MappedLun {
     /// Returns whether both show their unit with the same write protection, protection level and groups.
     fn is_shown_as(&self, other: &Self) -> bool {
@@ -105,6 +114,7 @@ impl Config {
             ("nop_idle_timeout", was.idle_within != is.idle_within),
             ("names", old.lenient_names != new.lenient_names),
             ("send_timeout", old.send_timeout != new.send_timeout),
+            ("http", Http::has_same_socket(&old.http, &new.http) && old.http != new.http),
         ];
         let fixed = [
             ("state_dir", old.state_dir != new.state_dir),
@@ -114,6 +124,7 @@ impl Config {
             ("poll", old.poll != new.poll),
             ("look", old.look != new.look),
             ("memory", old.memory != new.memory),
+            ("http", !Http::has_same_socket(&old.http, &new.http)),
         ];
         changes.settings.extend(live.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));
         changes.restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));

@@ -36,6 +36,10 @@ pub struct Flags {
     pub socket: Option<PathBuf>,
     /// `--log LEVEL`.
     pub log: Option<String>,
+    /// `--http ADDR:PORT`.
+    pub http: Option<String>,
+    /// `--http-token-file FILE`.
+    pub http_token: Option<PathBuf>,
 }
 
 impl Flags {
@@ -48,6 +52,7 @@ impl Flags {
     /// `state_dir` holds the default disk.
     pub(crate) fn apply(&self, tree: &mut Tree, state_dir: &Path, report: &mut ConfigReport) {
         self.settings(tree, report);
+        self.http(tree, report);
         if !self.listen.is_empty() {
             tree.entries.remove("portal");
         }
@@ -120,6 +125,22 @@ impl Flags {
         }
         tree.set("hyperscsi", Located::new(RawValue::Table(frames), flag_span("--iface", interface)));
         target.set("groups", list("--group", &self.groups, group));
+    }
+
+    fn http(&self, tree: &mut Tree, report: &mut ConfigReport) {
+        let Some(listen) = &self.http else { return };
+        let span = flag_span("--http", listen);
+        let mut http = match tree.entries.remove("http").map(|given| given.value.value) {
+            Some(RawValue::Table(http)) => http,
+            _ => Tree::new(span.clone()),
+        };
+        http.set("listen", Located::new(RawValue::Text(listen.clone()), span.clone()));
+        if let Some(path) = &self.http_token {
+            let path = utf8(path, report);
+            let span = flag_span("--http-token-file", &path);
+            http.set("token_file", Located::new(RawValue::Text(path), span));
+        }
+        tree.set("http", Located::new(RawValue::Table(http), span));
     }
 
     fn settings(&self, tree: &mut Tree, report: &mut ConfigReport) {

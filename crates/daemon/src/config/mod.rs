@@ -46,9 +46,9 @@ pub use quantity::{show_size, size as parse_size};
 pub use reference::reference;
 pub use resolve::Environment;
 pub use resolved::{
-    AclEntry, Announced, Auth, AuthMethods, Chap, Config, Group, GroupPassword, GroupSecret, GroupSet,
-    HyperScsiService, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit,
-    UnitIndex,
+    AclEntry, Announced, Auth, AuthMethods, Chap, Config, Group, GroupPassword, GroupSecret, GroupSet, Http,
+    HttpToken, HyperScsiService, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX,
+    Unit, UnitIndex,
 };
 pub use revision::Revision;
 pub use source_span::{ConfigError, ConfigReport, SourceSpan};
@@ -163,7 +163,7 @@ impl Config {
     ) -> Result<Loaded, Box<InvalidConfig>> {
         let mut environment = environment.clone();
         let mut flags = flags.clone();
-        for path in [&mut flags.state_dir, &mut flags.socket].into_iter().flatten() {
+        for path in [&mut flags.state_dir, &mut flags.socket, &mut flags.http_token].into_iter().flatten() {
             *path = environment.absolute(path);
         }
         let revision = file.map(|(text, _)| Revision::of(text.as_bytes()));

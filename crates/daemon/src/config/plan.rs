@@ -7,7 +7,7 @@ mod targets;
 use std::fmt;
 
 use super::diff::{Changes, PortalChange, TargetChange};
-use super::resolved::{Config, HyperScsiService, Portal};
+use super::resolved::{Config, Http, HyperScsiService, Portal};
 use fields::{auth_details, field};
 
 /// One difference between the running configuration and a new one.
@@ -134,6 +134,7 @@ fn settings(changes: &Changes, old: &Config, new: &Config) -> Vec<PlannedChange>
         match name {
             "discovery" => auth_details(&old.discovery_auth, &new.discovery_auth, &mut details),
             "hyperscsi" => groups(old.hyperscsi.as_ref(), new.hyperscsi.as_ref(), &mut details),
+            "http" => http_details(old.http.as_ref(), new.http.as_ref(), &mut details),
             name => details.push(format!("{} -> {}", value(old, name), value(new, name))),
         }
         let (subject, name) = (Subject::Setting, name.to_owned());
@@ -141,6 +142,24 @@ fn settings(changes: &Changes, old: &Config, new: &Config) -> Vec<PlannedChange>
         PlannedChange { subject, name, what: What::Changed, details, effective, disruptive }
     };
     live.chain(fixed).map(setting).collect()
+}
+
+/// Describes how the HTTP server changes. Of its token it says only that it changed.
+fn http_details(was: Option<&Http>, is: Option<&Http>, details: &mut Vec<String>) {
+    let listen = |http: Option<&Http>| {
+        http.map_or("none".to_owned(), |http| {
+            format!("{}{}", http.listen, if http.tls.is_some() { " (TLS)" } else { "" })
+        })
+    };
+    field(details, "listen", &listen(was), &listen(is));
+    let (Some(was), Some(is)) = (was, is) else { return };
+    field(details, "hosts", &was.hosts.join(", "), &is.hosts.join(", "));
+    if was.token != is.token {
+        details.push("the token changed".to_owned());
+    }
+    if was.tls.is_some() && is.tls.is_some() && was.tls != is.tls {
+        details.push("another TLS certificate or client authority".to_owned());
+    }
 }
 
 /// Returns whether a HyperSCSI group was removed or changed.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::document::{RawValue, Tree};
 use super::reader::Reader;
 use super::schema::{
-    ACL, AUTH, DISCOVERY, GROUP, HYPERSCSI, HYPERSCSI_GROUP, ISNS, LUN, MAPPING, PORTAL, ROOT, SESSION,
+    ACL, AUTH, DISCOVERY, GROUP, HTTP, HYPERSCSI, HYPERSCSI_GROUP, ISNS, LUN, MAPPING, PORTAL, ROOT, SESSION,
     SHARED_LUN, Section, TARGET,
 };
 use super::source_span::{ConfigReport, Located, SourceSpan};
@@ -35,6 +35,7 @@ pub(crate) struct Root {
     pub(crate) groups: Vec<Group>,
     pub(crate) hyperscsi: Option<HyperScsi>,
     pub(crate) isns: Option<Isns>,
+    pub(crate) http: Option<Http>,
     pub(crate) luns: Vec<Lun>,
     pub(crate) targets: Vec<Target>,
 }
@@ -44,6 +45,15 @@ pub(crate) struct Portal {
     pub(crate) announce: Option<Located<String>>,
     pub(crate) name: Option<Located<String>>,
     pub(crate) tag: Option<Located<u16>>,
+    pub(crate) tls_certificate: Option<Located<PathBuf>>,
+    pub(crate) tls_key: Option<Located<PathBuf>>,
+    pub(crate) tls_client_authority: Option<Located<PathBuf>>,
+}
+
+pub(crate) struct Http {
+    pub(crate) listen: Option<Located<String>>,
+    pub(crate) token_file: Option<Located<PathBuf>>,
+    pub(crate) hosts: Vec<Located<String>>,
     pub(crate) tls_certificate: Option<Located<PathBuf>>,
     pub(crate) tls_key: Option<Located<PathBuf>>,
     pub(crate) tls_client_authority: Option<Located<PathBuf>>,
@@ -211,6 +221,7 @@ impl Root {
             groups: Vec::new(),
             hyperscsi: None,
             isns: None,
+            http: None,
             luns: Vec::new(),
             targets: Vec::new(),
         };
@@ -221,6 +232,7 @@ impl Root {
         let discovery = r.table("discovery");
         let frames = r.table("hyperscsi");
         let isns = r.table("isns");
+        let http = r.table("http");
         let session = r.table("session").unwrap_or_else(|| Tree::new(SourceSpan::Default));
         drop(r);
         Session::read(session.clone(), report);
@@ -230,6 +242,7 @@ impl Root {
         root.targets = targets.into_iter().map(|tree| Target::read(tree, &session, report)).collect();
         root.hyperscsi = frames.map(|tree| HyperScsi::read(tree, report));
         root.isns = isns.map(|tree| Isns::read(tree, report));
+        root.http = http.map(|tree| Http::read(tree, report));
         root.discovery_auth = discovery.and_then(|tree| {
             let auth = Reader::open(&DISCOVERY, tree, report).table("auth")?;
             Some(Auth::read(auth, report))
@@ -246,6 +259,20 @@ impl Portal {
             announce: r.text("announce"),
             name: r.text("name"),
             tag: r.count16("tag"),
+            tls_certificate: r.path("tls_certificate"),
+            tls_key: r.path("tls_key"),
+            tls_client_authority: r.path("tls_client_authority"),
+        }
+    }
+}
+
+impl Http {
+    fn read(tree: Tree, report: &mut ConfigReport) -> Self {
+        let mut r = Reader::open(&HTTP, tree, report);
+        Self {
+            listen: r.text("listen"),
+            token_file: r.path("token_file"),
+            hosts: r.some_texts("hosts").unwrap_or_default(),
             tls_certificate: r.path("tls_certificate"),
             tls_key: r.path("tls_key"),
             tls_client_authority: r.path("tls_client_authority"),

@@ -1,11 +1,13 @@
 //! Every key of the configuration, defined once: its name, type, default and meaning. The reader, the
 //! defaults, the LUN specs of the command line and `docs/config.md` are all made from these tables.
 
+mod http_keys;
 mod hyperscsi_keys;
 mod isns_keys;
 mod portal_keys;
 mod table;
 
+pub(crate) use http_keys::HTTP;
 pub(crate) use hyperscsi_keys::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
 pub(crate) use isns_keys::ISNS;
 pub(crate) use portal_keys::PORTAL;
@@ -172,6 +174,7 @@ pub(crate) static ROOT: Section = Section {
             "HyperSCSI: SCSI directly on Ethernet. With this table and without a `portal`, iSCSI is not served.",
         ),
         key("isns", Table(&ISNS), Told("no name servers"), "Where the targets are registered."),
+        key("http", Table(&HTTP), Told("no HTTP server"), "The HTTP server for metrics and health."),
         key(
             "lun",
             Tables(&SHARED_LUN),
@@ -589,6 +592,7 @@ pub(crate) static SECTIONS: &[(&str, &Section)] = &[
     ("[hyperscsi]", &HYPERSCSI),
     ("[[hyperscsi.group]]", &HYPERSCSI_GROUP),
     ("[isns]", &ISNS),
+    ("[http]", &HTTP),
     ("[discovery]", &DISCOVERY),
     ("{ } in luns", &MAPPING),
 ];

@@ -11,7 +11,9 @@ use std::collections::BTreeSet;
 use iscsi::name::MAX_NAME;
 
 use super::names::NamePattern;
-use super::resolved::{AclEntry, Auth, Config, GroupSet, HyperScsiService, MappedLun, Medium, Target, Unit};
+use super::resolved::{
+    AclEntry, Auth, Config, GroupSet, Http, HyperScsiService, MappedLun, Medium, Target, Unit,
+};
 
 impl Config {
     /// Returns `self` without the access that `new` withdraws.
@@ -23,6 +25,9 @@ impl Config {
         }
         if let Some(frames) = &mut config.hyperscsi {
             groups(frames, new.hyperscsi.as_ref());
+        }
+        if let (Some(http), Some(Http { token: token @ Some(_), .. })) = (&mut config.http, &new.http) {
+            http.token.clone_from(token);
         }
         config.targets.retain(|target| new.targets.iter().any(|other| other.name == target.name));
         let both = Both { old: self, new };

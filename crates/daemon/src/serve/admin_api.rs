@@ -1,16 +1,20 @@
 //! Makes the responses that the daemon returns over the admin socket.
 
+mod counters;
+
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use base::state_machine::PortalId;
 use drivers::message_queue::Handle;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
+use iscsi::target::engine::EngineStats;
 use iscsi::target::protection::Protection;
 use security::Level;
 use serde::Serialize;
@@ -23,11 +27,13 @@ use super::daemon_event::DaemonEvent;
 use super::lun_maintenance;
 use super::name_servers::Reports;
 use super::panics;
+use super::reactor_shard::counts::{ReactorCounts, Snapshot};
 use super::reactor_shard::{HyperScsiReport, ReactorShard, UnitView};
-use super::reactors::{ReactorInfo, ReactorThread};
+use super::reactors::{self, ReactorInfo, ReactorThread};
 use super::runtime_config::RuntimeConfig;
 use super::session_drop;
 use super::state::StateDir;
+use super::tls_handshakes::HandshakeCounters;
 use crate::admin::api::{
     Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
     Portal, Reactor, Reload, Repairs, Request, Session, Sessions, Status, Target, VERSION,
@@ -42,9 +48,12 @@ const REACTORS_MAX: Duration = Duration::from_secs(5);
 /// What the threads of the admin socket share with the main thread, which reloads.
 pub(super) struct Shared {
     started: Instant,
+    started_at: SystemTime,
     config_file: Option<String>,
     pub(super) reactors: Vec<(Handle<ReactorShard>, ReactorInfo)>,
     pub(super) state: StateDir,
+    tls_handshakes: Arc<HandshakeCounters>,
+    http: OnceLock<SocketAddr>,
     events: Sender<DaemonEvent>,
     pub(super) audit: AuditLog,
     name_servers: Reports,
@@ -97,7 +106,7 @@ impl Shared {
     pub(super) fn new(
         config_file: Option<PathBuf>,
         (runtime, revision): (&RuntimeConfig, Option<Revision>),
-        reactors: &[ReactorThread],
+        (reactors, tls_handshakes): (&[ReactorThread], Arc<HandshakeCounters>),
         events: Sender<DaemonEvent>,
         state: StateDir,
         name_servers: Reports,
@@ -106,6 +115,9 @@ impl Shared {
         let current = Current { runtime: runtime.clone(), revision, generation: 1, reloads: 0, reload: None };
         Self {
             started: Instant::now(),
+            started_at: SystemTime::now(),
+            tls_handshakes,
+            http: OnceLock::new(),
             config_file: config_file.map(|path| path.display().to_string()),
             reactors: reactors.iter().map(|one| (one.handle.clone(), one.facts.clone())).collect(),
             events,
@@ -116,6 +128,32 @@ impl Shared {
         }
     }
 
+    /// Sets the address of the HTTP server, once it is known.
+    pub(super) fn serves_http_on(&self, address: Option<SocketAddr>) {
+        // The main thread calls this once.
+        let _ = address.map(|address| self.http.set(address));
+    }
+
+    /// Adds to what the reactors have counted what else is counted.
+    pub(super) fn snapshot(&self, mut reactors: Vec<ReactorCounts>) -> Snapshot {
+        reactors.sort_by_key(|counts| counts.index);
+        let current = self.current();
+        let failed = current.reload.as_ref().filter(|reload| !reload.applied);
+        Snapshot {
+            drivers: self.reactors.iter().map(|(handle, _)| handle.stats()).collect(),
+            started: self.started_at,
+            generation: current.generation,
+            reloads: current.reloads,
+            reload_failure: failed.map(|reload| reload.message.clone()),
+            panics: panics::count(),
+            tls: self.tls_handshakes.read(),
+            log_lines_dropped: crate::log::dropped(),
+            memory_max: reactors::memory(&current.runtime.config, reactors.len()),
+            runtime: current.runtime.clone(),
+            reactors,
+        }
+    }
+
     pub(super) fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,13 +161,7 @@ impl Shared {
     fn status(&self) -> Result<Status, Failure> {
         let reports = self.all_sessions()?;
         let frames = self.frame_sessions()?;
-        let logins = self.query_reactors(ReactorShard::logins)?;
-        let rivals = self.query_reactors(ReactorShard::rival_logins)?;
-        let units: Vec<UnitView> =
-            self.query_reactors(|member| member.units())?.into_iter().flatten().collect();
-        let bugs = self.query_reactors(ReactorShard::bugs)?;
-        let repaired = self.query_reactors(ReactorShard::repairs)?;
-        let hyperscsi = self.query_reactors(ReactorShard::frame_totals)?;
+        let counts = self.snapshot(self.query_reactors(ReactorShard::counts)?);
         let current = self.current();
         let config = &current.runtime.config;
         let sessions_of = |name: &str| {
@@ -160,13 +192,13 @@ impl Shared {
             state_dir: config.state_dir.display().to_string(),
             max_sessions: u32::from(config.max_sessions),
             sessions: count(reports.len() + frames.len()),
-            logins: logins.iter().map(|(good, _)| good).sum(),
-            failed_logins: logins.iter().map(|(_, failed)| failed).sum(),
-            rival_logins: rivals.iter().sum(),
-            medium_errors: units.iter().map(|view| view.errors).sum(),
-            not_ready: count(units.iter().filter(|view| view.withheld.is_some()).count()),
-            bugs: bugs.iter().sum::<u64>() + panics::count(),
-            repairs: repaired.iter().fold(Repairs::NONE, |sum, one| sum.with(one)),
+            logins: counts.sum(|reactor| reactor.logins().0),
+            failed_logins: counts.sum(|reactor| reactor.logins().1),
+            rival_logins: counts.sum(|reactor| reactor.iscsi.rival_logins),
+            medium_errors: counts.units().map(|view| view.errors).sum(),
+            not_ready: count(counts.units().filter(|view| view.withheld.is_some()).count()),
+            bugs: counts.bugs(),
+            repairs: counts.reactors.iter().fold(Repairs::NONE, |sum, one| sum.with(&repairs(&one.iscsi))),
             portals: portals
                 .map(|(portal, (_, listening))| Portal {
                     listen: listening.to_string(),
@@ -176,7 +208,7 @@ impl Shared {
                 })
                 .collect(),
             name_servers: self.name_servers.all(),
-            hyperscsi: hyperscsi.iter().fold(FrameTotals::NONE, FrameTotals::with),
+            hyperscsi: counts.reactors.iter().fold(FrameTotals::NONE, |sum, one| sum.with(&one.hyperscsi)),
             interfaces: current.runtime.interfaces.iter().map(|(_, name)| name.clone()).collect(),
             groups: config.hyperscsi.iter().flat_map(|known| groups(config, known, &frames)).collect(),
             targets: config
@@ -192,6 +224,13 @@ impl Shared {
                 })
                 .collect(),
             reactors: self.reactors.iter().map(reactor).collect(),
+            iscsi: counters::iscsi(&counts),
+            tls_handshakes: counters::tls(&counts),
+            memory: counters::memory(&counts),
+            log_lines_dropped: counts.log_lines_dropped,
+            http: self.http.get().map(ToString::to_string),
+            problems: counts.problems(),
+            warnings: counts.warnings(),
         })
     }
 
@@ -246,6 +285,12 @@ impl Shared {
                     write_bytes: stats.write_bytes,
                     medium_errors: view.map_or(0, |view| view.errors),
                     io_timeouts: stats.io_timeouts,
+                    operations: counters::operations(&stats),
+                    check_conditions: counters::check_conditions(&stats),
+                    reservation_conflicts: stats.reservation_conflicts,
+                    task_set_full: stats.task_set_full,
+                    aborted_tasks: stats.aborts,
+                    tasks: stats.tasks,
                     not_ready: view
                         .and_then(|view| view.withheld.clone().or_else(|| view.not_ready.map(str::to_owned))),
                 });
@@ -299,6 +344,13 @@ fn reactor((handle, facts): &(Handle<ReactorShard>, ReactorInfo)) -> Reactor {
         frames_in: stats.frames_in,
         frames_out: stats.frames_out,
         frames_dropped: stats.frames_dropped,
+        frames_unsent: stats.frames_too_long + stats.frames_unsent,
+        accept_failures: stats.accept_failures,
+        receives: stats.receives,
+        sends: stats.sends,
+        file_inline: stats.file_inline,
+        file_ring: stats.file_ring,
+        file_threads: stats.file_threads,
     }
 }
 
@@ -398,6 +450,17 @@ pub(super) fn protection_by(
             Some(on.map_or_else(|| "TLS 1.3".to_owned(), |name| format!("TLS 1.3 on portal {name}")))
         }
         Protection::Digest(digest) => Some(digest.name().to_owned()),
+    }
+}
+
+/// Returns the repair counters of an iSCSI engine.
+const fn repairs(stats: &EngineStats) -> contract::Repairs {
+    contract::Repairs {
+        header_digest_errors: stats.header_digest_errors,
+        data_digest_errors: stats.data_digest_errors,
+        snacks: stats.snacks,
+        recovery_r2ts: stats.recovery_r2ts,
+        reassigns: stats.reassigns,
     }
 }
 

@@ -33,9 +33,11 @@ use super::service_manager::{self, Watchdog};
 use super::state::StateDir;
 use super::state_writer::{self, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
-use super::{ServeError, Started, cartridge_losses, core_dumps, media, panics, served_size};
+use super::{ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics, served_size};
 use crate::admin::server::{BoundSocket, Server};
-use crate::config::{Config, Environment, Flags, Loaded, Portal, Unit, UnitIndex};
+use crate::config::{Config, Environment, Flags, Http, Loaded, Portal, Unit, UnitIndex};
+use crate::http::access::Access;
+use crate::http::server::Server as HttpServer;
 
 /// The time that sessions have to log out after the daemon asked them to. RFC 7143 §11.9.1 specifies whole
 /// seconds.
@@ -73,6 +75,7 @@ pub(super) struct Daemon {
     shared: Arc<Shared>,
     events: Receiver<DaemonEvent>,
     admin: Server,
+    http: Option<HttpServer>,
     media_watch: MediaWatch,
     name_servers: NameServers,
     inherited: InheritedSockets,
@@ -138,7 +141,8 @@ impl Daemon {
             (&state_writer, &media_watch),
             &occasions.0,
         )?;
-        let mut tls_portals = TlsPortals::new(router.as_ref(), &reactors);
+        let tls_handshakes = Arc::default();
+        let mut tls_portals = TlsPortals::new(router.as_ref(), &reactors, Arc::clone(&tls_handshakes));
         tls_portals.open(&runtime, tls_listeners).map_err(ServeError::Thread)?;
         provisional.commit();
         if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
@@ -149,8 +153,11 @@ impl Daemon {
         let file = flags.config.as_ref().map(|file| environment.absolute(file));
         let mut name_servers = NameServers::default();
         let reports = name_servers.reports();
+        let counted = (&*reactors, tls_handshakes);
         let shared =
-            Arc::new(Shared::new(file, running, &reactors, occasions.0.clone(), state.clone(), reports));
+            Arc::new(Shared::new(file, running, counted, occasions.0.clone(), state.clone(), reports));
+        let http = http_api::start(runtime.config.http.as_ref(), &shared)?;
+        shared.serves_http_on(http.as_ref().map(HttpServer::address));
         let admin = reserved.serve(Arc::clone(&shared) as Arc<_>)?;
         name_servers.apply(&runtime);
         let occasions = occasions.1;
@@ -170,6 +177,7 @@ impl Daemon {
             shared,
             events: occasions,
             admin,
+            http,
             media_watch,
             name_servers,
             inherited,
@@ -186,6 +194,7 @@ impl Daemon {
             fallback: self.reactors.first().and_then(|one| one.facts.fallback.clone()),
             reactors: self.reactors.len(),
             admin_socket: self.admin.path().to_path_buf(),
+            http: self.http.as_ref().map(HttpServer::address),
         }
     }
 
@@ -290,6 +299,11 @@ impl Daemon {
         if let Err(why) = self.tls_portals.open(&runtime, tls) {
             crate::error!("cannot start the thread of a TLS portal: {}", crate::os_error(&why));
         }
+        if let (Some(server), Some(http)) = (&self.http, &runtime.config.http)
+            && Http::has_same_socket(&self.runtime.config.http, &runtime.config.http)
+        {
+            server.change(Access::new(http), http.tls.as_ref());
+        }
         let first = self.reactors.first().map(|running| running.handle.clone());
         match (&self.router, first) {
             (Some(router), _) => {
@@ -327,7 +341,7 @@ impl Daemon {
             std::thread::sleep(DRAIN_LOOK);
         }
         self.store_bindings();
-        let Self { runtime, reactors, admin, events, .. } = self;
+        let Self { runtime, reactors, admin, http, events, .. } = self;
         for running in &reactors {
             // A reactor ends when no operation of its media is under way.
             let _ = running.handle.post(|member: &mut ReactorShard, now| member.unload_cartridges(now));
@@ -352,7 +366,7 @@ impl Daemon {
             crate::error!("{loss}");
             failed.push(loss);
         }
-        drop(admin);
+        drop((admin, http));
         crate::info!("stopped");
         if failed.is_empty() { Ok(()) } else { Err(ServeError::Failed(failed.join("; "))) }
     }

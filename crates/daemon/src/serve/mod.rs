@@ -12,11 +12,13 @@ mod daemon_event;
 mod discs;
 mod disk;
 mod disk_ids;
+mod http_api;
 mod login_peek;
 mod lun_maintenance;
 mod media;
 mod media_key;
 mod media_watch;
+mod metrics;
 mod name_servers;
 mod panics;
 mod placement;
@@ -34,6 +36,7 @@ pub mod state;
 mod state_writer;
 mod tape;
 mod target_ports;
+mod tls_handshakes;
 mod tls_portals;
 
 use std::io;
@@ -105,6 +108,8 @@ pub struct Started {
     pub reactors: usize,
     /// The path of the admin socket.
     pub admin_socket: PathBuf,
+    /// The actual address of the HTTP server, if there is one.
+    pub http: Option<SocketAddr>,
 }
 
 /// Serves the configuration that the flags describe, until a signal stops the daemon. `started` is called

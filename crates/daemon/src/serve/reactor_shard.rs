@@ -1,6 +1,7 @@
 //! The state machine that a reactor runs: the target's shard, with the daemon's disks, state writes and log
 //! around it.
 
+pub(super) mod counts;
 mod discs;
 mod maintenance;
 
@@ -18,7 +19,6 @@ use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
 use drivers::message_queue::Handle;
 use hyperscsi::connection::PathTotals;
-use iscsi::target::contract::Repairs;
 use shard::admin::{HyperScsiSessionReport, SessionReport};
 use shard::losses::SessionLoss;
 use shard::shard::Shard;
@@ -366,26 +366,6 @@ impl ReactorShard {
     /// Returns whether no session is left.
     pub(super) fn is_idle(&self) -> bool {
         self.shard.is_idle()
-    }
-
-    /// Returns how many logins succeeded and how many failed so far.
-    pub(super) const fn logins(&self) -> (u64, u64) {
-        self.shard.logins()
-    }
-
-    /// Returns how many logins reinstated the session of another host that uses the same initiator name.
-    pub(super) const fn rival_logins(&self) -> u64 {
-        self.shard.wire_stats().rival_logins
-    }
-
-    /// Returns how often the state machine reached a state that should be impossible.
-    pub(super) const fn bugs(&self) -> u64 {
-        self.shard.wire_stats().bugs + self.shard.frame_stats().bugs
-    }
-
-    /// Returns how much was lost or damaged in transit so far, and how much was repaired.
-    pub(super) const fn repairs(&self) -> Repairs {
-        self.shard.repairs()
     }
 
     /// Returns the HyperSCSI counters so far.

@@ -305,6 +305,12 @@ fn frame_limits(config: &Config, count: usize) -> FrameLimits {
 const MEMORY: usize = 256 << 20;
 const MEMORY_EACH_MIN: usize = 64 << 20;
 
+/// Returns the memory for data in flight that all reactors have together, in bytes.
+pub(super) fn memory(config: &Config, count: usize) -> u64 {
+    let all = reactor_memory(config.memory, count).saturating_mul(count);
+    u64::try_from(all).unwrap_or(u64::MAX)
+}
+
 /// Returns the memory in bytes that one reactor has.
 fn reactor_memory(memory: Option<ByteLen>, count: usize) -> usize {
     let count = count.max(1);

@@ -14,6 +14,7 @@ use tls::{Accepted, Portal, Refused, ServerSettings};
 use super::reactors::ReactorThread;
 use super::router::Router;
 use super::runtime_config::RuntimeConfig;
+use super::tls_handshakes::HandshakeCounters;
 
 /// How often a portal may log that a handshake failed: anyone who reaches it can cause that.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,10 +26,15 @@ type Adopter = Arc<dyn Fn(Adoption) + Send + Sync>;
 pub(super) struct TlsPortals {
     open: BTreeMap<PortalId, Portal>,
     adopter: Adopter,
+    handshakes: Arc<HandshakeCounters>,
 }
 
 impl TlsPortals {
-    pub(super) fn new(router: Option<&Router>, reactors: &[ReactorThread]) -> Self {
+    pub(super) fn new(
+        router: Option<&Router>,
+        reactors: &[ReactorThread],
+        handshakes: Arc<HandshakeCounters>,
+    ) -> Self {
         let adopter: Adopter = match (router, reactors.first()) {
             (Some(router), _) => Arc::new(router.adopter()),
             (None, Some(only)) => {
@@ -40,7 +46,7 @@ impl TlsPortals {
             }
             (None, None) => Arc::new(drop),
         };
-        Self { open: BTreeMap::new(), adopter }
+        Self { open: BTreeMap::new(), adopter, handshakes }
     }
 
     /// Accepts TLS connections on these listeners.
@@ -60,11 +66,14 @@ impl TlsPortals {
     fn start(&mut self, listener: TcpListener, portal: PortalId, settings: ServerSettings) -> io::Result<()> {
         let address = listener.local_addr()?;
         let (adopter, failures) = (Arc::clone(&self.adopter), Mutex::new(Failures::default()));
+        let handshakes = Arc::clone(&self.handshakes);
         let deliver = move |arrived: Result<Accepted, Refused>| match arrived {
             Ok(Accepted { socket, local, peer }) => {
+                handshakes.count_completed();
                 adopter(Adoption { socket: socket.into(), portal, local, peer, bytes: Vec::new() });
             }
             Err(refused) => {
+                handshakes.count_failed();
                 let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(line) = failures.line(Instant::now(), address, &refused) {
                     crate::warning!("{line}");

@@ -17,6 +17,7 @@ use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobInput, JobStep, MAX_PARAMETER_LIST, Outcome, SpawnedJob};
 use crate::fault_injection::{self, Bug};
 use crate::medium::{EndedOp, Granted};
+use crate::stats::OperationClass;
 use crate::task::{Origin, TaskId, TaskInfo, ThirdPartyTask};
 use crate::task_set::{AbortReport, AdmitError, Task, TaskState};
 use crate::third_party;
@@ -32,7 +33,6 @@ impl LogicalUnit {
                 }
             }
             Err((AdmitError::Full, info)) => {
-                self.server.stats.task_set_full += 1;
                 self.server.send_response(&info, Status::TASK_SET_FULL, None);
             }
             Err((AdmitError::Overlapped, info)) => {
@@ -252,11 +252,6 @@ impl LogicalUnit {
     fn finish(&mut self, id: TaskId, status: Status, sense: Option<Sense>) -> Option<Outcome> {
         let task = self.tasks.remove(id)?;
         self.server.task_ended(id);
-        match status {
-            Status::CHECK_CONDITION => self.server.stats.check_conditions += 1,
-            Status::RESERVATION_CONFLICT => self.server.stats.reservation_conflicts += 1,
-            _ => {}
-        }
         self.server.send_response(&task.info, status, sense.as_ref());
         if status == Status::CHECK_CONDITION && self.server.settings.queue_error.aborts {
             self.abort_after_error(&task.info);
@@ -296,7 +291,6 @@ impl LogicalUnit {
     fn report(&mut self, task: &TaskInfo, answer: AbortReport) {
         match (answer, task.key()) {
             (AbortReport::LunNotSupported, _) => {
-                self.server.stats.check_conditions += 1;
                 self.server.send_response(task, Status::CHECK_CONDITION, Some(&no_lun::NOT_SUPPORTED));
             }
             (AbortReport::TaskAborted, _) | (_, None) => {
@@ -517,8 +511,11 @@ impl DeviceServer {
     /// Sends the result of a task to its transport or to the copy manager that requested it.
     fn send_response(&mut self, task: &TaskInfo, status: Status, sense: Option<&Sense>) {
         let transferable = task.transferable.get();
+        self.stats.count_status(status, sense);
         match &task.origin {
             Origin::Transport(key) => {
+                let class = OperationClass::of(&task.cdb);
+                self.stats.count_latency(class, self.now.since(task.arrived));
                 let descriptor = self.settings.descriptor_sense;
                 let sense = sense.map(|sense| SenseBytes::new(sense, descriptor));
                 self.emit(UnitEvent::CommandComplete { key: *key, status, sense, transferable });

@@ -13,9 +13,9 @@ use security::Level;
 use transport::target::SessionId;
 
 use super::protection::Protection;
-use crate::login::Status;
 use crate::login::directory::TargetId;
 use crate::login::target::ClaimedIdentity;
+use crate::login::{LoginError, Status};
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{ConnectionParameters, SessionParameters};
 
@@ -110,7 +110,7 @@ pub struct FailedLogin {
 pub enum LoginRejected {
     /// The login negotiation itself failed.
     #[error(transparent)]
-    Login(#[from] crate::login::LoginError),
+    Login(#[from] LoginError),
     /// The login negotiation succeeded, but no session was created for it. The initiator gets this login
     /// status.
     #[error("the target created no session (login status {:04x}h)", .0.0)]
@@ -133,6 +133,53 @@ impl LoginRejected {
             Self::Status(status) => Some(status),
             // RFC 7143 §11.13.5: the target does not support session spanning to this connection.
             Self::LowerProtection { .. } => Some(Status::CANNOT_INCLUDE_IN_SESSION),
+        }
+    }
+}
+
+/// Counts of logins that failed, by the class of the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoginRefusals {
+    /// The initiator did not prove who it is.
+    pub authentication: u64,
+    /// The initiator may not use the target, or not with the protection of the connection.
+    pub authorization: u64,
+    /// There is no such target, or it is not served there.
+    pub not_found: u64,
+    /// A limit is reached, or the target stops.
+    pub resources: u64,
+    /// The login took too long.
+    pub timeout: u64,
+    /// The initiator broke a rule, or a negotiation had no result.
+    pub protocol: u64,
+}
+
+impl LoginRefusals {
+    /// Counts a login that failed.
+    pub(crate) const fn count(&mut self, why: LoginRejected) {
+        let counter = match why {
+            LoginRejected::Login(LoginError::TooSlow) => &mut self.timeout,
+            LoginRejected::Login(LoginError::PasswordNotProven) => &mut self.authentication,
+            LoginRejected::Login(LoginError::LowerProtection) | LoginRejected::LowerProtection { .. } => {
+                &mut self.authorization
+            }
+            LoginRejected::Login(why) => match why.status() {
+                Some(status) => self.of_status(status),
+                None => &mut self.protocol,
+            },
+            LoginRejected::Status(status) => self.of_status(status),
+        };
+        *counter += 1;
+    }
+
+    const fn of_status(&mut self, status: Status) -> &mut u64 {
+        match status {
+            Status::AUTHENTICATION_FAILURE => &mut self.authentication,
+            Status::AUTHORIZATION_FAILURE => &mut self.authorization,
+            Status::NOT_FOUND | Status::TARGET_REMOVED => &mut self.not_found,
+            Status::TOO_MANY_CONNECTIONS => &mut self.resources,
+            status if status.class() == 3 => &mut self.resources,
+            _ => &mut self.protocol,
         }
     }
 }

@@ -24,7 +24,7 @@ use transport::quota::DataQuotas;
 
 use super::arena::{Arena, Key};
 use super::connection::{Connection, index};
-use super::contract::{Event, FailedLogin, LoginRejected, Repairs, SessionLimits};
+use super::contract::{Event, FailedLogin, LoginRefusals, LoginRejected, Repairs, SessionLimits};
 use super::guess_limit::GuessLimit;
 use super::initiator_notes::{Deviation, InitiatorNote, Notes};
 use super::output::Output;
@@ -193,6 +193,12 @@ pub struct EngineStats {
     pub logins: u64,
     /// Logins that failed.
     pub logins_failed: u64,
+    /// The same, by the class of the reason.
+    pub refusals: LoginRefusals,
+    /// Logins that reinstated a session: session recovery, which every error recovery level has.
+    pub sessions_reinstated: u64,
+    /// Logins that reinstated a connection of a session: connection recovery.
+    pub connections_reinstated: u64,
     /// Logins by which one host took over the session of another host that uses the same initiator name.
     pub rival_logins: u64,
     /// PDUs received completely.
@@ -483,6 +489,7 @@ impl Engine {
     /// Records a login that failed.
     pub(super) fn record_failed_login(&mut self, conn: ConnId, claims: ClaimedIdentity, why: LoginRejected) {
         self.stats.logins_failed += 1;
+        self.stats.refusals.count(why);
         if let Some(connection) = self.conn(conn)
             && self.failed_logins.len() < MAX_FAILED_LOGINS
         {

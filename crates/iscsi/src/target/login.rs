@@ -192,6 +192,7 @@ impl Engine {
                     //# the connections or via an Async Message that announces the similar intent from a
                     //# target), and the other side MUST give it precedence.
                     self.end_session(old, SessionEnd::Reinstated);
+                    self.stats.sessions_reinstated += 1;
                 }
                 let new = self.new_session(context, &outcome, protection);
                 if let Some(session) = new.ok().and_then(|key| self.sessions.get_mut(key)) {
@@ -363,6 +364,7 @@ impl Engine {
     /// Removes a connection from its session because a new connection replaces it (connection reinstatement,
     /// §6.3.4). At level 2 its tasks can then be reassigned; below, they end.
     fn reinstate(&mut self, now: Instant, session: Key, cid: u16) {
+        self.stats.connections_reinstated += 1;
         self.mark_recovery_logout(now, session, cid);
         if let Some(old) = self.member(session, cid) {
             self.replace_connection(now, session, old);

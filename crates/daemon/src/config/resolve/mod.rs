@@ -7,6 +7,7 @@
 
 mod access;
 mod discs;
+mod http;
 mod hyperscsi_groups;
 mod isns;
 mod luns;
@@ -109,6 +110,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
     let isns = root.isns.map(|written| isns::resolve(written, &portals.list, report));
     portals.warn_of_open_access(&root.portals, &targets, report);
     let units = pool.finish(report);
+    let http = root.http.and_then(|http| http::resolve(http, environment, report));
     let state_dir = root.state_dir.as_ref().map(|path| environment.absolute(&path.value));
     let admin_socket = match (root.admin_socket, &state_dir, &environment.admin_socket) {
         (Some(path), _, _) => environment.absolute(&path.value),
@@ -144,6 +146,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         portals: portals.list,
         hyperscsi: frames.frames,
         isns,
+        http,
         discovery_auth,
         units,
         targets,

@@ -52,7 +52,7 @@ pub(super) fn resolve(
             }),
             name: portal.name.as_ref().map(|at| at.value.clone()),
             tag: portal.tag.as_ref().map_or(1, |at| at.value),
-            tls: tls(portal, environment, report),
+            tls: tls("portal", portal.tls_files(), environment, report),
         });
     }
     // A configuration that serves HyperSCSI only opens no TCP port.
@@ -66,6 +66,16 @@ pub(super) fn resolve(
         });
     }
     portals
+}
+
+impl raw::Portal {
+    const fn tls_files(&self) -> TlsFiles<'_> {
+        TlsFiles {
+            certificate: self.tls_certificate.as_ref(),
+            key: self.tls_key.as_ref(),
+            client_authority: self.tls_client_authority.as_ref(),
+        }
+    }
 }
 
 impl Portals {
@@ -121,27 +131,40 @@ impl Portals {
     }
 }
 
-/// Reads the certificate and the key of a portal.
-fn tls(portal: &raw::Portal, environment: &Environment, report: &mut ConfigReport) -> Option<ServerSettings> {
-    let (certificate, key) = match (&portal.tls_certificate, &portal.tls_key) {
+/// The files of a server's TLS settings, as written.
+pub(super) struct TlsFiles<'r> {
+    pub(super) certificate: Option<&'r Located<PathBuf>>,
+    pub(super) key: Option<&'r Located<PathBuf>>,
+    pub(super) client_authority: Option<&'r Located<PathBuf>>,
+}
+
+/// Reads the certificate and the key of a server; `noun` names it in messages.
+pub(super) fn tls(
+    noun: &str,
+    files: TlsFiles<'_>,
+    environment: &Environment,
+    report: &mut ConfigReport,
+) -> Option<ServerSettings> {
+    let (certificate, key) = match (files.certificate, files.key) {
         (Some(certificate), Some(key)) => (certificate, key),
         (Some(alone), None) => {
-            report.error(&alone.span, "portal has a \"tls_certificate\" and no \"tls_key\"");
+            report.error(&alone.span, format!("{noun} has a \"tls_certificate\" and no \"tls_key\""));
             return None;
         }
         (None, Some(alone)) => {
-            report.error(&alone.span, "portal has a \"tls_key\" and no \"tls_certificate\"");
+            report.error(&alone.span, format!("{noun} has a \"tls_key\" and no \"tls_certificate\""));
             return None;
         }
         (None, None) => {
-            if let Some(alone) = &portal.tls_client_authority {
-                report.error(&alone.span, "portal has a \"tls_client_authority\" and no \"tls_certificate\"");
+            if let Some(alone) = files.client_authority {
+                let message = format!("{noun} has a \"tls_client_authority\" and no \"tls_certificate\"");
+                report.error(&alone.span, message);
             }
             return None;
         }
     };
     let path = |at: &Located<PathBuf>| environment.absolute(&at.value);
-    let authority = portal.tls_client_authority.as_ref().map(path);
+    let authority = files.client_authority.map(path);
     let settings = ServerSettings::read(&path(certificate), &path(key), authority.as_deref());
     settings.map_err(|why| report.error(&certificate.span, why.to_string())).ok()
 }
@@ -151,7 +174,7 @@ fn listen_address(
     listening: &mut Vec<(SocketAddr, SourceSpan)>,
     report: &mut ConfigReport,
 ) -> Option<SocketAddr> {
-    let Some(listen) = parse_listen(&at.value) else {
+    let Some(listen) = parse_listen(&at.value, PORT) else {
         let hint = match unbracketed(&at.value) {
             Some((ip, port)) => format!("; write [{ip}]:{port} for a port, [{}] for none", at.value),
             None => " (such as 127.0.0.1:3260 or [::1]:3260)".to_owned(),
@@ -179,12 +202,12 @@ fn listen_address(
 }
 
 /// Parses an IP address with or without a port.
-fn parse_listen(text: &str) -> Option<SocketAddr> {
+pub(super) fn parse_listen(text: &str, port: u16) -> Option<SocketAddr> {
     if unbracketed(text).is_some() {
         return None;
     }
     let bare = || text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-    text.parse().ok().or_else(|| bare().map(|ip| SocketAddr::new(ip, PORT)))
+    text.parse().ok().or_else(|| bare().map(|ip| SocketAddr::new(ip, port)))
 }
 
 /// Returns the address and the port of an IPv6 address without brackets whose last group may be meant as a
@@ -261,7 +284,7 @@ mod tests {
             ("127.0.0.1:", None),
             ("127.0.0.1:70000", None),
         ] {
-            assert_eq!(parse_listen(text).map(|a| a.to_string()).as_deref(), expected, "{text}");
+            assert_eq!(parse_listen(text, PORT).map(|a| a.to_string()).as_deref(), expected, "{text}");
         }
     }
 }

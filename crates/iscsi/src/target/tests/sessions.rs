@@ -23,7 +23,7 @@ use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{AsyncEvent, Event, SessionEnd};
+use crate::target::contract::{AsyncEvent, Event, LoginRefusals, SessionEnd};
 use crate::target::engine::{Limits, MAX_CONTROL_QUEUED};
 use crate::target::protocol_error::ProtocolError;
 use crate::target::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
@@ -514,6 +514,8 @@ fn a_refused_login_says_why_and_closes() {
     assert_eq!(response.status, 0x0203);
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
     assert_eq!(world.engine.stats().logins_failed, 1);
+    let not_found = LoginRefusals { not_found: 1, ..LoginRefusals::default() };
+    assert_eq!(world.engine.stats().refusals, not_found);
 }
 
 #[test]

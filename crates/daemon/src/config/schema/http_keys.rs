@@ -1,0 +1,54 @@
+//! The keys of `[http]`.
+
+use super::Absent::{Required, Told};
+use super::Kind::{Path, Text, Texts};
+use super::{Section, key};
+
+pub(crate) static HTTP: Section = Section {
+    noun: "http",
+    doc: "The HTTP server, which serves `/metrics`, `/healthz` and `/readyz`; see \
+          [serve.md](serve.md#metrics-and-health). A change of `listen` takes effect at the next start.",
+    keys: &[
+        key(
+            "listen",
+            Text { len_max: 64 },
+            Required,
+            "Address and port: `127.0.0.1:9260`, `[::1]:9260`. Without a port, 9260. An address that other hosts \
+             reach needs a `token_file` or a `tls_client_authority`.",
+        ),
+        key(
+            "token_file",
+            Path,
+            Told("no token"),
+            "A file with the token, 16 to 512 printable characters, that a client must send as `Authorization: \
+             Bearer TOKEN`; one newline at its end is ignored. Only its owner may be able to read it.",
+        ),
+        key(
+            "hosts",
+            Texts { what: "host names" },
+            Told("only `localhost`"),
+            "The names by which clients call this host. A request whose `Host` is neither one of them nor an IP \
+             address is rejected, so that no web page can send a visitor's browser here (DNS rebinding).",
+        ),
+        key(
+            "tls_certificate",
+            Path,
+            Told("no TLS"),
+            "The file of the server's certificate and those of its issuers, in PEM form. With it, the server accepts \
+             TLS 1.3 connections only.",
+        ),
+        key(
+            "tls_key",
+            Path,
+            Told("none"),
+            "The file of the certificate's private key, in PEM form. Only its owner may be able to read it. \
+             Required with `tls_certificate`.",
+        ),
+        key(
+            "tls_client_authority",
+            Path,
+            Told("clients need no certificate"),
+            "The file of the authorities in PEM form one of which must have signed the certificate of a client.",
+        ),
+    ],
+};

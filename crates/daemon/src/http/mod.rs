@@ -1,0 +1,13 @@
+//! The HTTP server: connections, limits, and who may ask.
+//!
+//! [`server`] accepts connections on a thread of its own and bounds what a client can hold: memory, time and
+//! connections. [`access`] decides which requests reach the routes. What the routes answer is made by their
+//! owner.
+//!
+//! **Invariant:** this module touches no session and knows no route.
+
+pub mod access;
+pub mod server;
+
+#[cfg(test)]
+mod tests;

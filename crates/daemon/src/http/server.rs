@@ -1,0 +1,340 @@
+//! The HTTP server's thread: connections and their limits.
+//!
+//! One thread runs a single-threaded runtime, so that no request takes a processor from the reactors but one.
+//! A client that connects is served even if others hold all connections without asking anything: the one that
+//! has asked nothing for longest is closed.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tls::{Accepted, Portal, Refused, ServerSettings};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use super::access::{Access, Rejection};
+use crate::os_error;
+
+/// The most connections at a time. A monitoring system needs one or two, and a page a handful.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// How long a request's head may take to arrive, and how long a connection may be idle between requests.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+
+/// The longest head of a request in bytes: hyper needs at least 8 KiB.
+const HEAD_LEN_MAX: usize = 16 << 10;
+
+/// The most fields of a request: a browser sends about twenty.
+const FIELDS_MAX: usize = 64;
+
+/// How long a connection lives. The request that it is serving then is finished within [`FINISH_MAX`].
+const LIFE_MAX: Duration = Duration::from_secs(120);
+
+/// How long a response may take to be sent when the life of its connection has ended.
+const FINISH_MAX: Duration = Duration::from_secs(30);
+
+/// How long the answer to a wrong token waits. With [`CONNECTIONS_MAX`] it bounds the guesses.
+const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
+
+/// How long nothing is accepted when the system has no descriptor or memory left.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// A running server. It stops when dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    access: Arc<Mutex<Access>>,
+    portal: Option<Portal>,
+    /// Dropping it ends the thread.
+    stop: Option<oneshot::Sender<Infallible>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where connections come from.
+enum Source {
+    Clear(TcpListener),
+    Tls(mpsc::UnboundedReceiver<Accepted>),
+}
+
+impl Server {
+    /// Serves `routes` on a listening socket; with `tls`, to TLS connections only.
+    ///
+    /// # Errors
+    /// The system has no descriptor or no memory left for the thread.
+    pub fn start(
+        listener: TcpListener,
+        access: Access,
+        tls: Option<ServerSettings>,
+        routes: Router,
+    ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let access = Arc::new(Mutex::new(access));
+        let (source, portal) = match tls {
+            None => {
+                listener.set_nonblocking(true)?;
+                (Source::Clear(listener), None)
+            }
+            Some(settings) => {
+                let (sender, receiver) = mpsc::unbounded_channel();
+                let deliver = move |arrived: Result<Accepted, Refused>| match arrived {
+                    Ok(accepted) => drop(sender.send(accepted)),
+                    Err(refused) => {
+                        crate::debug!("HTTP: no connection with {}: {}", refused.peer, refused.why);
+                    }
+                };
+                let portal = Portal::start(listener, settings, Arc::new(deliver))?;
+                (Source::Tls(receiver), Some(portal))
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let (stop, stopped) = oneshot::channel::<Infallible>();
+        let work = Work { routes, access: Arc::clone(&access), connections: Arc::default() };
+        let body = move || {
+            runtime.spawn(work.accept_all(source));
+            // The sender is dropped and never sends.
+            let _ = runtime.block_on(stopped);
+        };
+        let thread = std::thread::Builder::new().name("http".to_owned()).spawn(body)?;
+        Ok(Self { address, access, portal, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Returns the address that the server listens on.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Uses other rules for the requests that follow, and other TLS settings for the connections that follow.
+    pub fn change(&self, access: Access, tls: Option<&ServerSettings>) {
+        *self.access.lock().unwrap_or_else(PoisonError::into_inner) = access;
+        if let (Some(portal), Some(settings)) = (&self.portal, tls) {
+            portal.change(settings.clone());
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Work {
+    routes: Router,
+    access: Arc<Mutex<Access>>,
+    connections: Arc<Connections>,
+}
+
+impl Work {
+    async fn accept_all(self, source: Source) {
+        match source {
+            Source::Clear(listener) => match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => self.accept_clear(listener).await,
+                Err(error) => crate::error!("HTTP: cannot accept connections: {}", os_error(&error)),
+            },
+            Source::Tls(mut accepted) => {
+                while let Some(Accepted { socket, .. }) = accepted.recv().await {
+                    let nonblocking = socket.set_nonblocking(true);
+                    if let Ok(socket) = nonblocking.and_then(|()| tokio::net::UnixStream::from_std(socket)) {
+                        self.begin(socket);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn accept_clear(self, listener: tokio::net::TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((socket, _)) => self.begin(socket),
+                // The client has closed the connection already.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    crate::warning!("HTTP: cannot accept a connection: {}", os_error(&error));
+                    tokio::time::sleep(ACCEPT_REST).await;
+                }
+            }
+        }
+    }
+
+    /// Serves a connection in a task of its own. If there are too many, one that asks nothing is closed: an
+    /// older one, else this one.
+    fn begin(&self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        if !self.connections.make_room() {
+            return;
+        }
+        let asking = Arc::new(AtomicBool::new(false));
+        let number = self.connections.next_number();
+        let guard = ConnectionGuard { number, connections: Arc::clone(&self.connections) };
+        let (work, flag) = (self.clone(), Arc::clone(&asking));
+        let task = tokio::spawn(async move {
+            work.serve(socket, flag).await;
+            drop(guard);
+        });
+        self.connections.add(Connection { number, asking, task: task.abort_handle() });
+    }
+
+    async fn serve(
+        self,
+        socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        asking: Arc<AtomicBool>,
+    ) {
+        let routes = TowerToHyperService::new(self.routes);
+        let access = self.access;
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (routes, asking) = (routes.clone(), Asking::begin(&asking));
+            let checked = access.lock().unwrap_or_else(PoisonError::into_inner).check(&request);
+            async move {
+                let response = match checked {
+                    Ok(()) => match routes.call(request).await {
+                        Ok(response) => response,
+                        Err(never) => match never {},
+                    },
+                    Err(rejection) => rejected(rejection).await,
+                };
+                drop(asking);
+                Ok::<_, Infallible>(with_policy(response))
+            }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
+        builder.max_buf_size(HEAD_LEN_MAX).max_headers(FIELDS_MAX).half_close(true);
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), service));
+        // A connection that fails has failed for its client too, which is told by its close.
+        if tokio::time::timeout(LIFE_MAX, connection.as_mut()).await.is_err() {
+            connection.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(FINISH_MAX, connection).await;
+        }
+    }
+}
+
+/// Returns the response to a request that is rejected.
+async fn rejected(rejection: Rejection) -> Response<Body> {
+    if rejection == Rejection::TokenWrong {
+        tokio::time::sleep(WRONG_TOKEN_DELAY).await;
+    }
+    let mut response = Response::new(Body::from(rejection.sentence()));
+    *response.status_mut() = rejection.status();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    match rejection {
+        Rejection::TokenMissing | Rejection::TokenWrong => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        Rejection::Method => {
+            headers.insert(axum::http::header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        Rejection::Body | Rejection::Host => {}
+    }
+    response
+}
+
+/// Adds what a browser must know of every response.
+fn with_policy(mut response: Response<Body>) -> Response<Body> {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CACHE_CONTROL, "no-store"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (REFERRER_POLICY, "no-referrer"),
+    ] {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// The open connections, the oldest first.
+#[derive(Debug, Default)]
+struct Connections(Mutex<ConnectionList>);
+
+#[derive(Debug, Default)]
+struct ConnectionList {
+    next: u64,
+    open: Vec<Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    /// Whether a request of it is being answered.
+    asking: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Connections {
+    fn list(&self) -> MutexGuard<'_, ConnectionList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_number(&self) -> u64 {
+        let mut list = self.list();
+        list.next += 1;
+        list.next
+    }
+
+    /// Closes the oldest connection that asks nothing, if there are too many. Returns whether there is room
+    /// for another one.
+    fn make_room(&self) -> bool {
+        let mut list = self.list();
+        if list.open.len() < CONNECTIONS_MAX {
+            return true;
+        }
+        let idle = list.open.iter().position(|connection| !connection.asking.load(Ordering::Relaxed));
+        let Some(at) = idle else { return false };
+        list.open.remove(at).task.abort();
+        true
+    }
+
+    fn add(&self, connection: Connection) {
+        self.list().open.push(connection);
+    }
+}
+
+/// Removes a connection from the list when its task ends, for whatever reason.
+struct ConnectionGuard {
+    number: u64,
+    connections: Arc<Connections>,
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.connections.list().open.retain(|connection| connection.number != self.number);
+    }
+}
+
+/// Marks a connection as one whose request is being answered, until it is dropped.
+struct Asking(Arc<AtomicBool>);
+
+impl Asking {
+    fn begin(flag: &Arc<AtomicBool>) -> Self {
+        flag.store(true, Ordering::Relaxed);
+        Self(Arc::clone(flag))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,123 @@
+//! The routes of the HTTP server: metrics and health.
+
+mod collector;
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::json;
+
+use super::ServeError;
+use super::admin_api::Shared;
+use super::metrics::exposition::{OPEN_METRICS, PLAIN_TEXT, open_metrics, plain_text};
+use crate::config::Http;
+use crate::http::access::Access;
+use crate::http::server::Server;
+use collector::Collector;
+
+/// Starts the server of a configuration, if it has one.
+pub(super) fn start(http: Option<&Http>, shared: &Arc<Shared>) -> Result<Option<Server>, ServeError> {
+    let Some(http) = http else { return Ok(None) };
+    let listener = std::net::TcpListener::bind(http.listen);
+    let listener = listener.map_err(|error| cannot_listen(http, &error))?;
+    let routes = routes(Arc::new(Collector::new(Arc::clone(shared))));
+    let server = Server::start(listener, Access::new(http), http.tls.clone(), routes);
+    let server = server.map_err(|error| cannot_listen(http, &error))?;
+    let tls = if http.tls.is_some() { "https" } else { "http" };
+    crate::info!("serving metrics on {tls}://{}/metrics", server.address());
+    Ok(Some(server))
+}
+
+fn cannot_listen(http: &Http, error: &io::Error) -> ServeError {
+    ServeError::Failed(format!("cannot serve HTTP on {}: {}", http.listen, crate::os_error(error)))
+}
+
+fn routes(collector: Arc<Collector>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/readyz", get(readiness))
+        .fallback(unknown)
+        .with_state(collector)
+}
+
+async fn unknown() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "there is /metrics, /healthz and /readyz\n")
+}
+
+/// The metrics. A client that names `text/plain` and not OpenMetrics gets the older format.
+async fn metrics(State(collector): State<Arc<Collector>>, headers: HeaderMap) -> Response {
+    let snapshot = match collector.collect().await {
+        Ok(snapshot) => snapshot,
+        Err(why) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    };
+    let Ok(text) = open_metrics(&snapshot) else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    if wants_plain_text(&headers) {
+        ([(CONTENT_TYPE, PLAIN_TEXT)], plain_text(&text)).into_response()
+    } else {
+        ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response()
+    }
+}
+
+fn wants_plain_text(headers: &HeaderMap) -> bool {
+    let accepts = |media: &str| {
+        let fields = headers.get_all(ACCEPT).iter().filter_map(|field| field.to_str().ok());
+        fields.flat_map(|field| field.split(',')).any(|range| range.trim_start().starts_with(media))
+    };
+    accepts("text/plain") && !accepts("application/openmetrics-text")
+}
+
+/// Whether the process lives: every reactor answers.
+async fn health(State(collector): State<Arc<Collector>>) -> (StatusCode, String) {
+    match collector.collect().await {
+        Ok(_) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+/// Whether everything that is configured is served, and what not and why.
+async fn readiness(State(collector): State<Arc<Collector>>) -> Response {
+    let (problems, warnings) = match collector.collect().await {
+        Ok(snapshot) => (snapshot.problems(), snapshot.warnings()),
+        Err(why) => (vec![why.to_string()], Vec::new()),
+    };
+    let ready = problems.is_empty();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({ "ready": ready, "problems": problems, "warnings": warnings });
+    (status, [(CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_client_gets_the_older_format_only_if_it_names_that_and_not_open_metrics() {
+        // What Prometheus 2.42 sends, a browser, curl, and somebody who asks for text.
+        for (accept, plain) in [
+            (
+                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;\
+                 version=0.0.4;q=0.5,*/*;q=0.1",
+                false,
+            ),
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", false),
+            ("*/*", false),
+            ("text/plain", true),
+            ("text/html, text/plain;q=0.5", true),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(wants_plain_text(&headers), plain, "{accept}");
+        }
+        assert!(!wants_plain_text(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,216 @@
+//! Tests of the metrics: their names, their text, and the table in the documentation.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::exposition::{open_metrics, plain_text};
+use super::*;
+use crate::config::{Config, Environment, Flags};
+use crate::scratch::Scratch;
+use crate::serve::placement::Owners;
+use crate::serve::reactor_shard::counts::ReactorCounts;
+use crate::serve::reactor_shard::{HyperScsiReport, UnitView};
+use crate::serve::runtime_config::{IdAllocator, RuntimeConfig};
+use device::stats::UnitStats;
+use target::target::UnitReport;
+use target::units::UnitId;
+
+fn runtime(text: &str) -> RuntimeConfig {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("targe.toml");
+    std::fs::write(&file, text).unwrap();
+    let environment = Environment {
+        directory: scratch.path().to_path_buf(),
+        state_dir: scratch.path().to_path_buf(),
+        admin_socket: None,
+        host: String::new(),
+        file_mode: None,
+        name_is_ours: false,
+    };
+    let flags = Flags { config: Some(file), ..Flags::default() };
+    let config = Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config;
+    let mut numbers = IdAllocator::default();
+    let listening: Vec<_> = config.portals.iter().map(|portal| portal.listen).collect();
+    numbers.assign_ports_and_records(&config).unwrap();
+    numbers.runtime_config(Arc::new(config), &listening, &Owners::new())
+}
+
+/// Returns the counters of a daemon each of whose units has executed `commands` commands that read 4 KiB.
+fn snapshot(text: &str, commands: u64) -> Snapshot {
+    let runtime = runtime(text);
+    let mut latencies = Latencies { sum_ns: commands * 1_000, ..Latencies::default() };
+    latencies.buckets[0] = commands;
+    let mut stats = UnitStats { commands, read_bytes: commands * 4096, ..UnitStats::default() };
+    (stats.latencies[0], stats.sense_keys[6]) = (latencies, 1);
+    let view = |unit: UnitId| UnitView {
+        report: UnitReport { unit, stats, medium_present: true, removal_prevented: false, drained: false },
+        bytes: 1 << 20,
+        errors: 0,
+        withheld: None,
+        not_ready: None,
+    };
+    let units = runtime.units(0).map(|(id, ..)| view(id)).collect();
+    let hyperscsi = HyperScsiReport {
+        stats: Default::default(),
+        handshakes: Default::default(),
+        paths: Default::default(),
+    };
+    let reactor = ReactorCounts {
+        index: 0,
+        iscsi: Default::default(),
+        hyperscsi,
+        units,
+        sessions: Vec::new(),
+        session_names: vec![shard::session_counts::SessionName {
+            target: "iqn.2001-04.com.example:a".to_owned(),
+            initiator: "a\"b\\c\nd".to_owned(),
+            hyperscsi: false,
+        }],
+        data_bytes: 0,
+        interfaces_up: Vec::new(),
+    };
+    Snapshot {
+        reactors: vec![reactor],
+        drivers: vec![Default::default()],
+        runtime,
+        started: UNIX_EPOCH + Duration::from_secs(1_795_206_412),
+        generation: 1,
+        reloads: 0,
+        reload_failure: None,
+        panics: 0,
+        tls: Default::default(),
+        log_lines_dropped: 0,
+        memory_max: 256 << 20,
+    }
+}
+
+const SHARED: &str = r#"
+[[lun]]
+name = "data"
+type = "ram"
+size = "1M"
+[[target]]
+name = "iqn.2001-04.com.example:b"
+[[target.lun]]
+share = "data"
+lun = 3
+[[target.lun]]
+type = "null"
+size = "2M"
+[[target]]
+name = "iqn.2001-04.com.example:a"
+[[target.lun]]
+share = "data"
+"#;
+
+/// Returns the sum of the samples whose line begins with `name` and holds `label`.
+fn sum(text: &str, name: &str, label: &str) -> u64 {
+    let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn every_metric_stands_once_with_type_help_and_samples_under_its_name() {
+    let snapshot = snapshot(SHARED, 5);
+    let text = open_metrics(&snapshot).unwrap();
+    assert!(text.ends_with("\n# EOF\n"));
+    let mut lines = text.lines();
+    for family in families(&snapshot) {
+        let unit = if family.full_name().ends_with("_total") { "_total" } else { "_info" };
+        let full = family.full_name();
+        let name = if matches!(family.kind, Kind::Counter | Kind::Info) {
+            full.strip_suffix(unit).unwrap().to_owned()
+        } else {
+            full.clone()
+        };
+        assert_eq!(lines.next().unwrap(), format!("# HELP {name} {}", family.help()));
+        assert!(lines.next().unwrap().starts_with(&format!("# TYPE {name} ")), "{name}");
+        if family.unit.is_some() {
+            assert!(lines.next().unwrap().starts_with(&format!("# UNIT {name} ")), "{name}");
+        }
+        let of_a_sample = if family.kind == Kind::Histogram { 20 } else { 1 };
+        for _ in 0..family.samples.len() * of_a_sample {
+            let line = lines.next().unwrap();
+            assert!(line.starts_with(&full), "{line} is no sample of {full}");
+        }
+        for sample in &family.samples {
+            assert_eq!(sample.labels.len(), family.labels.len(), "{full}");
+        }
+    }
+    assert_eq!((lines.next(), lines.next()), (Some("# EOF"), None));
+    assert!(text.contains(r#"initiator="a\"b\\c\nd""#), "a peer's text is escaped");
+}
+
+#[test]
+fn a_unit_is_counted_once_however_many_luns_lead_to_it() {
+    let text = open_metrics(&snapshot(SHARED, 5)).unwrap();
+    assert_eq!(sum(&text, "targe_lun_commands_total", "op=\"read\""), 2 * 5);
+    assert_eq!(sum(&text, "targe_lun_data_bytes_total", "op=\"read\""), 2 * 5 * 4096);
+    assert_eq!(sum(&text, "targe_lun_check_conditions_total", "unit_attention"), 2);
+    assert_eq!(sum(&text, "targe_lun_info", "serial="), 3, "all three LUNs are described");
+}
+
+#[test]
+fn the_number_of_series_is_bounded_and_the_sum_stays_right() {
+    let mut config = "[[target]]\nname = \"iqn.2001-04.com.example:many\"\n".to_owned();
+    for lun in 0..1200 {
+        let _ =
+            write!(config, "[[target.lun]]\ntype = \"null\"\nsize = \"{}M\"\nserial = \"s{lun}\"\n", lun + 1);
+    }
+    let text = open_metrics(&snapshot(&config, 3)).unwrap();
+    assert_eq!(sum(&text, "targe_lun_commands_total", "op=\"read\""), 1200 * 3);
+    assert_eq!(sum(&text, "targe_lun_commands_total", "lun=\"other\",op=\"read\""), 200 * 3);
+    let series = text.lines().filter(|line| line.starts_with("targe_lun_size_bytes{")).count();
+    assert_eq!(series, 1001);
+}
+
+#[test]
+fn the_older_format_has_the_same_samples_and_its_own_names_of_types() {
+    let text = open_metrics(&snapshot(SHARED, 5)).unwrap();
+    let plain = plain_text(&text);
+    let samples = |text: &str| {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(samples(&plain), samples(&text));
+    assert!(plain.contains("# TYPE targe_lun_commands_total counter\n"), "{plain}");
+    assert!(plain.contains("# TYPE targe_build_info gauge\n"), "{plain}");
+    assert!(!plain.contains("# UNIT") && !plain.contains("# EOF"));
+}
+
+#[test]
+fn a_disk_that_is_withheld_is_a_problem_and_a_failed_reload_a_warning() {
+    let mut snapshot = snapshot(SHARED, 0);
+    assert_eq!((snapshot.problems().len(), snapshot.warnings().len()), (0, 0));
+    snapshot.reactors[0].units[0].withheld = Some("the file ends before the disk does".to_owned());
+    snapshot.reload_failure = Some("line 3: no".to_owned());
+    let problems = snapshot.problems();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems[0].ends_with(": the file ends before the disk does"), "{problems:?}");
+    assert_eq!(snapshot.warnings(), ["the last reload was not applied: line 3: no"]);
+    snapshot.reactors[0].units.clear();
+    assert_eq!(snapshot.problems().len(), 3);
+}
+
+/// The lines between which the generated table of the page stands.
+const MARKS: (&str, &str) = ("<!-- metrics: generated -->\n", "<!-- end of metrics -->\n");
+
+#[test]
+fn the_page_has_the_table_of_these_metrics() {
+    let mut table = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for family in families(&snapshot(SHARED, 0)) {
+        let kind = format!("{:?}", family.kind).to_lowercase();
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        let _ =
+            writeln!(table, "| `{}` | {kind} | {} | {} |", family.full_name(), labels.join(", "), family.doc);
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/serve.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = page.split_once(MARKS.0).expect("docs/serve.md has a table of metrics");
+    let (printed, after) = rest.split_once(MARKS.1).expect("the table of metrics ends");
+    if std::env::var_os("TARGE_BLESS").is_some() {
+        std::fs::write(path, format!("{before}{}{table}{}{after}", MARKS.0, MARKS.1)).unwrap();
+    } else {
+        assert_eq!(printed, table, "run TARGE_BLESS=1 cargo test -p targe-daemon");
+    }
+}

@@ -1,0 +1,345 @@
+"""The metrics of a daemon under load, judged by Debian's Prometheus: its tools accept their text, a server of its own scrapes them, and the sums
+that it computes are what `targe bench` counted. And HTTP clients that mean harm, who hold little and delay nobody.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+
+import pytest
+
+import ending
+import servers
+from listening import free_port
+from verdicts import expect
+
+TARGE = servers.Targe.binary
+# Longest anything may take that must happen, seconds. Nothing that is judged depends on it being short.
+PATIENCE_S = 90
+MIB = 1 << 20
+IQN = "iqn.2026-01.com.example:metrics"
+# What each bench counts, of both together.
+COUNT = 4000
+TOKEN = "0123456789abcdef-token"
+
+
+class Daemon:
+    """`targe serve --http`, with a RAM disk, and a file of 16 MiB."""
+
+    def __init__(self, folder, extra=""):
+        self.folder = str(folder)
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        os.chmod(self.folder, 0o700)
+        self.port, self.http = free_port(), free_port()
+        self.disk = os.path.join(self.folder, "disk.img")
+        self.extra = extra
+        self.process = None
+
+    def config(self):
+        path = os.path.join(self.folder, "targe.toml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f'''state_dir = "{self.folder}/state"
+admin_socket = "{self.folder}/admin.sock"
+[[portal]]
+listen = "127.0.0.1:{self.port}"
+[[target]]
+name = "{IQN}"
+max_sessions = 64
+[[target.lun]]
+type = "ram"
+size = "64M"
+[[target.lun]]
+type = "file"
+path = "{self.disk}"
+size = "16M"
+[http]
+listen = "127.0.0.1:{self.http}"
+{self.extra}''')
+        return path
+
+    def __enter__(self):
+        self.log = open(os.path.join(self.folder, "server.log"), "wb")
+        self.process = subprocess.Popen([TARGE, "serve", "--config", self.config()], stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=subprocess.STDOUT, preexec_fn=servers.die_with_parent)
+        wait("the daemon serves", lambda: self.process.poll() is not None or os.path.exists(f"{self.folder}/admin.sock") and self.ask("status"))
+        expect(self.process.poll() is None, f"the daemon ended: {self.said()[-500:]}")
+        return self
+
+    def __exit__(self, *_):
+        faults = ending.bugs(json.dumps(self.ask("status")))
+        self.process.terminate()
+        code = self.process.wait(PATIENCE_S)
+        self.log.close()
+        ending.expect_sound("targe", faults, code, self.said())
+
+    def said(self):
+        with open(os.path.join(self.folder, "server.log"), encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+    def ask(self, what):
+        done = subprocess.run([TARGE, what, "--json", "--socket", f"{self.folder}/admin.sock"], capture_output=True, text=True, timeout=PATIENCE_S)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def url(self, lun):
+        return f"iscsi://127.0.0.1:{self.port}/{IQN}/{lun}"
+
+    def get(self, path, **fields):
+        """The status, the body and the content type of a request."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=PATIENCE_S)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in fields.items()})
+            response = connection.getresponse()
+            return response.status, response.read().decode(), response.headers["Content-Type"]
+
+    def bench(self, lun, *options):
+        done = subprocess.run([TARGE, "bench", self.url(lun), "--count", str(COUNT), "--json", *options],
+                              capture_output=True, text=True, timeout=PATIENCE_S)
+        expect(done.returncode == 0, f"targe bench: {done.stderr[-300:]}")
+        return json.loads(done.stdout)
+
+
+def wait(what, happened):
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := happened()):
+        expect(time.monotonic() < deadline, f"in vain: {what}")
+        time.sleep(0.05)
+    return found
+
+
+@contextlib.contextmanager
+def prometheus(folder, daemon):
+    """A Prometheus that scrapes the daemon each second. Gives the function that asks it."""
+    os.makedirs(folder)
+    with open(f"{folder}/prometheus.yml", "w", encoding="utf-8") as file:
+        file.write(f"""global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+scrape_configs:
+- job_name: targe
+  static_configs: [{{targets: ["127.0.0.1:{daemon.http}"]}}]
+""")
+    port = free_port()
+    with open(f"{folder}/log", "wb") as log:
+        process = subprocess.Popen(["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                                    f"--web.listen-address=127.0.0.1:{port}"], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                   preexec_fn=servers.die_with_parent)
+
+    def ask(query):
+        """The value of a query; none while there is none."""
+        url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
+                result = json.load(response)["data"]["result"]
+        except OSError:
+            expect(process.poll() is None, "Prometheus ended; its log has the reason")
+            return None
+        return float(result[0]["value"][1]) if result else None
+
+    try:
+        yield ask
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    with Daemon(tmp_path_factory.mktemp("metrics")) as running:
+        yield running
+
+
+def value_of(text, name, *labels):
+    """The sum of the samples of a metric in a scrape that have these labels."""
+    lines = [line for line in text.splitlines() if line.startswith((name + "{", name + " ")) and all(label in line for label in labels)]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def test_prometheus_counts_what_bench_counted(daemon, tmp_path):
+    benches = [daemon.bench(0, "--rw", "mixed:50", "--random", "--write"), daemon.bench(1, "--bs", "16K", "--rw", "write", "--write"),
+               daemon.bench(1, "--bs", "16K", "--random")]
+    write = benches[0]["write"]["ios"] + COUNT
+    read = benches[0]["read"]["ios"] + COUNT
+    expect(read + write == 3 * COUNT, f"bench counted {read} reads and {write} writes")
+    with prometheus(str(tmp_path / "prometheus"), daemon) as ask:
+        total = "sum(targe_lun_commands_total{op=~'read|write'})"
+        # A bench looks at the LUN in one session and loads it in another. The first command of each that is not exempt ends with UNIT
+        # ATTENTION, and the initiator sends it again: in the session with the load that is a read or a write.
+        sessions = len(benches)
+        wait("Prometheus has scraped what bench did", lambda: (ask(total) or 0) >= 3 * COUNT + sessions)
+        for query, counted in [
+            ("sum(targe_logins_total)", 2 * sessions),
+            ("sum(targe_lun_check_conditions_total{sense_key='unit_attention'})", 2 * sessions),
+            (total, read + write + sessions),
+            ("sum(targe_lun_commands_total{op='read',lun='1'})", COUNT + 1),
+            ("sum(targe_lun_commands_total{op='write',lun='1'})", COUNT + 1),
+            ("sum(targe_lun_command_duration_seconds_count{op=~'read|write'})", read + write + sessions),
+            ("sum(targe_lun_command_duration_seconds_bucket{op=~'read|write',le='+Inf'})", read + write + sessions),
+            ("sum(targe_lun_commands_total)", sum(lun["commands"] for lun in daemon.ask("luns")["luns"])),
+            ("sum(targe_lun_data_bytes_total{op='read'})", benches[0]["read"]["ios"] * 4096 + COUNT * 16384),
+            ("sum(targe_lun_data_bytes_total{op='write'})", benches[0]["write"]["ios"] * 4096 + COUNT * 16384),
+            ("up", 1), ("targe_ready", 1), ("targe_internal_errors_total", 0),
+        ]:
+            expect(ask(query) == counted, f"{query} is {ask(query)}, and bench counted {counted}")
+        # What the admin socket tells is of the same source.
+        luns = daemon.ask("luns")["luns"]
+        expect(ask("sum(targe_lun_data_bytes_total{op='write'})") == sum(lun["write_bytes"] for lun in luns), f"luns: {luns}")
+        operations = {name: sum(operation["commands"] for lun in luns for operation in lun["operations"] if operation["op"] == name)
+                      for name in ("read", "write", "flush", "unmap", "other")}
+        for name, commands in operations.items():
+            expect(ask(f"sum(targe_lun_commands_total{{op='{name}'}})") == commands, f"{name}: {operations}")
+        unit_attentions = sum(count["commands"] for lun in luns for count in lun["check_conditions"] if count["sense_key"] == 6)
+        expect(unit_attentions == 2 * sessions, f"luns counts {unit_attentions} unit attentions")
+        status = daemon.ask("status")
+        for query, told in [("sum(targe_logins_total)", status["logins"]), ("sum(targe_transport_commands_total)", status["iscsi"]["commands"]),
+                            ("sum(targe_iscsi_pdus_total{direction='in'})", status["iscsi"]["pdus_in"]),
+                            ("targe_memory_limit_bytes", status["memory"]["limit_bytes"]), ("targe_memory_used_bytes", 0)]:
+            expect(ask(query) == told, f"{query} is {ask(query)}, and status says {told}")
+        expect((status["http"], status["problems"]) == (f"127.0.0.1:{daemon.http}", []), f"status: {status}")
+    # Another initiator that asks for nothing but INQUIRY data and readiness.
+    before = value_of(daemon.get("/metrics")[1], "targe_lun_commands_total", 'lun="0",op="other"')
+    subprocess.run(["iscsi-inq", daemon.url(0)], check=True, capture_output=True, timeout=PATIENCE_S)
+    after = value_of(daemon.get("/metrics")[1], "targe_lun_commands_total", 'lun="0",op="other"')
+    expect(after > before, f"commands of libiscsi were not counted: {before}, {after}")
+
+
+def test_promtool_accepts_the_metrics(daemon):
+    status, text, kind = daemon.get("/metrics", Accept="text/plain")
+    expect(status == 200 and kind.startswith("text/plain; version=0.0.4"), f"{status} {kind}")
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=PATIENCE_S)
+    expect(checked.returncode == 0 and not checked.stderr, f"promtool: {checked.stdout}{checked.stderr}")
+    status, text, kind = daemon.get("/metrics")
+    expect(status == 200 and kind.startswith("application/openmetrics-text; version=1.0.0"), f"{status} {kind}")
+    expect(text.endswith("# EOF\n"), "the text does not end with EOF")
+
+
+def test_readiness_says_what_is_wrong(daemon):
+    expect(daemon.get("/healthz")[0] == 200, "healthz")
+    status, body, _ = daemon.get("/readyz")
+    expect((status, json.loads(body)["ready"]) == (200, True), body)
+    kept = daemon.disk + ".kept"
+    os.rename(daemon.disk, kept)
+    try:
+        wait("readyz says that the disk is gone", lambda: daemon.get("/readyz")[0] == 503)
+        found = json.loads(daemon.get("/readyz")[1])
+        expect(not found["ready"] and len(found["problems"]) == 1 and f"LUN 1 of {IQN}: " in found["problems"][0], str(found))
+        text = daemon.get("/metrics")[1]
+        expect((value_of(text, "targe_ready"), value_of(text, "targe_luns_not_ready")) == (0, 1), "the metrics do not say so")
+        expect(daemon.get("/healthz")[0] == 200, "the process lives all the same")
+    finally:
+        os.rename(kept, daemon.disk)
+    daemon.process.send_signal(1)
+    wait("the disk is served again", lambda: daemon.get("/readyz")[0] == 200)
+
+
+def resident(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS:")) * 1024
+
+
+def test_hostile_clients_hold_little_and_delay_nobody(daemon):
+    daemon.get("/metrics")
+    before, files = resident(daemon.process.pid), len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
+    address = ("127.0.0.1", daemon.http)
+    with contextlib.ExitStack() as stack:
+        held = []
+        for at in range(2000):
+            client = stack.enter_context(socket.create_connection(address, PATIENCE_S))
+            # A third sends nothing, a third half a request, a third a head without end.
+            with contextlib.suppress(OSError):
+                client.sendall([b"", b"GET /metrics HTTP/1.1\r\nHost: localh", b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 60][at % 3])
+            held.append(client)
+            if at % 400 == 399:
+                expect(daemon.get("/healthz")[0] == 200, f"with {at + 1} hostile connections nobody is served")
+        bench = daemon.bench(0, "--random")
+        expect(bench["ios"] == COUNT, f"bench beside hostile clients: {bench}")
+        expect(daemon.get("/metrics")[0] == 200, "no scrape beside hostile clients")
+        wait("connections above 64 are closed", lambda: len(os.listdir(f"/proc/{daemon.process.pid}/fd")) <= files + 64 + 8)
+        # Bytes that dribble: a connection is closed although something keeps coming.
+        slow = stack.enter_context(socket.create_connection(address, PATIENCE_S))
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+        ended, deadline = False, time.monotonic() + PATIENCE_S
+        while not ended:
+            expect(time.monotonic() < deadline, "a request that dribbles is never ended")
+            slow.settimeout(0.2)
+            try:
+                slow.sendall(b"X: y\r\n")
+                ended = not slow.recv(1024)
+            except TimeoutError:
+                pass
+            except OSError:
+                ended = True
+    grown = resident(daemon.process.pid) - before
+    expect(grown < 24 * MIB, f"2000 connections left {grown / MIB:.1f} MiB")
+    for field, name in [("x" * 100_000, "a head of 100 KB"), ("y\r\n" + "X: y\r\n" * 200, "200 fields")]:
+        with socket.create_connection(address, PATIENCE_S) as client:
+            client.settimeout(PATIENCE_S)
+            with contextlib.suppress(OSError):
+                client.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nX: {field}\r\n\r\n".encode())
+            try:
+                said = client.recv(1024)
+            except OSError:
+                said = b""
+            expect(not said or b" 431 " in said, f"{name}: {said}")
+    expect(daemon.get("/metrics", Host="evil.example")[0] == 421, "a foreign Host is served")
+    expect(daemon.get("/healthz")[0] == 200, "it serves no more")
+
+
+def refused(folder, http_table):
+    """What the daemon says when it does not start."""
+    daemon = Daemon(folder)
+    path = daemon.config()
+    with open(path, encoding="utf-8") as file:
+        text = file.read().partition("[http]")[0]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text + "[http]\n" + http_table)
+    done = subprocess.run([TARGE, "serve", "--config", path], capture_output=True, text=True, timeout=PATIENCE_S)
+    expect(done.returncode == 2, f"it ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stderr
+
+
+def test_a_server_that_others_reach_needs_a_token_that_nobody_can_read(tmp_path):
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
+    said = refused(tmp_path / "a", f'listen = "0.0.0.0:{free_port()}"\n')
+    expect('set "token_file" or "tls_client_authority"' in said, said)
+    token.chmod(0o644)
+    said = refused(tmp_path / "b", f'listen = "127.0.0.1:{free_port()}"\ntoken_file = "{token}"\n')
+    expect("can be read by others (mode 644)" in said, said)
+    token.chmod(0o600)
+    certificate, key = tmp_path / "http.crt", tmp_path / "http.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+                   check=True, capture_output=True, timeout=PATIENCE_S)
+    key.chmod(0o600)
+    tls = f'token_file = "{token}"\ntls_certificate = "{certificate}"\ntls_key = "{key}"\n'
+    with Daemon(tmp_path / "c", tls) as daemon:
+        context = ssl.create_default_context(cafile=str(certificate))
+
+        def status(**fields):
+            connection = http.client.HTTPSConnection("127.0.0.1", daemon.http, timeout=PATIENCE_S, context=context)
+            with contextlib.closing(connection):
+                connection.request("GET", "/metrics", headers=fields)
+                return connection.getresponse().status
+
+        expect(status() == 401, "it is served without a token")
+        expect(status(Authorization="Bearer " + TOKEN[:-1]) == 401, "it is served with another token")
+        expect(status(Authorization="Bearer " + TOKEN) == 200, "it is not served with the token")
+        expect(TOKEN not in daemon.said(), "the token stands in the log")
+        # A reload takes over another token.
+        token.write_text("another-" + TOKEN)
+        daemon.process.send_signal(1)
+        wait("the new token is valid", lambda: status(Authorization="Bearer another-" + TOKEN) == 200)
+        expect(status(Authorization="Bearer " + TOKEN) == 401, "the former token is still valid")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tools():
+    for tool in ("prometheus", "promtool", "iscsi-inq", "openssl"):
+        expect(shutil.which(tool), f"there is no {tool}: run `make packages`")

@@ -6,18 +6,23 @@
 //! 1h); WRITE FILEMARKS without IMMED is acknowledged when everything before it is durable. An error that is
 //! found after an acknowledgement is reported as a deferred error, and nothing is written after it until the
 //! cartridge is loaded again.
+//!
+//! The drive encrypts and decrypts records ([`encryption`]) with keys that hosts set ([`set_encryption`]).
 
 mod arrived;
 mod attribute;
 mod data_in;
 mod density;
 mod drive;
+mod encryption;
 mod load;
 mod log_pages;
 mod mode_pages;
 mod motion;
 mod position;
 mod read;
+mod security_protocol;
+mod set_encryption;
 mod table;
 mod transfer;
 mod turn;

@@ -1,8 +1,10 @@
 //! READ and VERIFY (SSC-4), which reads without delivering.
 
+use alloc::rc::Rc;
+
 use base::buffer::DataList;
 use base::int_cast::to_u32;
-use cartridge::command::{self, Command};
+use cartridge::command::{self, Command, Position};
 use cartridge::error::Error;
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
 use store::api::Fault;
@@ -12,6 +14,7 @@ use super::transfer::{Transfer, stream_sense};
 use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
 
 /// SILI of READ: no report of a block that is shorter than requested.
@@ -37,15 +40,7 @@ pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         return Outcome::Good;
     }
     server.stats.reads += 1;
-    in_turn(Read {
-        transfer,
-        is_silent,
-        is_delivered: true,
-        done: 0,
-        sent: 0,
-        data_in: DataIn::default(),
-        ending: None,
-    })
+    in_turn(Read::new(transfer, is_silent, true))
 }
 
 pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -60,16 +55,7 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if transfer.blocks == 0 {
         return Outcome::Good;
     }
-    let command = Read {
-        transfer,
-        is_silent: false,
-        is_delivered: false,
-        done: 0,
-        sent: 0,
-        data_in: DataIn::default(),
-        ending: None,
-    };
-    in_turn_or_at_once(server, task, flags & IMMEDIATE != 0, command)
+    in_turn_or_at_once(server, task, flags & IMMEDIATE != 0, Read::new(transfer, false, false))
 }
 
 #[derive(Debug)]
@@ -85,9 +71,42 @@ struct Read {
     data_in: DataIn,
     /// The sense data, while the position moves behind a block that cannot be read.
     ending: Option<Sense>,
+    /// Where the block that is being read begins.
+    before: Position,
+    /// The data encryption parameters of the nexus, as they were when the command began.
+    encryption: Option<Rc<EncryptionParameters>>,
 }
 
 impl Read {
+    const fn new(transfer: Transfer, is_silent: bool, is_delivered: bool) -> Self {
+        Self {
+            transfer,
+            is_silent,
+            is_delivered,
+            done: 0,
+            sent: 0,
+            data_in: DataIn::new(),
+            ending: None,
+            before: Position::START,
+            encryption: None,
+        }
+    }
+
+    fn read_next(&mut self, server: &mut DeviceServer) -> JobStep {
+        if let Some(drive) = &server.tape {
+            self.before = drive.cartridge().position();
+        }
+        run(server, Command::Read)
+    }
+
+    /// Ends the command before a block that cannot be decrypted.
+    fn not_decrypted(&self, server: &mut DeviceServer, sense: Sense) -> JobStep {
+        if let Some(drive) = &mut server.tape {
+            drive.cartridge_mut().return_to(self.before);
+        }
+        JobStep::Done(Outcome::CheckCondition(sense.with_information(self.transfer.left(self.done))))
+    }
+
     fn block(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) -> JobStep {
         let (len, wanted) = (to_u32(data.len()), self.transfer.block_len);
         if len != wanted && self.transfer.is_fixed {
@@ -98,11 +117,7 @@ impl Read {
         if len != wanted && self.is_length_reported(server, len) {
             return self.wrong_length((i64::from(wanted) - i64::from(len)).cast_unsigned());
         }
-        if self.done < self.transfer.blocks {
-            run(server, Command::Read)
-        } else {
-            JobStep::Done(Outcome::Good)
-        }
+        if self.done < self.transfer.blocks { self.read_next(server) } else { JobStep::Done(Outcome::Good) }
     }
 
     /// Returns whether the length of a variable-length block is reported. With SILI it is only if the block
@@ -148,7 +163,12 @@ impl Read {
             return JobStep::Done(Outcome::CheckCondition(sense));
         }
         match result {
-            Ok(command::Outcome::Record(record)) => self.block(server, task, record.data),
+            Ok(command::Outcome::Record(record)) => {
+                match server.block_of(self.encryption.as_deref(), record) {
+                    Ok(data) => self.block(server, task, data),
+                    Err(sense) => self.not_decrypted(server, sense),
+                }
+            }
             Ok(command::Outcome::Filemark) => {
                 self.stopped(SenseKey::NO_SENSE, Asc::FILEMARK_DETECTED, stream_bits::FILEMARK)
             }
@@ -190,8 +210,9 @@ fn is_passed_over(server: &DeviceServer, error: &Error) -> bool {
 }
 
 impl TapeCommand for Read {
-    fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
-        run(server, Command::Read)
+    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        self.encryption = server.tape.as_ref().and_then(|drive| drive.encryption.parameters(task.nexus));
+        self.read_next(server)
     }
 
     fn ended(

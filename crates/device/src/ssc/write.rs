@@ -1,8 +1,10 @@
 //! WRITE and WRITE FILEMARKS (SSC-4).
 
+use alloc::rc::Rc;
+
 use base::buffer::DataList;
 use base::int_cast::to_usize;
-use cartridge::command::{self, Command, Record, Space};
+use cartridge::command::{self, Command, Space};
 use cartridge::error::Error;
 use scsi::opcode as op;
 use scsi::sense::{Asc, Sense};
@@ -13,6 +15,7 @@ use super::transfer::Transfer;
 use super::turn::{TapeCommand, failed, in_turn, run};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
 
 /// IMMED of WRITE FILEMARKS.
@@ -48,6 +51,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         space: None,
         is_alone: false,
         ending: None,
+        encryption: None,
     })
 }
 
@@ -81,6 +85,8 @@ struct Write {
     is_alone: bool,
     /// The sense data, while the blocks that they report as written are made durable.
     ending: Option<Sense>,
+    /// The data encryption parameters of the nexus, as they were when the command began.
+    encryption: Option<Rc<EncryptionParameters>>,
 }
 
 impl Write {
@@ -109,9 +115,25 @@ impl Write {
             return JobStep::Wait;
         }
         let data = self.arrived.take(len);
-        self.is_writing = true;
-        let is_compressed = server.settings.stream.is_compressing;
-        run(server, Command::Write(Record { data, is_compressed, ..Record::default() }))
+        match server.record_of(self.encryption.as_deref(), data) {
+            Ok(record) => {
+                self.is_writing = true;
+                run(server, Command::Write(record))
+            }
+            Err(sense) => {
+                let sense = sense.with_information(self.transfer.left(self.done));
+                self.stop(server, sense)
+            }
+        }
+    }
+
+    /// Ends the command behind the blocks that were written.
+    fn stop(&mut self, server: &mut DeviceServer, sense: Sense) -> JobStep {
+        if !server.settings.stream.is_buffered && self.done > 0 {
+            self.ending = Some(sense);
+            return run(server, Command::Synchronize);
+        }
+        JobStep::Done(Outcome::CheckCondition(sense))
     }
 
     fn written(&mut self, server: &mut DeviceServer, task: &TaskInfo, space: Space) -> JobStep {
@@ -162,6 +184,12 @@ impl TapeCommand for Write {
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let is_unsynced = server.tape.as_ref().is_some_and(|drive| drive.is_unsynced());
         self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
+        if let Some(drive) = &server.tape {
+            if let Err(sense) = drive.encryption.check_lock(task.nexus) {
+                return JobStep::Done(Outcome::CheckCondition(sense.with_information(self.transfer.left(0))));
+            }
+            self.encryption = drive.encryption.parameters(task.nexus);
+        }
         self.proceed(server, task)
     }
 
@@ -189,10 +217,8 @@ impl TapeCommand for Write {
                 let is_about_this = !sense.deferred && sense.information.is_none();
                 let left = self.transfer.left(self.done);
                 let sense = if is_about_this { sense.with_information(left) } else { sense };
-                let must_be_durable = !server.settings.stream.is_buffered && self.done > 0;
-                if matches!(error, Error::EndOfPartition) && must_be_durable {
-                    self.ending = Some(sense);
-                    return run(server, Command::Synchronize);
+                if matches!(error, Error::EndOfPartition) {
+                    return self.stop(server, sense);
                 }
                 JobStep::Done(Outcome::CheckCondition(sense))
             }

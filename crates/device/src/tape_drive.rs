@@ -5,6 +5,7 @@ mod alerts;
 mod deferred;
 pub(crate) mod encrypted_record;
 pub(crate) mod encryption;
+pub(crate) mod encryption_key;
 mod turn_queue;
 
 use alloc::collections::BTreeMap;

@@ -341,6 +341,7 @@ impl Asc {
     pub const COPY_TARGET_DEVICE_NOT_REACHABLE: Self = Self(0x0d02);
     pub const THIRD_PARTY_DEVICE_FAILURE: Self = Self(0x0d01);
     pub const INCORRECT_COPY_TARGET_DEVICE_TYPE: Self = Self(0x0d03);
+    pub const LOGICAL_BLOCK_GUARD_CHECK_FAILED: Self = Self(0x1001);
     pub const UNRECOVERED_READ_ERROR: Self = Self(0x1100);
     pub const PARAMETER_LIST_LENGTH_ERROR: Self = Self(0x1a00);
     pub const MISCOMPARE_DURING_VERIFY: Self = Self(0x1d00);

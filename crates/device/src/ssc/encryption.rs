@@ -1,4 +1,4 @@
-//! What data encryption parameters do to the blocks that are written and read (SSC-4 §4.2.22).
+//! What data encryption parameters do to the blocks that are written and read (SSC-4).
 
 use base::buffer::DataList;
 use cartridge::command::Record;

@@ -10,19 +10,33 @@ use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
 use store::api::Fault;
 
 use super::data_in::DataIn;
-use super::transfer::{Transfer, stream_sense};
+use super::protection::{GUARD_FAILED, guarded, is_intact};
+use super::transfer::{Transfer, stream_sense, transfer_length};
 use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
+use super::verify::VerifyRange;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::settings::ProtectionMethod;
 use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
 
 /// SILI of READ: no report of a block that is shorter than requested.
 const SILI: u8 = 0x02;
-/// BYTCMP of VERIFY.
-const BYTE_COMPARE: u8 = 0x02;
-/// IMMED of VERIFY.
-const IMMEDIATE: u8 = 0x04;
+/// The bits of VERIFY.
+mod verify_bit {
+    /// FIXED
+    pub(super) const FIXED: u8 = 0x01;
+    /// BYTCMP
+    pub(super) const BYTE_COMPARE: u8 = 0x02;
+    /// IMMED
+    pub(super) const IMMEDIATE: u8 = 0x04;
+    /// VBF: the verification length counts filemarks.
+    pub(super) const BY_FILEMARKS: u8 = 0x08;
+    /// VLBPM: the guards that are stored with blocks are checked.
+    pub(super) const GUARDS: u8 = 0x10;
+    /// VTE: verify to the end of data.
+    pub(super) const TO_END: u8 = 0x20;
+}
 
 pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let transfer = match Transfer::of(server, task) {
@@ -40,13 +54,32 @@ pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         return Outcome::Good;
     }
     server.stats.reads += 1;
-    in_turn(Read::new(transfer, is_silent, true))
+    let guard = server.settings.stream.protection.read();
+    in_turn(Read { guard, ..Read::new(transfer, is_silent, true) })
 }
 
 pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let flags = task.cdb.u8(1);
-    if flags & BYTE_COMPARE != 0 {
+    let is_set = |bit| flags & bit != 0;
+    if is_set(verify_bit::BYTE_COMPARE) {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(1)));
+    }
+    let (checks_guards, is_immediate) = (is_set(verify_bit::GUARDS), is_set(verify_bit::IMMEDIATE));
+    if is_set(verify_bit::BY_FILEMARKS) || is_set(verify_bit::TO_END) {
+        if is_set(verify_bit::BY_FILEMARKS) && is_set(verify_bit::TO_END) {
+            return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(5)));
+        }
+        let block_len = server.settings.stream.block_len;
+        if is_set(verify_bit::FIXED) && block_len == 0 {
+            return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(0)));
+        }
+        let filemarks = is_set(verify_bit::BY_FILEMARKS).then(|| transfer_length(&task.cdb).1);
+        if filemarks == Some(0) {
+            return Outcome::Good;
+        }
+        let block_len = is_set(verify_bit::FIXED).then_some(block_len);
+        let command = VerifyRange::new(filemarks, block_len, checks_guards);
+        return in_turn_or_at_once(server, task, is_immediate, command);
     }
     let transfer = match Transfer::of(server, task) {
         Ok(transfer) => transfer,
@@ -55,7 +88,8 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if transfer.blocks == 0 {
         return Outcome::Good;
     }
-    in_turn_or_at_once(server, task, flags & IMMEDIATE != 0, Read::new(transfer, false, false))
+    let command = Read { checks_guards, ..Read::new(transfer, false, false) };
+    in_turn_or_at_once(server, task, is_immediate, command)
 }
 
 #[derive(Debug)]
@@ -75,6 +109,10 @@ struct Read {
     before: Position,
     /// The data encryption parameters of the nexus, as they were when the command began.
     encryption: Option<Rc<EncryptionParameters>>,
+    /// The method of the guards that are delivered with blocks.
+    guard: Option<ProtectionMethod>,
+    /// Whether the guards that are stored with blocks are checked.
+    checks_guards: bool,
 }
 
 impl Read {
@@ -89,6 +127,8 @@ impl Read {
             ending: None,
             before: Position::START,
             encryption: None,
+            guard: None,
+            checks_guards: false,
         }
     }
 
@@ -164,8 +204,21 @@ impl Read {
         }
         match result {
             Ok(command::Outcome::Record(record)) => {
+                let stored = record.guard;
                 match server.block_of(self.encryption.as_deref(), record) {
-                    Ok(data) => self.block(server, task, data),
+                    Ok(data)
+                        if self.checks_guards && stored.is_some_and(|guard| !is_intact(&data, guard)) =>
+                    {
+                        let left = self.transfer.left(self.done);
+                        JobStep::Done(Outcome::CheckCondition(GUARD_FAILED.with_information(left)))
+                    }
+                    Ok(data) => {
+                        let data = match self.guard {
+                            Some(method) => guarded(method, data, stored),
+                            None => data,
+                        };
+                        self.block(server, task, data)
+                    }
                     Err(sense) => self.not_decrypted(server, sense),
                 }
             }

@@ -1,4 +1,4 @@
-//! SECURITY PROTOCOL IN (SPC-5) with the tape data encryption security protocol (SSC-4 §8.5).
+//! SECURITY PROTOCOL IN (SPC-5) with the tape data encryption security protocol (SSC-4).
 
 use alloc::vec::Vec;
 
@@ -11,9 +11,10 @@ use super::turn::{TapeCommand, failed, in_turn, run};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
 use crate::tape_drive::encrypted_record::{
-    ALGORITHM, AUTHENTICATED_LEN_MAX, EncryptedInfo, KeyAssociated, UNAUTHENTICATED_LEN_MAX,
+    ALGORITHM, AUTHENTICATED_LEN_MAX, EncryptedInfo, UNAUTHENTICATED_LEN_MAX,
 };
 use crate::tape_drive::encryption::{DecryptionMode, EncryptionMode};
+use crate::tape_drive::encryption_key::KeyAssociated;
 use crate::task::TaskInfo;
 
 /// SECURITY PROTOCOL.

@@ -1,4 +1,4 @@
-//! SECURITY PROTOCOL OUT with the page Set Data Encryption (SSC-4 §8.5.3.2).
+//! SECURITY PROTOCOL OUT with the page Set Data Encryption (SSC-4).
 
 use alloc::vec::Vec;
 
@@ -16,12 +16,11 @@ use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
 use crate::pr::{NexusName, PrRole};
-use crate::tape_drive::encrypted_record::{
-    ALGORITHM, AUTHENTICATED_LEN_MAX, KeyAssociated, UNAUTHENTICATED_LEN_MAX,
-};
+use crate::tape_drive::encrypted_record::{ALGORITHM, AUTHENTICATED_LEN_MAX, UNAUTHENTICATED_LEN_MAX};
 use crate::tape_drive::encryption::{
-    ClearKey, DecryptionMode, EncryptionMode, EncryptionParameters, ExternalCheck, Key, NewScope,
+    ClearKey, DecryptionMode, EncryptionMode, EncryptionParameters, ExternalCheck, NewScope,
 };
+use crate::tape_drive::encryption_key::{Key, KeyAssociated};
 use crate::task::TaskInfo;
 
 /// The longest parameter list: a page with a key and with all key-associated data has 104 bytes. Hosts can

@@ -1,7 +1,7 @@
 //! The table rows of the commands of a tape drive (SSC-4).
 //!
 //! Bits that select what the drive does not have are in no usage map, so such a request is refused: setmarks,
-//! logical block protection, HOLD of LOAD UNLOAD, and the maximum logical object identifier of READ BLOCK
+//! HOLD of LOAD UNLOAD, and the maximum logical object identifier of READ BLOCK
 //! LIMITS.
 
 use scsi::opcode as op;
@@ -89,7 +89,7 @@ pub(super) const ROWS: &[Row] = &[
         handler: write::write_filemarks, ..WRITES },
     Row { opcode: op::SPACE_6, name: "SPACE(6)", usage: &[0x11, 0x07, 0xff, 0xff, 0xff, 0],
         handler: motion::space, ..MOVES },
-    Row { opcode: op::VERIFY_6, name: "VERIFY(6)", usage: &[0x13, 0x07, 0xff, 0xff, 0xff, 0],
+    Row { opcode: op::VERIFY_6, name: "VERIFY(6)", usage: &[0x13, 0x3f, 0xff, 0xff, 0xff, 0],
         handler: read::verify, ..MOVES },
     Row { opcode: op::ERASE_6, name: "ERASE(6)", usage: &[0x19, 0x03, 0, 0, 0, 0],
         handler: motion::erase, ..WRITES },
@@ -121,7 +121,7 @@ pub(super) const ROWS: &[Row] = &[
         usage: &[0x8d, 0x01, 0, 0, 0, 0xff, 0, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: attribute::write_attribute, ..WRITES },
     Row { opcode: op::VERIFY_16, name: "VERIFY(16)",
-        usage: &[0x8f, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::verify, ..MOVES },
+        usage: &[0x8f, 0x3f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::verify, ..MOVES },
     Row { opcode: op::SPACE_16, name: "SPACE(16)",
         usage: &[0x91, 0x0f, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
         handler: motion::space, ..MOVES },

@@ -7,6 +7,7 @@ mod fixture;
 mod media;
 mod modes;
 mod motion;
+mod protection;
 mod reading;
 mod reports;
 mod table;

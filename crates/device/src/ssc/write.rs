@@ -4,17 +4,19 @@ use alloc::rc::Rc;
 
 use base::buffer::DataList;
 use base::int_cast::to_usize;
-use cartridge::command::{self, Command, Space};
+use cartridge::command::{self, Command, Record, Space};
 use cartridge::error::Error;
 use scsi::opcode as op;
 use scsi::sense::{Asc, Sense};
 
 use super::arrived::Arrived;
 use super::drive::early_warning;
-use super::transfer::Transfer;
+use super::protection::{checked, data_len};
+use super::transfer::{Transfer, transfer_length};
 use super::turn::{TapeCommand, failed, in_turn, run};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::settings::ProtectionMethod;
 use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
 
@@ -39,6 +41,12 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if transfer.blocks == 0 {
         return Outcome::Good;
     }
+    let guard = server.settings.stream.protection.written();
+    if data_len(guard, transfer.block_len).is_none() {
+        // There is no block before the guard.
+        let at = transfer_length(&task.cdb).0;
+        return Outcome::CheckCondition(Sense::invalid_cdb(at, None));
+    }
     server.stats.writes += 1;
     in_turn(Write {
         transfer,
@@ -52,6 +60,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         is_alone: false,
         ending: None,
         encryption: None,
+        guard,
     })
 }
 
@@ -87,6 +96,8 @@ struct Write {
     ending: Option<Sense>,
     /// The data encryption parameters of the nexus, as they were when the command began.
     encryption: Option<Rc<EncryptionParameters>>,
+    /// The method of the guards that come with the blocks.
+    guard: Option<ProtectionMethod>,
 }
 
 impl Write {
@@ -115,7 +126,7 @@ impl Write {
             return JobStep::Wait;
         }
         let data = self.arrived.take(len);
-        match server.record_of(self.encryption.as_deref(), data) {
+        match self.record(server, data) {
             Ok(record) => {
                 self.is_writing = true;
                 run(server, Command::Write(record))
@@ -125,6 +136,16 @@ impl Write {
                 self.stop(server, sense)
             }
         }
+    }
+
+    /// Returns the record of a block as it came. The guard of a block that is encrypted is not stored: it
+    /// would tell of the plain data.
+    fn record(&self, server: &mut DeviceServer, block: DataList) -> Result<Record, Sense> {
+        let Some(method) = self.guard else { return server.record_of(self.encryption.as_deref(), block) };
+        let (data, guard) = checked(method, &block)?;
+        let record = server.record_of(self.encryption.as_deref(), data)?;
+        let guard = (record.encryption == 0).then_some(guard);
+        Ok(Record { guard, ..record })
     }
 
     /// Ends the command behind the blocks that were written.

@@ -12,7 +12,7 @@ use cartridge::layout::RECORD_LEN_MAX;
 use security::aead::{IV_LEN, TAG_LEN};
 use security::record_key::CHECK_LEN;
 
-use super::encryption::Key;
+use super::encryption_key::{Key, KeyAssociated};
 
 /// The index of AES-256-GCM among the algorithms of the drive: its only one.
 pub(crate) const ALGORITHM: u8 = 1;
@@ -31,17 +31,6 @@ mod flag {
     pub(super) const EXTERNAL: u8 = 0x02;
     pub(super) const RAW_READS: u8 = 0x04;
     pub(super) const ALL: u8 = 0x07;
-}
-
-/// Key-associated data (KAD): what a host stores with each record to find the key again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KeyAssociated {
-    /// KAD FORMAT.
-    pub(crate) format: u8,
-    /// U-KAD, which nothing protects from being changed.
-    pub(crate) unauthenticated: Vec<u8>,
-    /// A-KAD, which the tag of the record covers.
-    pub(crate) authenticated: Vec<u8>,
 }
 
 /// The metadata of an encrypted record.

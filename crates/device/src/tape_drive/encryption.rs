@@ -1,38 +1,17 @@
-//! The data encryption parameters of a tape drive (SSC-4 §4.2.22): with which key each nexus writes and
+//! The data encryption parameters of a tape drive (SSC-4): with which key each nexus writes and
 //! reads. Keys are in memory only, and erased when nothing uses them any more.
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::fmt;
 
 use scsi::sense::{Asc, Sense, SenseKey};
-use security::aead::KEY_LEN;
 use security::random::{HmacDrbg, mac};
-use security::record_key::{CHECK_LEN, RecordKey};
 
-use super::encrypted_record::{EncryptedInfo, KeyAssociated};
+use super::encrypted_record::EncryptedInfo;
+use super::encryption_key::{Key, KeyAssociated};
 use crate::contract::NexusId;
 use crate::pr::NexusName;
-
-/// A key with its check value.
-pub(crate) struct Key {
-    pub(crate) cipher: RecordKey,
-    pub(crate) check: [u8; CHECK_LEN],
-}
-
-impl Key {
-    pub(crate) fn new(bytes: &[u8; KEY_LEN]) -> Self {
-        let cipher = RecordKey::new(bytes);
-        Self { check: cipher.check_value(), cipher }
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(…)")
-    }
-}
 
 /// ENCRYPTION MODE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,6 +16,8 @@ pub enum Command {
     Unload,
     /// Reads the object at the position, and moves behind it.
     Read,
+    /// Tells what the object at the position is, without reading its data. The position stays.
+    Peek,
     /// Writes a record at the position. Everything behind the position is gone then.
     Write(Record),
     /// Writes filemarks at the position, like records. With a count of 0 it only synchronises.
@@ -72,6 +74,17 @@ pub struct Record {
     pub metadata: Vec<u8>,
 }
 
+/// What is stored beside the data of a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordInfo {
+    /// Whether the cartridge has compressed the data.
+    pub is_compressed: bool,
+    /// As [`Record::encryption`].
+    pub encryption: u8,
+    /// As [`Record::metadata`]. Only a read of the whole record tells whether they are intact.
+    pub metadata: Vec<u8>,
+}
+
 /// The logical block protection of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
@@ -119,6 +132,9 @@ pub struct Position {
 }
 
 impl Position {
+    /// The start of partition 0.
+    pub const START: Self = Self { partition: 0, object: 0, filemarks: 0, at: 0, epoch: 0 };
+
     /// Returns how many bytes the objects before the position are stored in, with their headers.
     pub const fn stored_len(&self) -> u64 {
         self.at
@@ -144,6 +160,8 @@ pub enum Outcome {
     Loaded(LoadReport),
     /// The object is this record.
     Record(Record),
+    /// The object at the position is a record, or is none.
+    Peeked(Option<RecordInfo>),
     /// The object is a filemark; the position is behind it.
     Filemark,
     /// There is no object.

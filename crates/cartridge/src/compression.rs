@@ -1,4 +1,4 @@
-//! Compression of records: one zstd frame for each.
+//! Compression of records: one zstd frame for each. A device server that encrypts compresses before that.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use base::buffer::{Buf, Bytes, DataList};
 const LEVEL: i32 = 1;
 
 /// Returns the data compressed, or nothing if that is not shorter.
-pub(crate) fn compress(data: &DataList) -> Option<Bytes> {
+pub fn compress(data: &DataList) -> Option<Bytes> {
     let mut copy = Vec::new();
     let plain = match data.parts() {
         [one] => &**one,
@@ -26,7 +26,7 @@ pub(crate) fn compress(data: &DataList) -> Option<Bytes> {
 }
 
 /// Returns data that have `len` bytes without compression, or nothing if these bytes are no such frame.
-pub(crate) fn decompress(stored: &DataList, len: usize) -> Option<Bytes> {
+pub fn decompress(stored: &DataList, len: usize) -> Option<Bytes> {
     let mut copy = Vec::new();
     let frame = match stored.parts() {
         [one] => &**one,

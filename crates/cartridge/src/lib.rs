@@ -21,7 +21,7 @@ extern crate std;
 pub mod attributes;
 pub mod blocking;
 pub mod command;
-mod compression;
+pub mod compression;
 pub mod error;
 pub mod fault_injection;
 pub mod io;

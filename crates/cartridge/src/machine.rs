@@ -89,6 +89,7 @@ enum Task {
     Load(Load),
     Unload,
     Read(ReadTask),
+    Peek,
     Write(WriteTask),
     Filemarks(FilemarksTask),
     Synchronize,
@@ -127,7 +128,7 @@ impl Cartridge {
             // The outcome of the command under way stays: the owner has broken the rules.
             return;
         }
-        self.is_end_skipped &= matches!(command, Command::Read | Command::SkipDamage);
+        self.is_end_skipped &= matches!(command, Command::Read | Command::Peek | Command::SkipDamage);
         match self.task_of(command) {
             Ok(task) => {
                 self.task = Some(task);
@@ -202,6 +203,16 @@ impl Cartridge {
         self.position
     }
 
+    /// Moves back to a position that the cartridge has had since its last change, such as that of the record
+    /// which [`Command::Read`] has just read. While a command is under way this does nothing.
+    pub fn return_to(&mut self, position: Position) {
+        if self.task.is_none()
+            && self.partition(position.partition).is_some_and(|part| position.at <= part.end)
+        {
+            self.position = position;
+        }
+    }
+
     /// Returns a partition as it is now: its end, objects and filemarks.
     pub fn partition(&self, partition: u8) -> Option<Checkpoint> {
         self.parts.get(usize::from(partition)).map(|part| part.now)
@@ -269,6 +280,7 @@ impl Cartridge {
             Command::Load { is_writable } => Task::Load(Load::new(is_writable)),
             Command::Unload => Task::Unload,
             Command::Read => Task::Read(ReadTask::default()),
+            Command::Peek => Task::Peek,
             Command::Write(record) => Task::Write(WriteTask::new(record)?),
             Command::WriteFilemarks { count, is_immediate } => {
                 Task::Filemarks(FilemarksTask::new(count, is_immediate))
@@ -307,6 +319,7 @@ impl Cartridge {
             Task::Load(load) => self.step_load(load),
             Task::Unload => self.step_unload(),
             Task::Read(read) => self.step_read(read),
+            Task::Peek => self.step_peek(),
             Task::Write(write) => self.step_write(write),
             Task::Filemarks(filemarks) => self.step_filemarks(filemarks),
             Task::Synchronize => self.synchronize().map(|()| Outcome::Done),

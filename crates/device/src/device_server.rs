@@ -49,7 +49,7 @@ pub(crate) struct UnitInfo {
     pub(crate) capabilities: Capabilities,
     /// Whether the medium reports how much storage it uses.
     pub(crate) tells_space: bool,
-    /// Whether the unit creates ROD tokens, which needs a seed for their secrets.
+    /// Whether the unit creates ROD tokens, and a tape drive encrypts: secrets and nonces need a seed.
     pub(crate) makes_tokens: bool,
 }
 

@@ -187,6 +187,9 @@ pub(crate) fn select(
         if new.queue_error.is_reserved() {
             return Err(wrong_at(at_body + QERR_AT, Some(2)));
         }
+        if !new.stream.protection.is_possible() {
+            return Err(wrong_at(at_body, None));
+        }
     }
     Ok(new)
 }
@@ -326,7 +329,11 @@ impl PageRow {
 
     /// Returns whether the page holds settings of a tape drive, which are not saved.
     const fn is_of_tape(&self) -> bool {
-        matches!(self.code, page::DATA_COMPRESSION | page::DEVICE_CONFIGURATION | page::MEDIUM_PARTITION)
+        matches!(
+            (self.code, self.subpage),
+            (page::DATA_COMPRESSION | page::DEVICE_CONFIGURATION | page::MEDIUM_PARTITION, _)
+                | (page::CONTROL, page::CONTROL_DATA_PROTECTION)
+        )
     }
 
     fn values(&self, settings: &Settings, medium: MediumParameters) -> Vec<u8> {

@@ -34,6 +34,59 @@ pub(crate) struct StreamSettings {
     pub(crate) is_buffered: bool,
     /// DCE of the data compression page.
     pub(crate) is_compressing: bool,
+    /// The control data protection page.
+    pub(crate) protection: BlockProtection,
+}
+
+/// A method of logical block protection, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProtectionMethod {
+    ReedSolomon = 1,
+    Crc32c = 2,
+}
+
+/// The control data protection page (SSC-4), bit by bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockProtection {
+    /// LOGICAL BLOCK PROTECTION METHOD 1.
+    pub(crate) reed_solomon: bool,
+    /// LOGICAL BLOCK PROTECTION METHOD 2.
+    pub(crate) crc32c: bool,
+    /// Whether LOGICAL BLOCK PROTECTION INFORMATION LENGTH is 4, and not 0.
+    pub(crate) has_length: bool,
+    /// LBP_W: hosts send guards with blocks.
+    pub(crate) on_write: bool,
+    /// LBP_R: hosts receive guards with blocks.
+    pub(crate) on_read: bool,
+}
+
+impl BlockProtection {
+    /// No protection.
+    pub(crate) const NONE: Self =
+        Self { reed_solomon: false, crc32c: false, has_length: false, on_write: false, on_read: false };
+
+    /// Returns whether there is at most one method, and the right length for it.
+    pub(crate) const fn is_possible(self) -> bool {
+        !(self.reed_solomon && self.crc32c) && (self.has_length || !(self.reed_solomon || self.crc32c))
+    }
+
+    const fn method(self) -> Option<ProtectionMethod> {
+        match (self.reed_solomon, self.crc32c) {
+            (true, _) => Some(ProtectionMethod::ReedSolomon),
+            (_, true) => Some(ProtectionMethod::Crc32c),
+            _ => None,
+        }
+    }
+
+    /// Returns the method of the guards that hosts send.
+    pub(crate) fn written(self) -> Option<ProtectionMethod> {
+        self.method().filter(|_| self.on_write)
+    }
+
+    /// Returns the method of the guards that hosts receive.
+    pub(crate) fn read(self) -> Option<ProtectionMethod> {
+        self.method().filter(|_| self.on_read)
+    }
 }
 
 impl StreamSettings {
@@ -41,7 +94,8 @@ impl StreamSettings {
     pub(crate) const BLOCK_LEN_MAX: u32 = 8 << 20;
 
     /// The default settings.
-    pub(crate) const DEFAULT: Self = Self { block_len: 0, is_buffered: true, is_compressing: false };
+    pub(crate) const DEFAULT: Self =
+        Self { block_len: 0, is_buffered: true, is_compressing: false, protection: BlockProtection::NONE };
 }
 
 /// QERR (SPC-5 §7.5.11): which other commands are aborted when a command ends with CHECK CONDITION.

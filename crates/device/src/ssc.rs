@@ -6,21 +6,28 @@
 //! 1h); WRITE FILEMARKS without IMMED is acknowledged when everything before it is durable. An error that is
 //! found after an acknowledgement is reported as a deferred error, and nothing is written after it until the
 //! cartridge is loaded again.
+//!
+//! The drive encrypts and decrypts records ([`encryption`]) with keys that hosts set ([`set_encryption`]).
 
 mod arrived;
 mod attribute;
 mod data_in;
 mod density;
 mod drive;
+mod encryption;
 mod load;
 mod log_pages;
 mod mode_pages;
 mod motion;
 mod position;
+mod protection;
 mod read;
+mod security_protocol;
+mod set_encryption;
 mod table;
 mod transfer;
 mod turn;
+mod verify;
 mod write;
 
 use alloc::vec::Vec;
@@ -64,14 +71,18 @@ const fn versions(level: SpcLevel) -> &'static [u16] {
     }
 }
 
-/// Returns the pages sequential-access device capabilities (B0h: the drive supports WORM cartridges) and
-/// manufacturer-assigned serial number (B1h).
+/// Returns the pages sequential-access device capabilities (B0h: the drive supports WORM cartridges),
+/// manufacturer-assigned serial number (B1h) and logical block protection (B5h).
 fn vital_pages(info: &UnitInfo) -> VitalPages {
     const CAPABILITIES: u8 = 0xb0;
     const SERIAL_NUMBER: u8 = 0xb1;
+    const BLOCK_PROTECTION: u8 = 0xb5;
     const WORM: u8 = 0x01;
     let serial = Vec::from(info.config.identity.serial.as_bytes());
-    Vec::from([(CAPABILITIES, Vec::from([WORM])), (SERIAL_NUMBER, serial)])
+    // Each method: its length, and LBP_W_C with LBP_R_C.
+    let methods = [1, 2].into_iter().flat_map(|method| [3, method, 4, 0xc0]);
+    let protection = [0; 4].into_iter().chain(methods).collect();
+    Vec::from([(CAPABILITIES, Vec::from([WORM])), (SERIAL_NUMBER, serial), (BLOCK_PROTECTION, protection)])
 }
 
 /// Returns parameter data with an allocation length.

@@ -3,6 +3,9 @@
 
 mod alerts;
 mod deferred;
+pub(crate) mod encrypted_record;
+pub(crate) mod encryption;
+pub(crate) mod encryption_key;
 mod turn_queue;
 
 use alloc::collections::BTreeMap;
@@ -18,6 +21,7 @@ use crate::task::TaskId;
 
 pub(crate) use alerts::{Alert, TapeAlerts};
 pub(crate) use deferred::DeferredErrors;
+use encryption::TapeEncryption;
 pub(crate) use turn_queue::TurnQueue;
 
 /// A tape drive.
@@ -47,6 +51,7 @@ pub(crate) struct TapeDrive {
     /// Whether to make them durable when no task uses the drive.
     pub(crate) sync_wanted: bool,
     pub(crate) counts: TransferCounts,
+    pub(crate) encryption: TapeEncryption,
 }
 
 /// Bytes that hosts wrote and read since the unit was created.
@@ -94,6 +99,7 @@ impl TapeDrive {
             is_close_failed: false,
             sync_wanted: false,
             counts: TransferCounts::default(),
+            encryption: TapeEncryption::new(),
         }
     }
 

@@ -80,6 +80,7 @@ impl LogicalUnit {
             // leaves both (SBC-4 §4.27.3).
             self.server.orw_generations = OrwGenerations::default();
             self.server.spc.removal.stop(false);
+            self.server.forget_keys();
         }
         self.server.nexuses.establish_ua_all(
             match why {
@@ -175,13 +176,16 @@ impl DeviceServer {
         self.copy_manager.operations.nexus_lost(nexus);
         if let Some(drive) = &mut self.tape {
             drive.deferred.nexus_lost(nexus);
+            drive.encryption.nexus_lost(nexus);
         }
+        self.forget_keys_of_reservations(Some(nexus), false);
     }
 
     /// Applies the effects of a reset other than those on tasks and unit attentions (SAM-5 §6.3.3).
     pub(crate) fn was_reset(&mut self) {
         self.settings = self.power_on_settings();
         self.spc.reset();
+        self.forget_keys_of_reservations(None, false);
         self.copy_manager.operations.reset();
     }
 }

@@ -179,10 +179,14 @@ impl LogicalUnit {
             .any(|own| (own.code_set.0, own.kind.0) == (code_set, kind) && own.bytes == designator)
     }
 
-    /// Passes in 32 bytes from the operating system's random generator. The secrets of ROD tokens are derived
-    /// from them. A unit without a seed creates no tokens and supports no command for them.
+    /// Passes in 32 bytes from the operating system's random generator. The secrets of ROD tokens, and the
+    /// nonces of a tape drive, are derived from them. A unit without a seed creates no tokens, encrypts
+    /// nothing and supports no command for either.
     pub fn seed(&mut self, entropy: &[u8; 32]) {
         self.server.copy_manager.seed(entropy);
+        if let Some(drive) = &mut self.server.tape {
+            drive.encryption.seed(entropy);
+        }
         self.server.info.makes_tokens = true;
     }
 

@@ -25,6 +25,8 @@ pub mod page {
     pub const CONTROL_EXTENSION: u8 = 0x01;
     /// Subpage 01h of the device configuration page.
     pub const DEVICE_CONFIGURATION_EXTENSION: u8 = 0x01;
+    /// A subpage of the control page.
+    pub const CONTROL_DATA_PROTECTION: u8 = 0xf0;
     /// Requests every subpage.
     pub const ALL_SUBPAGES: u8 = 0xff;
 }

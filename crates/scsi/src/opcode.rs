@@ -89,6 +89,7 @@ pub const GET_PERFORMANCE: u8 = 0xac;
 pub const READ_DISC_STRUCTURE: u8 = 0xad;
 pub const WRITE_AND_VERIFY_12: u8 = 0xae;
 pub const VERIFY_12: u8 = 0xaf;
+pub const SECURITY_PROTOCOL_OUT: u8 = 0xb5;
 pub const SET_STREAMING: u8 = 0xb6;
 pub const READ_DEFECT_DATA_12: u8 = 0xb7;
 pub const READ_CD_MSF: u8 = 0xb9;

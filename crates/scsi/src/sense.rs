@@ -341,6 +341,7 @@ impl Asc {
     pub const COPY_TARGET_DEVICE_NOT_REACHABLE: Self = Self(0x0d02);
     pub const THIRD_PARTY_DEVICE_FAILURE: Self = Self(0x0d01);
     pub const INCORRECT_COPY_TARGET_DEVICE_TYPE: Self = Self(0x0d03);
+    pub const LOGICAL_BLOCK_GUARD_CHECK_FAILED: Self = Self(0x1001);
     pub const UNRECOVERED_READ_ERROR: Self = Self(0x1100);
     pub const PARAMETER_LIST_LENGTH_ERROR: Self = Self(0x1a00);
     pub const MISCOMPARE_DURING_VERIFY: Self = Self(0x1d00);
@@ -348,6 +349,11 @@ impl Asc {
     pub const ACCESS_DENIED_NO_ACCESS_RIGHTS: Self = Self(0x2002);
     pub const LBA_OUT_OF_RANGE: Self = Self(0x2100);
     pub const ILLEGAL_MODE_FOR_THIS_TRACK: Self = Self(0x6400);
+    pub const SECURITY_ERROR: Self = Self(0x7400);
+    pub const UNABLE_TO_DECRYPT_DATA: Self = Self(0x7401);
+    pub const UNENCRYPTED_DATA_ENCOUNTERED_WHILE_DECRYPTING: Self = Self(0x7402);
+    pub const INCORRECT_DATA_ENCRYPTION_KEY: Self = Self(0x7403);
+    pub const CRYPTOGRAPHIC_INTEGRITY_VALIDATION_FAILED: Self = Self(0x7404);
     pub const LOGICAL_UNIT_ACCESS_NOT_AUTHORIZED: Self = Self(0x7471);
     pub const INVALID_FIELD_IN_CDB: Self = Self(0x2400);
     pub const LOGICAL_UNIT_NOT_SUPPORTED: Self = Self(0x2500);
@@ -379,6 +385,8 @@ impl Asc {
     pub const ASYMMETRIC_ACCESS_STATE_CHANGED: Self = Self(0x2a06);
     pub const CAPACITY_DATA_HAS_CHANGED: Self = Self(0x2a09);
     pub const TIMESTAMP_CHANGED: Self = Self(0x2a10);
+    pub const DATA_ENCRYPTION_PARAMETERS_CHANGED: Self = Self(0x2a11);
+    pub const DATA_ENCRYPTION_KEY_INSTANCE_COUNTER_HAS_CHANGED: Self = Self(0x2a13);
     pub const COMMAND_SEQUENCE_ERROR: Self = Self(0x2c00);
     pub const ORWRITE_GENERATION_DOES_NOT_MATCH: Self = Self(0x2c0c);
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self = Self(0x2f00);

@@ -7,6 +7,7 @@
 //! | [`password_file`] | the text in which a target stores these records |
 //! | [`key_schedule`] | from a session key to the keys of records: HKDF with one label for each purpose |
 //! | [`aead`] | AES-256-GCM and ChaCha20-Poly1305, with a nonce that follows from a record number |
+//! | [`record_key`] | AES-256-GCM with a key that a user chose, for data that are stored |
 //! | [`random`] | HMAC_DRBG, and HMAC-SHA-512 |
 //!
 //! A transport decides what a record is, how records are numbered, when keys change, and which messages the
@@ -24,6 +25,7 @@ pub mod key_schedule;
 pub mod opaque;
 pub mod password_file;
 pub mod random;
+pub mod record_key;
 
 use core::fmt;
 

@@ -43,7 +43,7 @@ DISC_PROGRAMS = ["/usr/bin/sg_raw", "/usr/bin/sg_get_config", "/usr/bin/eject", 
 DISC_MODULES = ["sr_mod", "isofs", "sg"]
 # What the guest with a tape drive has beside that: the one mt of GNU, the other of busybox, which knows other operations.
 TAPE_PROGRAMS = ["/bin/mt-gnu", "/usr/bin/tar", "/usr/bin/dd", "/usr/bin/sg_raw", "/usr/bin/sg_opcodes", "/usr/bin/sg_modes", "/usr/bin/sg_logs",
-                 "/usr/bin/sg_read_attr", "/usr/bin/sg_vpd", "/usr/bin/sg_turs"]
+                 "/usr/bin/sg_read_attr", "/usr/bin/sg_vpd", "/usr/bin/sg_turs", "/usr/bin/stenc"]
 TAPE_MODULES = ["st", "sg"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # The first Debian whose kernel has ublk.

@@ -24,6 +24,8 @@ FULL = 1
 # The longest that 64 MiB may take through an emulated machine, seconds.
 FILL_MAX_S = 300
 NO_CARTRIDGE = "No medium found"
+# What sg3_utils say of an additional sense code.
+SENSE_TEXT = {"74 01": "Unable to decrypt data", "74 03": "Incorrect data encryption key"}
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -208,6 +210,57 @@ def test_compresses_when_told(drive):
     folder = drive.server.medium_path()
     used = sum(os.stat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
     expect(used < 8 * MIB, f"16 MiB of zeros take {used} bytes")
+
+
+def medium_holds(drive, text):
+    """Whether a file of the medium holds these bytes."""
+    folder = drive.server.medium_path()
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), "rb") as file:
+            if text in file.read():
+                return True
+    return False
+
+
+def test_encrypts_with_the_keys_of_stenc(drive):
+    guest = drive.guest
+    secret = "tell nobody that this stands on the tape"
+    guest.run("mkdir -p /tmp/secret /var/log && for i in 1 2 3 4 5 6; do echo $i; done > /tmp/secret/digits")
+    guest.run(f"for i in $(cat /tmp/secret/digits); do echo '{secret}'; done > /tmp/secret/text")
+    for name, digit in (("right", "1a"), ("wrong", "2b")):
+        guest.run(f"(for i in $(seq 32); do echo -n {digit}; done; echo; echo name-of-{name}) > /tmp/{name}.key")
+    with drive.initiator.logged_in() as device:
+        drive.blank(device)
+        # The kernel's buffers of a plain archive show that the search finds what is there.
+        guest.run(f"cd /tmp && /usr/bin/tar -b 20 -cf {device} secret")
+        expect(medium_holds(drive, secret.encode()), "the plain archive is not on the medium")
+        drive.blank(device)
+        guest.run(f"stenc -f {device} -e on -k /tmp/right.key -a 1")
+        guest.run(f"cd /tmp && /usr/bin/tar -b 20 -cf {device} secret && mt-gnu -f {device} rewind")
+        told = guest.run(f"stenc -f {device} --detail")
+        for text in ("Drive Output:", "Encrypting", "name-of-right"):
+            expect(text in told, f"stenc --detail does not tell {text!r}: {told}")
+        guest.run(f"cd /tmp && /usr/bin/tar -b 20 -df {device}")
+        for change, sense in (("-e off -a 1", "74 01"), ("-e on -k /tmp/wrong.key -a 1", "74 03")):
+            guest.run(f"mt-gnu -f {device} rewind && stenc -f {device} {change}")
+            drive.refused(f"/usr/bin/tar -b 20 -tf {device}")
+            # READ(6) of one block, as st sends it, for its sense data.
+            said = drive.refused(f"sg_raw -r 10240 {device} 08 00 00 28 00 00")
+            expect("Data Protect" in said or "Data protect" in said, f"without the right key a read ends with: {said}")
+            expect(sense in said.replace("\n", " ") or SENSE_TEXT[sense] in said, f"the sense data are not {sense}: {said}")
+        guest.run(f"mt-gnu -f {device} rewind && stenc -f {device} -e on -k /tmp/right.key -a 1")
+        guest.run(f"cd /tmp && /usr/bin/tar -b 20 -df {device}")
+        guest.run(f"stenc -f {device} -e off -a 1 && mt-gnu -f {device} rewind")
+    expect(not medium_holds(drive, secret.encode()), "the medium holds what was encrypted")
+    drive.server.stop()
+    targe = [drive.server.binary, "tape"]
+    verified = subprocess.run([*targe, "verify", drive.server.medium_path()], capture_output=True, text=True)
+    image = os.path.join(os.path.dirname(drive.server.medium_path()), "encrypted.tap")
+    exported = subprocess.run([*targe, "export", drive.server.medium_path(), image], capture_output=True, text=True)
+    drive.server.start(fresh=False)
+    expect(verified.returncode == 0 and "are encrypted" in verified.stdout, f"targe tape verify: {verified.stdout}{verified.stderr}")
+    expect(exported.returncode == 1 and "is encrypted" in exported.stderr, f"targe tape export: {exported.stdout}{exported.stderr}")
+    expect(not os.path.exists(image), "an export that is refused leaves an image")
 
 
 def test_unloads_and_loads(drive):

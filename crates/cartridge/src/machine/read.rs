@@ -1,10 +1,12 @@
 //! Reading objects.
 
+use alloc::vec::Vec;
+
 use base::buffer::DataList;
 use base::int_cast::{to_u64, to_usize};
 
 use super::{Cartridge, Halt};
-use crate::command::{Guard, Outcome, Record};
+use crate::command::{Guard, Outcome, Record, RecordInfo};
 use crate::compression::decompress;
 use crate::error::Error;
 use crate::layout::{BODY_LEN, ChunkHeader, Crc, HEADER_LEN, ItemHeader, ItemKind};
@@ -89,6 +91,38 @@ impl Cartridge {
         }
         self.read_ahead((partition, (header.end().saturating_sub(1)) / BODY_LEN));
         Ok(Outcome::Record(record))
+    }
+
+    pub(super) fn step_peek(&mut self) -> Result<Outcome, Halt> {
+        self.settle()?;
+        let partition = self.position.partition;
+        let damaged = Error::Damaged { object: self.position.object };
+        loop {
+            if self.position.object >= self.part(partition)?.now.objects {
+                return Ok(Outcome::Peeked(None));
+            }
+            let header = self.expected_item()?.ok_or(damaged)?;
+            match header.kind {
+                ItemKind::Pad => self.move_behind(&header),
+                ItemKind::Filemark => return Ok(Outcome::Peeked(None)),
+                ItemKind::Record => {
+                    let metadata = self.metadata(partition, &header)?.ok_or(damaged)?;
+                    let (is_compressed, encryption) = (header.is_compressed, header.encryption);
+                    return Ok(Outcome::Peeked(Some(RecordInfo { is_compressed, encryption, metadata })));
+                }
+            }
+        }
+    }
+
+    fn metadata(&mut self, partition: u8, header: &ItemHeader) -> Result<Option<Vec<u8>>, Halt> {
+        let len = usize::from(header.metadata_len);
+        let mut metadata = Vec::new();
+        while metadata.len() < len {
+            let at = header.at + HEADER_LEN + to_u64(metadata.len());
+            let Some(rest) = self.stream(partition, at)? else { return Ok(None) };
+            metadata.extend(rest.iter().take(len - metadata.len()));
+        }
+        Ok(Some(metadata))
     }
 
     /// Returns the item at the position, if it is the one that belongs there.

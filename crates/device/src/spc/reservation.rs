@@ -56,7 +56,9 @@ pub(super) fn reserve(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
 pub(super) fn release(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     let then = |server: &mut DeviceServer, task: &TaskInfo, _: &[u8]| {
         let standing = server.spc.pr_role(task.nexus);
-        Outcome::Status(server.spc.spc2_reservation.release(task.nexus, standing, &server.spc.pr))
+        let status = server.spc.spc2_reservation.release(task.nexus, standing, &server.spc.pr);
+        server.forget_keys_of_reservations(Some(task.nexus), false);
+        Outcome::Status(status)
     };
     Outcome::QueueStateChange { list: Vec::new(), then }
 }
@@ -115,26 +117,34 @@ fn persistent_reserve_out_in_turn(server: &mut DeviceServer, task: &TaskInfo, li
         Err(PrError::Check(sense)) => return Outcome::CheckCondition(sense),
     };
     if !change.save {
-        return changed(server, new, &change);
+        return changed(server, task, new, &change);
     }
     let state = server.spc.to_save_with(&new);
     if fault_injection::is_injected(Bug::ReserveUnsaved) {
         server.spc.pr = new.clone();
         server.refresh_pr_roles();
     }
-    let then = move |server: &mut DeviceServer, _: &TaskInfo, saved| {
-        if saved { changed(server, new, &change) } else { not_saved() }
+    let then = move |server: &mut DeviceServer, task: &TaskInfo, saved| {
+        if saved { changed(server, task, new, &change) } else { not_saved() }
     };
     Outcome::SaveState { state, then: Box::new(then) }
 }
 
 /// Applies changed registrations and the effects that the change requires of the rest of the unit.
-fn changed(server: &mut DeviceServer, new: PersistentReservations, change: &Effects) -> Outcome {
+fn changed(
+    server: &mut DeviceServer,
+    task: &TaskInfo,
+    new: PersistentReservations,
+    change: &Effects,
+) -> Outcome {
     server.spc.pr = new;
     server.refresh_pr_roles();
     for (nexus, asc) in &change.attentions {
         server.nexuses.establish_ua_at_ports(&nexus.initiator_port, nexus.target_port, *asc);
     }
+    let is_preempted =
+        matches!(action(task), service_action_out::PREEMPT | service_action_out::PREEMPT_AND_ABORT);
+    server.forget_keys_of_reservations(Some(task.nexus), is_preempted);
     abort_tasks(server, &change.abort)
 }
 

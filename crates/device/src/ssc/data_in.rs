@@ -17,7 +17,7 @@ const GATHERED_MAX: u32 = 64 << 10;
 const HELD_FACTOR_MAX: usize = 4;
 
 /// Blocks that are delivered in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DataIn {
     /// Blocks that were copied together and are not passed on yet.
     gathered: Option<Buf>,
@@ -26,6 +26,10 @@ pub(super) struct DataIn {
 }
 
 impl DataIn {
+    pub(super) const fn new() -> Self {
+        Self { gathered: None, passed: 0 }
+    }
+
     /// Delivers a block, of which `left` bytes and more may follow in the same command.
     pub(super) fn deliver(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList, left: u32) {
         if data.len() >= SHORT && !holds_too_much(&data) {

@@ -54,7 +54,10 @@ impl TapeCommand for LoadUnload {
                 server.begin_load(Some(task.nexus));
                 JobStep::Wait
             }
-            (false, true) => run(server, Command::Unload),
+            (false, true) => {
+                server.forget_keys_on_demount(Some(task.nexus));
+                run(server, Command::Unload)
+            }
             (false, false) => JobStep::Done(Outcome::Good),
         }
     }

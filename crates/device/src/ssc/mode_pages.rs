@@ -26,6 +26,47 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
         mode::READ_WRITE_ERROR_RECOVERY,
         mode::CONTROL,
         mode::CONTROL_EXTENSION,
+        // Logical block protection: the method, its length, LBP_W and LBP_R.
+        PageRow {
+            code: page::CONTROL,
+            subpage: page::CONTROL_DATA_PROTECTION,
+            len: 28,
+            fixed: &[],
+            states: &[],
+            medium: mode::no_medium,
+            bits: &[
+                Bit {
+                    byte: 0,
+                    mask: 0x01,
+                    get: |settings| settings.stream.protection.reed_solomon,
+                    set: Set::To(|settings, on| settings.stream.protection.reed_solomon = on),
+                },
+                Bit {
+                    byte: 0,
+                    mask: 0x02,
+                    get: |settings| settings.stream.protection.crc32c,
+                    set: Set::To(|settings, on| settings.stream.protection.crc32c = on),
+                },
+                Bit {
+                    byte: 1,
+                    mask: 0x04,
+                    get: |settings| settings.stream.protection.has_length,
+                    set: Set::To(|settings, on| settings.stream.protection.has_length = on),
+                },
+                Bit {
+                    byte: 2,
+                    mask: 0x80,
+                    get: |settings| settings.stream.protection.on_write,
+                    set: Set::To(|settings, on| settings.stream.protection.on_write = on),
+                },
+                Bit {
+                    byte: 2,
+                    mask: 0x40,
+                    get: |settings| settings.stream.protection.on_read,
+                    set: Set::To(|settings, on| settings.stream.protection.on_read = on),
+                },
+            ],
+        },
         // DCC and DDE: the drive can compress, and it reads what is compressed.
         PageRow {
             code: page::DATA_COMPRESSION,

@@ -1,25 +1,42 @@
 //! READ and VERIFY (SSC-4), which reads without delivering.
 
+use alloc::rc::Rc;
+
 use base::buffer::DataList;
 use base::int_cast::to_u32;
-use cartridge::command::{self, Command};
+use cartridge::command::{self, Command, Position};
 use cartridge::error::Error;
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
 use store::api::Fault;
 
 use super::data_in::DataIn;
-use super::transfer::{Transfer, stream_sense};
+use super::protection::{GUARD_FAILED, guarded, is_intact};
+use super::transfer::{Transfer, stream_sense, transfer_length};
 use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
+use super::verify::VerifyRange;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::settings::ProtectionMethod;
+use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
 
 /// SILI of READ: no report of a block that is shorter than requested.
 const SILI: u8 = 0x02;
-/// BYTCMP of VERIFY.
-const BYTE_COMPARE: u8 = 0x02;
-/// IMMED of VERIFY.
-const IMMEDIATE: u8 = 0x04;
+/// The bits of VERIFY.
+mod verify_bit {
+    /// FIXED
+    pub(super) const FIXED: u8 = 0x01;
+    /// BYTCMP
+    pub(super) const BYTE_COMPARE: u8 = 0x02;
+    /// IMMED
+    pub(super) const IMMEDIATE: u8 = 0x04;
+    /// VBF: the verification length counts filemarks.
+    pub(super) const BY_FILEMARKS: u8 = 0x08;
+    /// VLBPM: the guards that are stored with blocks are checked.
+    pub(super) const GUARDS: u8 = 0x10;
+    /// VTE: verify to the end of data.
+    pub(super) const TO_END: u8 = 0x20;
+}
 
 pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let transfer = match Transfer::of(server, task) {
@@ -37,21 +54,32 @@ pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         return Outcome::Good;
     }
     server.stats.reads += 1;
-    in_turn(Read {
-        transfer,
-        is_silent,
-        is_delivered: true,
-        done: 0,
-        sent: 0,
-        data_in: DataIn::default(),
-        ending: None,
-    })
+    let guard = server.settings.stream.protection.read();
+    in_turn(Read { guard, ..Read::new(transfer, is_silent, true) })
 }
 
 pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let flags = task.cdb.u8(1);
-    if flags & BYTE_COMPARE != 0 {
+    let is_set = |bit| flags & bit != 0;
+    if is_set(verify_bit::BYTE_COMPARE) {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(1)));
+    }
+    let (checks_guards, is_immediate) = (is_set(verify_bit::GUARDS), is_set(verify_bit::IMMEDIATE));
+    if is_set(verify_bit::BY_FILEMARKS) || is_set(verify_bit::TO_END) {
+        if is_set(verify_bit::BY_FILEMARKS) && is_set(verify_bit::TO_END) {
+            return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(5)));
+        }
+        let block_len = server.settings.stream.block_len;
+        if is_set(verify_bit::FIXED) && block_len == 0 {
+            return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(0)));
+        }
+        let filemarks = is_set(verify_bit::BY_FILEMARKS).then(|| transfer_length(&task.cdb).1);
+        if filemarks == Some(0) {
+            return Outcome::Good;
+        }
+        let block_len = is_set(verify_bit::FIXED).then_some(block_len);
+        let command = VerifyRange::new(filemarks, block_len, checks_guards);
+        return in_turn_or_at_once(server, task, is_immediate, command);
     }
     let transfer = match Transfer::of(server, task) {
         Ok(transfer) => transfer,
@@ -60,16 +88,8 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if transfer.blocks == 0 {
         return Outcome::Good;
     }
-    let command = Read {
-        transfer,
-        is_silent: false,
-        is_delivered: false,
-        done: 0,
-        sent: 0,
-        data_in: DataIn::default(),
-        ending: None,
-    };
-    in_turn_or_at_once(server, task, flags & IMMEDIATE != 0, command)
+    let command = Read { checks_guards, ..Read::new(transfer, false, false) };
+    in_turn_or_at_once(server, task, is_immediate, command)
 }
 
 #[derive(Debug)]
@@ -85,9 +105,48 @@ struct Read {
     data_in: DataIn,
     /// The sense data, while the position moves behind a block that cannot be read.
     ending: Option<Sense>,
+    /// Where the block that is being read begins.
+    before: Position,
+    /// The data encryption parameters of the nexus, as they were when the command began.
+    encryption: Option<Rc<EncryptionParameters>>,
+    /// The method of the guards that are delivered with blocks.
+    guard: Option<ProtectionMethod>,
+    /// Whether the guards that are stored with blocks are checked.
+    checks_guards: bool,
 }
 
 impl Read {
+    const fn new(transfer: Transfer, is_silent: bool, is_delivered: bool) -> Self {
+        Self {
+            transfer,
+            is_silent,
+            is_delivered,
+            done: 0,
+            sent: 0,
+            data_in: DataIn::new(),
+            ending: None,
+            before: Position::START,
+            encryption: None,
+            guard: None,
+            checks_guards: false,
+        }
+    }
+
+    fn read_next(&mut self, server: &mut DeviceServer) -> JobStep {
+        if let Some(drive) = &server.tape {
+            self.before = drive.cartridge().position();
+        }
+        run(server, Command::Read)
+    }
+
+    /// Ends the command before a block that cannot be decrypted.
+    fn not_decrypted(&self, server: &mut DeviceServer, sense: Sense) -> JobStep {
+        if let Some(drive) = &mut server.tape {
+            drive.cartridge_mut().return_to(self.before);
+        }
+        JobStep::Done(Outcome::CheckCondition(sense.with_information(self.transfer.left(self.done))))
+    }
+
     fn block(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) -> JobStep {
         let (len, wanted) = (to_u32(data.len()), self.transfer.block_len);
         if len != wanted && self.transfer.is_fixed {
@@ -98,11 +157,7 @@ impl Read {
         if len != wanted && self.is_length_reported(server, len) {
             return self.wrong_length((i64::from(wanted) - i64::from(len)).cast_unsigned());
         }
-        if self.done < self.transfer.blocks {
-            run(server, Command::Read)
-        } else {
-            JobStep::Done(Outcome::Good)
-        }
+        if self.done < self.transfer.blocks { self.read_next(server) } else { JobStep::Done(Outcome::Good) }
     }
 
     /// Returns whether the length of a variable-length block is reported. With SILI it is only if the block
@@ -148,7 +203,25 @@ impl Read {
             return JobStep::Done(Outcome::CheckCondition(sense));
         }
         match result {
-            Ok(command::Outcome::Record(record)) => self.block(server, task, record.data),
+            Ok(command::Outcome::Record(record)) => {
+                let stored = record.guard;
+                match server.block_of(self.encryption.as_deref(), record) {
+                    Ok(data)
+                        if self.checks_guards && stored.is_some_and(|guard| !is_intact(&data, guard)) =>
+                    {
+                        let left = self.transfer.left(self.done);
+                        JobStep::Done(Outcome::CheckCondition(GUARD_FAILED.with_information(left)))
+                    }
+                    Ok(data) => {
+                        let data = match self.guard {
+                            Some(method) => guarded(method, data, stored),
+                            None => data,
+                        };
+                        self.block(server, task, data)
+                    }
+                    Err(sense) => self.not_decrypted(server, sense),
+                }
+            }
             Ok(command::Outcome::Filemark) => {
                 self.stopped(SenseKey::NO_SENSE, Asc::FILEMARK_DETECTED, stream_bits::FILEMARK)
             }
@@ -190,8 +263,9 @@ fn is_passed_over(server: &DeviceServer, error: &Error) -> bool {
 }
 
 impl TapeCommand for Read {
-    fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
-        run(server, Command::Read)
+    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        self.encryption = server.tape.as_ref().and_then(|drive| drive.encryption.parameters(task.nexus));
+        self.read_next(server)
     }
 
     fn ended(

@@ -1,13 +1,14 @@
 //! The table rows of the commands of a tape drive (SSC-4).
 //!
 //! Bits that select what the drive does not have are in no usage map, so such a request is refused: setmarks,
-//! logical block protection, HOLD of LOAD UNLOAD, and the maximum logical object identifier of READ BLOCK
+//! HOLD of LOAD UNLOAD, and the maximum logical object identifier of READ BLOCK
 //! LIMITS.
 
 use scsi::opcode as op;
 use scsi::opcode::{read_attribute, read_position};
 
-use super::{attribute, density, load, motion, position, read, write};
+use super::{attribute, density, load, motion, position, read, security_protocol, set_encryption, write};
+use crate::device_server::UnitInfo;
 use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
 
@@ -38,6 +39,11 @@ const WRITES: Row = Row {
     read_only: ReadOnlyNexus::Refused,
     ..READS
 };
+
+/// Encryption needs random nonces, so the unit must have a seed.
+const fn can_encrypt(info: &UnitInfo) -> bool {
+    info.makes_tokens
+}
 
 /// A form of READ POSITION.
 const fn position_form(action: u16, name: &'static str, usage: &'static [u8; 10]) -> Row {
@@ -83,7 +89,7 @@ pub(super) const ROWS: &[Row] = &[
         handler: write::write_filemarks, ..WRITES },
     Row { opcode: op::SPACE_6, name: "SPACE(6)", usage: &[0x11, 0x07, 0xff, 0xff, 0xff, 0],
         handler: motion::space, ..MOVES },
-    Row { opcode: op::VERIFY_6, name: "VERIFY(6)", usage: &[0x13, 0x07, 0xff, 0xff, 0xff, 0],
+    Row { opcode: op::VERIFY_6, name: "VERIFY(6)", usage: &[0x13, 0x3f, 0xff, 0xff, 0xff, 0],
         handler: read::verify, ..MOVES },
     Row { opcode: op::ERASE_6, name: "ERASE(6)", usage: &[0x19, 0x03, 0, 0, 0, 0],
         handler: motion::erase, ..WRITES },
@@ -115,7 +121,7 @@ pub(super) const ROWS: &[Row] = &[
         usage: &[0x8d, 0x01, 0, 0, 0, 0xff, 0, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: attribute::write_attribute, ..WRITES },
     Row { opcode: op::VERIFY_16, name: "VERIFY(16)",
-        usage: &[0x8f, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::verify, ..MOVES },
+        usage: &[0x8f, 0x3f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::verify, ..MOVES },
     Row { opcode: op::SPACE_16, name: "SPACE(16)",
         usage: &[0x91, 0x0f, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
         handler: motion::space, ..MOVES },
@@ -124,4 +130,10 @@ pub(super) const ROWS: &[Row] = &[
         handler: motion::locate, ..MOVES },
     Row { opcode: op::ERASE_16, name: "ERASE(16)",
         usage: &[0x93, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], handler: motion::erase, ..WRITES },
+    Row { opcode: op::SECURITY_PROTOCOL_IN, name: "SECURITY PROTOCOL IN", conflict: Conflict::Reads,
+        usage: &[0xa2, 0xff, 0xff, 0xff, 0x80, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        handler: security_protocol::security_protocol_in, enabled: can_encrypt, ..REPORTS },
+    Row { opcode: op::SECURITY_PROTOCOL_OUT, name: "SECURITY PROTOCOL OUT", conflict: Conflict::Writes,
+        usage: &[0xb5, 0xff, 0xff, 0xff, 0x80, 0, 0xff, 0xff, 0xff, 0xff, 0, 0], read_only: ReadOnlyNexus::Refused,
+        handler: set_encryption::security_protocol_out, enabled: can_encrypt, ..REPORTS },
 ];

@@ -1,11 +1,13 @@
 //! A tape drive as an initiator observes it, through a whole logical unit.
 
 mod deferred;
+mod encryption;
 mod faults;
 mod fixture;
 mod media;
 mod modes;
 mod motion;
+mod protection;
 mod reading;
 mod reports;
 mod table;

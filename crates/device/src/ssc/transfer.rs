@@ -70,7 +70,7 @@ impl Transfer {
 }
 
 /// Returns the TRANSFER LENGTH or VERIFICATION LENGTH field, and where it is.
-fn transfer_length(cdb: &Cdb) -> (u16, u32) {
+pub(super) fn transfer_length(cdb: &Cdb) -> (u16, u32) {
     match cdb.opcode() {
         op::READ_16 | op::WRITE_16 | op::VERIFY_16 => (12, cdb.u24(12)),
         _ => (2, cdb.u24(2)),

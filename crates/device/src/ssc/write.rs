@@ -1,5 +1,7 @@
 //! WRITE and WRITE FILEMARKS (SSC-4).
 
+use alloc::rc::Rc;
+
 use base::buffer::DataList;
 use base::int_cast::to_usize;
 use cartridge::command::{self, Command, Record, Space};
@@ -9,10 +11,13 @@ use scsi::sense::{Asc, Sense};
 
 use super::arrived::Arrived;
 use super::drive::early_warning;
-use super::transfer::Transfer;
+use super::protection::{checked, data_len};
+use super::transfer::{Transfer, transfer_length};
 use super::turn::{TapeCommand, failed, in_turn, run};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::settings::ProtectionMethod;
+use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
 
 /// IMMED of WRITE FILEMARKS.
@@ -36,6 +41,12 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if transfer.blocks == 0 {
         return Outcome::Good;
     }
+    let guard = server.settings.stream.protection.written();
+    if data_len(guard, transfer.block_len).is_none() {
+        // There is no block before the guard.
+        let at = transfer_length(&task.cdb).0;
+        return Outcome::CheckCondition(Sense::invalid_cdb(at, None));
+    }
     server.stats.writes += 1;
     in_turn(Write {
         transfer,
@@ -48,6 +59,8 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         space: None,
         is_alone: false,
         ending: None,
+        encryption: None,
+        guard,
     })
 }
 
@@ -81,6 +94,10 @@ struct Write {
     is_alone: bool,
     /// The sense data, while the blocks that they report as written are made durable.
     ending: Option<Sense>,
+    /// The data encryption parameters of the nexus, as they were when the command began.
+    encryption: Option<Rc<EncryptionParameters>>,
+    /// The method of the guards that come with the blocks.
+    guard: Option<ProtectionMethod>,
 }
 
 impl Write {
@@ -109,9 +126,35 @@ impl Write {
             return JobStep::Wait;
         }
         let data = self.arrived.take(len);
-        self.is_writing = true;
-        let is_compressed = server.settings.stream.is_compressing;
-        run(server, Command::Write(Record { data, is_compressed, ..Record::default() }))
+        match self.record(server, data) {
+            Ok(record) => {
+                self.is_writing = true;
+                run(server, Command::Write(record))
+            }
+            Err(sense) => {
+                let sense = sense.with_information(self.transfer.left(self.done));
+                self.stop(server, sense)
+            }
+        }
+    }
+
+    /// Returns the record of a block as it came. The guard of a block that is encrypted is not stored: it
+    /// would tell of the plain data.
+    fn record(&self, server: &mut DeviceServer, block: DataList) -> Result<Record, Sense> {
+        let Some(method) = self.guard else { return server.record_of(self.encryption.as_deref(), block) };
+        let (data, guard) = checked(method, &block)?;
+        let record = server.record_of(self.encryption.as_deref(), data)?;
+        let guard = (record.encryption == 0).then_some(guard);
+        Ok(Record { guard, ..record })
+    }
+
+    /// Ends the command behind the blocks that were written.
+    fn stop(&mut self, server: &mut DeviceServer, sense: Sense) -> JobStep {
+        if !server.settings.stream.is_buffered && self.done > 0 {
+            self.ending = Some(sense);
+            return run(server, Command::Synchronize);
+        }
+        JobStep::Done(Outcome::CheckCondition(sense))
     }
 
     fn written(&mut self, server: &mut DeviceServer, task: &TaskInfo, space: Space) -> JobStep {
@@ -162,6 +205,12 @@ impl TapeCommand for Write {
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let is_unsynced = server.tape.as_ref().is_some_and(|drive| drive.is_unsynced());
         self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
+        if let Some(drive) = &server.tape {
+            if let Err(sense) = drive.encryption.check_lock(task.nexus) {
+                return JobStep::Done(Outcome::CheckCondition(sense.with_information(self.transfer.left(0))));
+            }
+            self.encryption = drive.encryption.parameters(task.nexus);
+        }
         self.proceed(server, task)
     }
 
@@ -189,10 +238,8 @@ impl TapeCommand for Write {
                 let is_about_this = !sense.deferred && sense.information.is_none();
                 let left = self.transfer.left(self.done);
                 let sense = if is_about_this { sense.with_information(left) } else { sense };
-                let must_be_durable = !server.settings.stream.is_buffered && self.done > 0;
-                if matches!(error, Error::EndOfPartition) && must_be_durable {
-                    self.ending = Some(sense);
-                    return run(server, Command::Synchronize);
+                if matches!(error, Error::EndOfPartition) {
+                    return self.stop(server, sense);
                 }
                 JobStep::Done(Outcome::CheckCondition(sense))
             }

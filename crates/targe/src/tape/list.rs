@@ -43,6 +43,9 @@ pub(super) fn list(dir: &Path, is_json: bool) -> Result<(), Failure> {
             "\npartition {partition}: {} objects, {} filemarks, {used} of {} bytes used",
             now.objects, now.filemarks, now.capacity
         );
+        if let Some(first) = now.first_encrypted.checked_sub(1) {
+            let _ = writeln!(text, "the first encrypted object is {first}");
+        }
         let mut table = Table::new(&["FILE", "FIRST OBJECT", "RECORDS", "STORED BYTES"]);
         for file in files {
             let cells = [file.number, file.first, file.records, file.stored].map(|cell| cell.to_string());

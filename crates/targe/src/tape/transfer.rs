@@ -135,6 +135,15 @@ fn write_out(tape: &mut Tape, args: &ExportArgs, out: File) -> Result<(), Failur
     tape.locate(args.partition, Destination::Object(0))?;
     loop {
         match tape.run(Command::Read)? {
+            Outcome::Record(record) if record.encryption != 0 => {
+                let object = tape.cartridge.position().object.saturating_sub(1);
+                let why = format!(
+                    "{}: object {object} is encrypted, and an image holds plain records: read the cartridge \
+                     through a drive that has the key, or copy the folder",
+                    tape.name
+                );
+                return Err(Failure::Failed(why));
+            }
             Outcome::Record(record) => {
                 let len = to_u32(record.data.len());
                 if len > form.record_len_max() {

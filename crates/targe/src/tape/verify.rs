@@ -19,6 +19,8 @@ struct Verified {
     records: u64,
     filemarks: u64,
     bytes: u64,
+    /// How many of the records are encrypted.
+    encrypted: u64,
     /// The first object and the number of objects of each damaged part.
     damaged: Vec<(u64, u64)>,
     /// Why what is behind the last object cannot be read, if it cannot.
@@ -50,6 +52,7 @@ pub(super) fn verify(dir: &Path, is_json: bool) -> Result<(), Failure> {
                     .map(|(first, count)| json!({ "first_object": first, "count": count }))
                     .collect();
                 json!({ "records": part.records, "filemarks": part.filemarks, "bytes": part.bytes,
+                        "encrypted": part.encrypted,
                         "damaged": damaged, "end_unreadable": part.unreadable_end.is_some(),
                         "sha256": part.digest })
             })
@@ -72,6 +75,13 @@ fn verification(verified: &[Verified], headers: usize, is_label_damaged: bool) -
             "partition {number}: {} records with {} bytes, {} filemarks\n  sha256 {}",
             part.records, part.bytes, part.filemarks, part.digest
         );
+        if part.encrypted > 0 {
+            let _ = writeln!(
+                text,
+                "  {} records are encrypted: they were checked as they are stored, without a key",
+                part.encrypted
+            );
+        }
         for (first, count) in &part.damaged {
             let _ = match count {
                 0 => writeln!(text, "  the log is damaged before object {first}; no object is lost"),
@@ -102,7 +112,15 @@ fn verify_partition(tape: &mut Tape, partition: u8, progress: &mut Progress) -> 
             Ok(Outcome::Record(record)) => {
                 verified.records += 1;
                 verified.bytes += to_u64(record.data.len());
-                digest.update([1]);
+                match record.encryption {
+                    0 => digest.update([1]),
+                    algorithm => {
+                        verified.encrypted += 1;
+                        digest.update([3, algorithm]);
+                        digest.update(to_u32(record.metadata.len()).to_be_bytes());
+                        digest.update(&record.metadata);
+                    }
+                }
                 digest.update(to_u32(record.data.len()).to_be_bytes());
                 record.data.parts().iter().for_each(|part| digest.update(&**part));
             }

@@ -127,6 +127,21 @@ impl Folder {
         self.0.borrow_mut().change(FileId::Log { partition: 0, segment: 0 }, |file| file[at] ^= 0xff);
     }
 
+    /// Returns how often these bytes are in the files, without overlaps.
+    pub(super) fn count_of(&self, wanted: &[u8]) -> usize {
+        let inner = self.0.borrow();
+        let count = |file: &Vec<u8>| {
+            let (mut at, mut count) = (0, 0);
+            while at + wanted.len() <= file.len() {
+                let is_found = file[at..].starts_with(wanted);
+                count += usize::from(is_found);
+                at += if is_found { wanted.len() } else { 1 };
+            }
+            count
+        };
+        inner.files.files.values().map(count).sum()
+    }
+
     /// Overwrites the label.
     pub(super) fn lose_label(&self) {
         self.0.borrow_mut().change(FileId::Label, |file| file.fill(0));

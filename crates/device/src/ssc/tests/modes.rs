@@ -71,8 +71,18 @@ fn the_pages_are_those_of_a_tape_drive() {
     };
     let plain = [(1, 0), (0x0a, 0), (0x0f, 0), (0x10, 0), (0x11, 0), (0x1a, 0), (0x1c, 0)];
     assert_eq!(codes(&rig.query(&[0x5a, 8, 0x3f, 0, 0, 0, 0, 1, 0, 0])), plain);
-    let all =
-        [(1, 0), (0x0a, 0), (0x0a, 1), (0x0f, 0), (0x10, 0), (0x10, 1), (0x11, 0), (0x1a, 0), (0x1c, 0)];
+    let all = [
+        (1, 0),
+        (0x0a, 0),
+        (0x0a, 1),
+        (0x0a, 0xf0),
+        (0x0f, 0),
+        (0x10, 0),
+        (0x10, 1),
+        (0x11, 0),
+        (0x1a, 0),
+        (0x1c, 0),
+    ];
     assert_eq!(codes(&rig.query(&[0x5a, 8, 0x3f, 0xff, 0, 0, 0, 1, 0, 0])), all);
     rig.run(A, &[0x1a, 8, 0x08, 0, 255, 0], 255, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }

@@ -8,7 +8,7 @@ fn inquiry_is_that_of_a_tape_drive() {
     let data = rig.query(&[0x12, 0, 0, 0, 96, 0]);
     assert_eq!(data[..2], [1, 0x80]);
     assert!(data[58..74].chunks(2).any(|version| version == [0x05, 0x20]), "SSC-4");
-    assert_eq!(rig.query(&[0x12, 1, 0, 0, 255, 0])[4..], [0, 0x80, 0x83, 0x86, 0x87, 0x88, 0xb0, 0xb1]);
+    assert_eq!(rig.query(&[0x12, 1, 0, 0, 255, 0])[4..], [0, 0x80, 0x83, 0x86, 0x87, 0x88, 0xb0, 0xb1, 0xb5]);
     assert_eq!(rig.query(&[0x12, 1, 0xb0, 0, 255, 0]), [1, 0xb0, 0, 1, 1]);
     assert_eq!(rig.query(&[0x12, 1, 0xb1, 0, 255, 0])[4..], *b"SERIAL0001");
 }

@@ -9,6 +9,7 @@ mod access;
 mod discs;
 mod hyperscsi_groups;
 mod luns;
+mod nbd;
 mod portals;
 mod process;
 mod session;

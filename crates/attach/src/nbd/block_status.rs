@@ -2,7 +2,7 @@
 
 use store::api::{Extent, ExtentState};
 
-use super::wire::{STATE_HOLE, STATE_ZERO};
+use ::nbd::wire::{STATE_HOLE, STATE_ZERO};
 use base::int_cast::to_u32;
 
 /// Returns the descriptors of a block status: at least one, together no longer than the queried range.

@@ -3,12 +3,14 @@
 use base::bytes::{Reader, UnexpectedEof};
 use store::api::Capabilities;
 
-use super::Export;
-use super::session::PAYLOAD_LEN_MAX;
-use super::wire::{
-    BASE_ALLOCATION, BASE_ALLOCATION_ID, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, Opt,
-    ProtocolError, Rep, option_reply, transmission,
+use ::nbd::wire::{
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, Opt, Rep,
+    option_reply, transmission,
 };
+
+use super::Export;
+use super::error::ProtocolError;
+use super::session::PAYLOAD_LEN_MAX;
 use base::int_cast::to_u32;
 
 /// The options that client and server agreed on so far.

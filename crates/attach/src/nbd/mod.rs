@@ -7,15 +7,15 @@
 //! socket decide which users can access the disk.
 
 mod block_status;
+mod error;
 mod handshake;
 mod server;
 mod session;
 mod socket;
-mod wire;
 
+pub use error::ProtocolError;
 pub use server::{NbdStartError, Server};
 pub use session::{Session, Ticket};
-pub use wire::ProtocolError;
 
 /// The export, as clients see it.
 #[derive(Clone, Debug, Default)]

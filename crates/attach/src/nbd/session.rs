@@ -12,13 +12,15 @@ use base::state_machine::RxBuffer;
 use base::transmit::Transmit;
 use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
 
+use ::nbd::wire::{
+    Cmd, Errno, FIXED_NEWSTYLE, FLAG_DF, FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Head,
+    NO_ZEROES, Opt, OptionHeader, Rep, Request, WrongMagic, greeting,
+};
+
 use super::Export;
 use super::block_status::descriptors;
+use super::error::ProtocolError;
 use super::handshake::{Negotiation, Next, Refusal};
-use super::wire::{
-    Cmd, Errno, FIXED_NEWSTYLE, FLAG_DF, FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Head,
-    NO_ZEROES, Opt, OptionHeader, ProtocolError, Rep, Request, greeting,
-};
 use base::int_cast::{to_u32, to_u64, to_usize};
 
 /// The longest payload, which every client may expect without a query.
@@ -308,7 +310,7 @@ impl Session {
             }
             Phase::Option => {
                 match OptionHeader::parse(input)? {
-                    Err(why) => self.cut(why),
+                    Err(WrongMagic) => self.cut(ProtocolError::NotAnOption),
                     Ok(header) if header.len > OPTION_LEN_MAX => {
                         self.phase = Phase::OptionSkipped { option: header.option, left: header.len.into() };
                     }
@@ -337,7 +339,7 @@ impl Session {
                     return None;
                 }
                 match Request::parse(input)? {
-                    Err(why) => self.cut(why),
+                    Err(WrongMagic) => self.cut(ProtocolError::NotARequest),
                     Ok(request) => self.request(request),
                 }
                 Some(Request::LEN)

@@ -6,6 +6,7 @@ mod ethernet;
 mod flags;
 mod isns;
 mod mistakes;
+mod nbd;
 mod protection;
 mod reload;
 mod secrets;

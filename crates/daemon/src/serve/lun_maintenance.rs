@@ -145,6 +145,7 @@ fn refuse_medium(shared: &Shared, found: &Found) -> Result<(), Failure> {
         Medium::Block { .. } => {
             "it is a block device; what provides the device (LVM, ZFS) can make a snapshot"
         }
+        Medium::Nbd { .. } => "its data is behind an NBD server; what serves it can make a snapshot",
         Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",
         Medium::Disc { .. } => "it is a drive for discs; hosts never change the image, so copy that file",
         Medium::Tape { .. } => "it is a tape drive; copy the folder of the cartridge while it is not served",

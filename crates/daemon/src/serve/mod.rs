@@ -20,6 +20,7 @@ mod media_key;
 mod media_watch;
 mod metrics;
 mod name_servers;
+mod nbd;
 mod panics;
 mod placement;
 mod portals;

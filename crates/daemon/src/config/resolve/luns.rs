@@ -20,7 +20,7 @@ use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean}
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
 use super::tapes;
-use super::{Environment, at_line, check_access};
+use super::{Environment, at_line, check_access, nbd};
 use crate::os_error;
 
 /// The units that are resolved so far.
@@ -47,6 +47,7 @@ enum MediumKey {
     Inode(u64, u64),
     Device(u64),
     Path(PathBuf),
+    Uri(String),
 }
 
 /// The parts of an identity that may have to be derived.
@@ -289,19 +290,24 @@ impl<'a> UnitResolver<'a> {
             return None;
         };
         let is_disc = kind.value == "disc";
-        let is_tape = kind.value == "tape";
+        let (is_tape, is_nbd) = (kind.value == "tape", kind.value == "nbd");
         let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
         }
-        if !on_disk && !lun.size_given {
+        if is_nbd && !lun.uri_given {
+            report.missing(&kind.span, "lun of type nbd has no \"uri\"");
+        }
+        if !on_disk && !is_nbd && !lun.size_given {
             report.missing(&kind.span, format!("lun of type {} has no \"size\"", kind.value));
         }
         for (name, span) in &lun.own_keys {
             let fits = match *name {
                 "path" => on_disk,
                 "profile" => is_disc,
+                "uri" | "reconnect_timeout" => is_nbd,
+                name if is_nbd => !nbd::UNFIT_KEYS.contains(&name),
                 name if is_disc => discs::KEYS.contains(&name),
                 name if is_tape => tapes::KEYS.contains(&name),
                 "direct" => on_disk,
@@ -318,6 +324,17 @@ impl<'a> UnitResolver<'a> {
         match kind.value {
             "ram" => Some(Medium::Ram { size: size? }),
             "null" => Some(Medium::Null { size: size? }),
+            "nbd" => {
+                let medium = nbd::medium(lun, report)?;
+                self.claim(
+                    [MediumKey::Uri(medium.to_string())],
+                    label,
+                    &lun.uri.as_ref()?.span,
+                    &medium,
+                    report,
+                );
+                Some(medium)
+            }
             "disc" => Some(discs::medium(lun, self.environment.absolute(&lun.path.as_ref()?.value), report)),
             _ => {
                 let at = lun.path.as_ref()?;
@@ -331,22 +348,32 @@ impl<'a> UnitResolver<'a> {
                     report.medium_error(&at.span, why);
                 }
                 warn_of_size(&path, lun, report);
-                let known =
-                    medium_keys(&path).into_iter().map(|key| self.media.insert(key, label.to_owned()));
-                if let Some(other) = known.collect::<Vec<_>>().into_iter().flatten().next() {
-                    let hint = "; to export one medium through several targets, make it a top-level [[lun]] \
-                                and share it";
-                    report.error(
-                        &at.span,
-                        format!("{} is already the medium of {other}{hint}", path.display()),
-                    );
-                }
+                self.claim(medium_keys(&path), label, &at.span, &path.display(), report);
                 Some(match kind.value {
                     "file" => Medium::File { path, size, direct },
                     "tape" => Medium::Tape { path },
                     _ => Medium::Block { path, direct },
                 })
             }
+        }
+    }
+}
+
+impl UnitResolver<'_> {
+    /// Records which unit uses a medium, and reports one that another unit uses.
+    fn claim(
+        &mut self,
+        keys: impl IntoIterator<Item = MediumKey>,
+        label: &str,
+        span: &SourceSpan,
+        name: &dyn std::fmt::Display,
+        report: &mut ConfigReport,
+    ) {
+        let known = keys.into_iter().map(|key| self.media.insert(key, label.to_owned()));
+        if let Some(other) = known.collect::<Vec<_>>().into_iter().flatten().next() {
+            let hint = "; to export one medium through several targets, make it a top-level [[lun]] \
+                        and share it";
+            report.error(span, format!("{name} is already the medium of {other}{hint}"));
         }
     }
 }

@@ -130,6 +130,7 @@ fn info(snapshot: &Snapshot) -> Family {
             Medium::Null { .. } => "null",
             Medium::Disc { .. } => "disc",
             Medium::Tape { .. } => "tape",
+            Medium::Nbd { .. } => "nbd",
         };
         let labels = [
             target.name.to_string(),

@@ -1,0 +1,69 @@
+//! Which operations the export supports, and which need no request.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use base::buffer::DataList;
+use base::int_cast::to_u64;
+use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
+
+use super::job::transfer_len;
+use super::{Client, IO_LEN_MAX, Link, unreachable};
+use crate::wire::transmission;
+
+impl Client {
+    /// Checks an operation. Returns the output of one that needs no request.
+    pub(super) fn checked(&self, action: &OpAction) -> Result<Option<OpOutput>, Failure> {
+        let (at, len) = action.range();
+        if at.checked_add(len).is_none_or(|end| end > self.info.len) {
+            return Err(Fault::OutOfRange.into());
+        }
+        let granule = u64::from(self.info.block_len);
+        let is_misshapen = !at.is_multiple_of(granule) || !len.is_multiple_of(granule);
+        if is_misshapen || transfer_len(action).is_some_and(|len| len > to_u64(IO_LEN_MAX)) {
+            return Err(Fault::Bug.into());
+        }
+        if action.is_change() && self.info.has(transmission::READ_ONLY) {
+            return Err(Fault::ReadOnly.into());
+        }
+        let (trims, zeroes) =
+            (self.info.has(transmission::SEND_TRIM), self.info.has(transmission::SEND_WRITE_ZEROES));
+        let unsupported = match action {
+            OpAction::CryptoErase => true,
+            OpAction::WriteZeroes { .. } => !zeroes,
+            OpAction::Deallocate { .. } => !trims && !zeroes,
+            _ => false,
+        };
+        if unsupported {
+            return Err(Fault::Unsupported.into());
+        }
+        if self.given_up || matches!(self.link, Link::Withheld | Link::Closed) {
+            return Err(unreachable(action));
+        }
+        Ok(match action {
+            OpAction::Read { len: 0, .. } => Some(OpOutput::Data(DataList::new())),
+            OpAction::MapStatus { at, len, count_max } => {
+                let whole = Extent { at: *at, len: *len, state: ExtentState::Mapped };
+                match (len, count_max) {
+                    (0, _) | (_, 0) => Some(OpOutput::MapStatus(Vec::new())),
+                    _ if self.info.allocation_id.is_none() => Some(OpOutput::MapStatus(vec![whole])),
+                    _ => None,
+                }
+            }
+            OpAction::Flush if !self.flushes() => Some(OpOutput::Done(DataList::new())),
+            action if action.is_change() && len == 0 => Some(OpOutput::Done(DataList::new())),
+            _ => None,
+        })
+    }
+
+    /// Returns whether a change must be durable when it is acknowledged: without a write cache each one is.
+    pub(super) fn is_stable(&self, action: &OpAction) -> bool {
+        let stable = match action {
+            OpAction::Write { durability, .. } | OpAction::WriteZeroes { durability, .. } => {
+                *durability == Durability::Stable
+            }
+            _ => false,
+        };
+        action.is_change() && (stable || !self.config.write_cache)
+    }
+}

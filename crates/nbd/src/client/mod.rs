@@ -1,0 +1,546 @@
+//! A client that is a medium: operations in, requests out, and the repair of everything that a lost
+//! connection leaves undone.
+//!
+//! # Order of calls
+//!
+//! The owner carries out [`Client::poll_action`] until it returns `None`, after each other call. It tells the
+//! client of its connection with [`Client::connected`], [`Client::connect_failed`] and
+//! [`Client::disconnected`], and collects [`Client::poll`] and [`Client::poll_notice`].
+//!
+//! # Durability
+//!
+//! A server that dies may lose what it acknowledged and has not flushed. The client keeps those changes
+//! (`unflushed`) and repeats them, in their order, before anything else uses the next connection. So a
+//! server that is killed and started again loses nothing, and no reader sees old data. To bound what is kept,
+//! the client flushes by itself. If a change cannot be repeated, the next flush fails. If a flush fails, the
+//! changes are repeated before the next one: the system of the server may have dropped what it could not
+//! write, and would report success the next time.
+//!
+//! A server that offers no flush is taken for one without a volatile cache.
+
+mod answers;
+mod checks;
+mod coverage;
+mod error;
+mod job;
+mod replies;
+mod requests;
+mod unflushed;
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+
+use base::buffer::Pool;
+use base::state_machine::RxBuffer;
+use base::time::{Duration, Instant, soonest};
+use base::transmit::Transmit;
+use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput};
+
+use crate::handshake::ExportInfo;
+use crate::wire::transmission;
+pub use error::ProtocolError;
+use job::Job;
+use replies::Replies;
+use unflushed::{Change, Unflushed};
+
+/// The longest single read or write in bytes: the largest transfer that initiators in use request.
+const IO_LEN_MAX: usize = 16 << 20;
+
+/// How long the client waits before it connects again: at first, and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// How often an operation is repeated at least, before the time limit counts.
+const RESTARTS_MAX: u32 = 5;
+
+/// The settings of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientConfig {
+    /// How long operations wait for a server that does not answer, or is gone; `None` for no limit.
+    pub patience: Option<Duration>,
+    /// Whether a write may be acknowledged before it is durable.
+    pub write_cache: bool,
+    /// Whether the owner never changes the export.
+    pub read_only: bool,
+    /// The length of the owner's blocks: an export with larger ones cannot be served.
+    pub block_len: u32,
+}
+
+/// What the owner of a client must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAction {
+    /// Connect to the server, negotiate, and call [`Client::connected`] or [`Client::connect_failed`].
+    Connect,
+    /// Call [`Client::transmit`].
+    Transmit,
+    /// Send what is pending, then close the connection.
+    Close,
+    /// Close the connection at once.
+    Abort,
+}
+
+/// What an operator or a host should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The connection was lost, or the server shuts down.
+    Lost,
+    /// The server broke the protocol; its connection is ended.
+    Broken(ProtocolError),
+    /// The server did not answer within the limit: operations fail until it does.
+    Unanswered,
+    /// The server answers again. The number counts the changes that were repeated.
+    Back(usize),
+    /// The export has another size.
+    Resized,
+    /// The export is not what was served: no operation is carried out until [`Client::accept_export`].
+    Differs(String),
+    /// Acknowledged changes are lost, because of this fault; the next flush fails.
+    LostChanges(Fault),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    Down {
+        retry_at: Instant,
+    },
+    /// The owner connects, or shall.
+    Connecting,
+    Up,
+    /// The client has asked for the end of the connection.
+    Ending,
+    /// The export is not what was served.
+    Withheld,
+    Closed,
+}
+
+/// What a request is for.
+#[derive(Debug)]
+enum Work {
+    /// A piece of a read of a job.
+    Read(u64, usize),
+    /// A change for a job.
+    Change(u64, Change),
+    Status(u64),
+    /// A flush for a job, or of the client's own; it covers the changes before the mark.
+    Flush(Option<u64>, u64),
+    /// A change that is repeated.
+    Repeat,
+}
+
+/// A medium over a connection to a server.
+#[derive(Debug)]
+pub struct Client {
+    config: ClientConfig,
+    info: ExportInfo,
+    pool: Pool,
+    link: Link,
+    /// The operations, in the order of their submission.
+    jobs: BTreeMap<u64, Job>,
+    next_job: u64,
+    /// The operations that have requests to send.
+    waiting: VecDeque<u64>,
+    replies: Replies<Work>,
+    unflushed: Unflushed,
+    /// The next unflushed change to repeat, while they are repeated.
+    repeating: Option<usize>,
+    /// A flush has failed: the changes are repeated before the next one.
+    repeat_before_flush: bool,
+    /// The client's own flush is due, or under way.
+    flush_due: bool,
+    flushing: bool,
+    lost_changes: Option<Fault>,
+    ready: VecDeque<Completion>,
+    notices: VecDeque<Notice>,
+    /// Since when the server has answered nothing although something waits for it.
+    silent_since: Option<Instant>,
+    /// The limit has passed: operations fail at once until the server is back.
+    given_up: bool,
+    /// The connection was lost, and nothing was answered since.
+    outage: bool,
+    /// Attempts to connect since the last answer.
+    attempts: u32,
+    connect_due: bool,
+    abort_due: bool,
+    transmit_due: bool,
+    closing: bool,
+    disconnect_sent: bool,
+    close_due: bool,
+    accepts_other: bool,
+}
+
+impl Client {
+    /// Makes a client of an export. It is not connected yet, and does not ask for a connection: its owner has
+    /// one.
+    pub fn new(config: ClientConfig, info: ExportInfo, pool: Pool) -> Self {
+        Self {
+            config,
+            info,
+            pool,
+            link: Link::Connecting,
+            jobs: BTreeMap::new(),
+            next_job: 0,
+            waiting: VecDeque::new(),
+            replies: Replies::new(),
+            unflushed: Unflushed::default(),
+            repeating: None,
+            repeat_before_flush: false,
+            flush_due: false,
+            flushing: false,
+            lost_changes: None,
+            ready: VecDeque::new(),
+            notices: VecDeque::new(),
+            silent_since: None,
+            given_up: false,
+            outage: false,
+            attempts: 0,
+            connect_due: false,
+            abort_due: false,
+            transmit_due: false,
+            closing: false,
+            disconnect_sent: false,
+            close_due: false,
+            accepts_other: false,
+        }
+    }
+
+    /// Returns what the export is and can do.
+    pub const fn capabilities(&self) -> Capabilities {
+        let info = &self.info;
+        let read_only = info.has(transmission::READ_ONLY);
+        let trims = info.has(transmission::SEND_TRIM);
+        let thin = !read_only && (trims || info.has(transmission::SEND_WRITE_ZEROES));
+        Capabilities {
+            len: info.len,
+            logical_block_len: info.block_len,
+            preferred_block_len: info.preferred_block_len,
+            io_len_max: IO_LEN_MAX,
+            atomic_len_max: 0,
+            read_only,
+            volatile_cache: self.config.write_cache && !read_only && self.flushes(),
+            thin,
+            // TRIM promises nothing. Where there is none, zeros are written, which may deallocate.
+            deallocated_reads_zero: thin && !trims,
+            deallocated_is_gone: false,
+            rotational: info.has(transmission::ROTATIONAL),
+            crypto_erase: false,
+        }
+    }
+
+    /// Returns whether the server answers, as far as is known.
+    pub fn is_up(&self) -> bool {
+        self.link == Link::Up && !self.outage
+    }
+
+    /// Changes how long operations wait for the server.
+    pub const fn set_patience(&mut self, patience: Option<Duration>) {
+        self.config.patience = patience;
+    }
+
+    /// Sets whether writes may be acknowledged before they are durable, from now on. What was acknowledged
+    /// before is flushed.
+    pub fn set_write_cache(&mut self, write_cache: bool) {
+        let disabled = self.config.write_cache && !write_cache;
+        self.config.write_cache = write_cache;
+        if disabled && !self.unflushed.is_empty() {
+            (self.flush_due, self.transmit_due) = (true, true);
+        }
+    }
+
+    /// Accepts whatever the export is at the next connection, although it differs from what was served.
+    /// Connects if the client waits for this.
+    pub const fn accept_export(&mut self) {
+        if matches!(self.link, Link::Withheld) {
+            self.accepts_other = true;
+            self.begin_connecting();
+        }
+    }
+
+    /// Flushes, takes leave of the server and asks for the end of the connection, once no operation is under
+    /// way.
+    pub fn close(&mut self) {
+        (self.closing, self.transmit_due) = (true, true);
+        self.end_if_closing();
+    }
+
+    /// Returns whether the client is closed: it has no connection and gets none.
+    pub fn is_closed(&self) -> bool {
+        self.link == Link::Closed
+    }
+
+    /// Returns whether acknowledged changes may be missing on the server, of a client that is closed.
+    pub fn has_lost_changes(&self) -> bool {
+        self.lost_changes.is_some() || (!self.unflushed.is_empty() && self.flushes())
+    }
+
+    /// Starts an operation.
+    pub fn submit(&mut self, now: Instant, op: Op) {
+        let Op { id, action } = op;
+        match self.checked(&action) {
+            Err(failure) => self.complete(id, Err(failure)),
+            Ok(Some(output)) => self.complete(id, Ok(output)),
+            Ok(None) => {
+                if !self.is_waiting() {
+                    self.silent_since = Some(now);
+                }
+                let stable = self.is_stable(&action);
+                self.next_job += 1;
+                self.jobs.insert(self.next_job, Job::new(id, action, stable, now));
+                self.waiting.push_back(self.next_job);
+                self.transmit_due = true;
+            }
+        }
+    }
+
+    /// Returns the next completion.
+    pub fn poll(&mut self) -> Option<Completion> {
+        self.ready.pop_front()
+    }
+
+    /// Returns whether [`Self::poll`] has something to return.
+    pub fn has_completions(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Returns the next notice.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// Returns the next action.
+    pub fn poll_action(&mut self) -> Option<ClientAction> {
+        let take = |due: &mut bool| core::mem::take(due);
+        if take(&mut self.abort_due) {
+            return Some(ClientAction::Abort);
+        }
+        if take(&mut self.connect_due) {
+            return Some(ClientAction::Connect);
+        }
+        if take(&mut self.close_due) {
+            return Some(ClientAction::Close);
+        }
+        if self.transmit_due && self.link == Link::Up {
+            return Some(ClientAction::Transmit).filter(|_| take(&mut self.transmit_due));
+        }
+        None
+    }
+
+    /// Returns the time of the next deadline.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let retry = match self.link {
+            Link::Down { retry_at } => Some(retry_at),
+            _ => None,
+        };
+        soonest([retry, self.given_up_at()])
+    }
+
+    /// Handles the deadlines that have passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let Link::Down { retry_at } = self.link
+            && retry_at <= now
+        {
+            self.begin_connecting();
+        }
+        if self.given_up_at().is_some_and(|at| at <= now) {
+            self.give_up();
+        }
+    }
+
+    /// Handles a new connection whose negotiation is complete. The owner closes it if the client asks for
+    /// that at once.
+    pub fn connected(&mut self, now: Instant, info: ExportInfo) {
+        if self.link == Link::Closed {
+            self.abort_due = true;
+            return;
+        }
+        if let Err(why) = self.compare(&info)
+            && !self.accepts_other
+        {
+            (self.link, self.abort_due) = (Link::Withheld, true);
+            self.fail_all();
+            self.notices.push_back(Notice::Differs(why));
+            return;
+        }
+        self.accepts_other = false;
+        if info.len != self.info.len {
+            self.notices.push_back(Notice::Resized);
+        }
+        self.info = info;
+        self.link = Link::Up;
+        self.replies.reset(info.structured, info.allocation_id, &self.pool);
+        self.restart_jobs(now);
+        (self.flushing, self.repeat_before_flush) = (false, false);
+        if !self.is_waiting() {
+            self.silent_since = Some(now);
+        }
+        self.repeating = (!self.unflushed.is_empty()).then_some(0);
+        self.transmit_due = true;
+        if self.repeating.is_none() {
+            self.back(0);
+        }
+    }
+
+    /// Handles a failed attempt to connect.
+    pub fn connect_failed(&mut self, now: Instant) {
+        if self.link == Link::Connecting {
+            self.retry_later(now);
+        }
+    }
+
+    /// Handles the end of the connection.
+    pub fn disconnected(&mut self, now: Instant) {
+        match self.link {
+            Link::Withheld | Link::Closed | Link::Connecting | Link::Down { .. } => return,
+            Link::Up if !self.disconnect_sent => self.lost(),
+            Link::Up | Link::Ending => {}
+        }
+        self.replies.reset(false, None, &self.pool);
+        self.repeating = None;
+        self.retry_later(now);
+    }
+
+    /// Handles received bytes.
+    pub fn received(&mut self, now: Instant, bytes: &[u8]) {
+        if self.link == Link::Up {
+            let result = self.replies.received(bytes);
+            self.handle_replies(now, result);
+        }
+    }
+
+    /// Returns the buffer that the next bytes belong into.
+    pub fn take_rx_buffer(&mut self) -> Option<RxBuffer> {
+        if self.link == Link::Up { self.replies.take_rx_buffer() } else { None }
+    }
+
+    /// Takes back a buffer, with what was received appended.
+    pub fn return_rx_buffer(&mut self, now: Instant, rx_buffer: RxBuffer) {
+        let result = self.replies.return_rx_buffer(rx_buffer, &self.pool);
+        if self.link == Link::Up {
+            self.handle_replies(now, result);
+        }
+    }
+
+    /// Appends requests, until the batch is full or nothing is left to send.
+    pub fn transmit(&mut self, out: &mut Transmit) {
+        while self.link == Link::Up && !out.is_full() && self.send_next(out) {}
+    }
+
+    const fn flushes(&self) -> bool {
+        self.info.has(transmission::SEND_FLUSH)
+    }
+
+    const fn begin_connecting(&mut self) {
+        self.link = Link::Connecting;
+        self.connect_due = true;
+    }
+
+    fn retry_later(&mut self, now: Instant) {
+        let delay = RETRY_FIRST.saturating_mul(1 << self.attempts.min(6)).min(RETRY_MAX);
+        self.attempts = self.attempts.saturating_add(1);
+        self.link = Link::Down { retry_at: now.after(delay) };
+        self.end_if_closing();
+    }
+
+    /// Ends a closing client that is not connected and has nothing to do.
+    fn end_if_closing(&mut self) {
+        let is_apart = matches!(self.link, Link::Down { .. } | Link::Withheld);
+        if self.closing && is_apart && self.jobs.is_empty() {
+            self.link = Link::Closed;
+        }
+    }
+
+    /// Returns whether something waits for the server.
+    fn is_waiting(&self) -> bool {
+        !self.jobs.is_empty() || !self.replies.is_idle() || self.repeating.is_some()
+    }
+
+    fn given_up_at(&self) -> Option<Instant> {
+        let since = self.silent_since.filter(|_| self.is_waiting())?;
+        Some(since.after(self.config.patience?))
+    }
+
+    /// Repeats, on a new connection, every operation that has not ended. An operation that was under way
+    /// whenever the server went away may be what ends the server, so it is repeated only so often.
+    fn restart_jobs(&mut self, now: Instant) {
+        let patience = self.config.patience;
+        let is_hopeless = |job: &Job| {
+            job.restarts >= RESTARTS_MAX && patience.is_some_and(|patience| now.since(job.since) >= patience)
+        };
+        for (key, mut job) in core::mem::take(&mut self.jobs) {
+            job.restart();
+            if is_hopeless(&job) {
+                self.complete(job.id, Err(unreachable(&job.action)));
+            } else {
+                self.jobs.insert(key, job);
+            }
+        }
+        self.waiting = self.jobs.keys().copied().collect();
+    }
+
+    /// Fails every operation, because the server has been silent for too long.
+    fn give_up(&mut self) {
+        (self.given_up, self.outage) = (true, true);
+        self.notices.push_back(Notice::Unanswered);
+        self.fail_all();
+        if self.link == Link::Up {
+            // Replies to the failed requests could still come.
+            (self.link, self.abort_due) = (Link::Ending, true);
+        }
+        self.end_if_closing();
+    }
+
+    fn fail_all(&mut self) {
+        self.waiting.clear();
+        self.silent_since = None;
+        for job in core::mem::take(&mut self.jobs).into_values() {
+            self.ready.push_back(Completion { id: job.id, result: Err(unreachable(&job.action)) });
+        }
+    }
+
+    /// Returns how another state of the export differs from what is served.
+    fn compare(&self, info: &ExportInfo) -> Result<(), String> {
+        let was = &self.info;
+        if info.len < was.len {
+            return Err(format!("it has shrunk to {} bytes; {} are served", info.len, was.len));
+        }
+        let read_only = |info: &ExportInfo| info.has(transmission::READ_ONLY);
+        if read_only(info) && !read_only(was) && !self.config.read_only {
+            return Err(String::from("it is read-only now"));
+        }
+        if info.block_len > self.config.block_len {
+            return Err(format!("it must be read and written in blocks of {} bytes now", info.block_len));
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self) {
+        if !core::mem::replace(&mut self.outage, true) {
+            self.notices.push_back(Notice::Lost);
+        }
+    }
+
+    /// Handles that the server answers on this connection, and everything is repeated.
+    fn back(&mut self, repeated: usize) {
+        self.repeating = None;
+        self.given_up = false;
+        if core::mem::take(&mut self.outage) {
+            self.notices.push_back(Notice::Back(repeated));
+        }
+    }
+
+    fn complete(&mut self, id: OpId, result: Result<OpOutput, Failure>) {
+        self.ready.push_back(Completion { id, result });
+    }
+}
+
+/// Returns the failure of an operation whose server cannot be reached. A flush that was not carried out has
+/// lost nothing: the changes are kept.
+fn unreachable(action: &OpAction) -> Failure {
+    match action {
+        OpAction::Flush => Fault::NotSubmitted.into(),
+        _ => Fault::Gone.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

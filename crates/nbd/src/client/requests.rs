@@ -1,0 +1,153 @@
+//! Which request is sent next.
+
+use base::buffer::DataList;
+use base::int_cast::to_usize;
+use base::transmit::Transmit;
+
+use super::job::Piece;
+use super::unflushed::Change;
+use super::{Client, Work};
+use crate::wire::{Cmd, FLAG_FUA, FLAG_NO_HOLE, Request, transmission};
+
+impl Client {
+    /// Sends the next request. Returns whether there was one that may be sent now.
+    pub(super) fn send_next(&mut self, out: &mut Transmit) -> bool {
+        if self.replies.is_full() {
+            return false;
+        }
+        if let Some(next) = self.repeating {
+            return self.repeat_next(out, next);
+        }
+        if (self.flush_due || self.unflushed.is_long()) && !self.flushing {
+            return self.send_flush(out, None);
+        }
+        self.send_job(out) || self.send_leave(out)
+    }
+
+    fn repeat_next(&mut self, out: &mut Transmit, next: usize) -> bool {
+        // Requests that were under way when a flush failed must end first.
+        if next == 0 && !self.replies.is_idle() {
+            return false;
+        }
+        let Some(entry) = self.unflushed.get(next) else { return false };
+        let (at, len, change) = (entry.at, entry.len, entry.change.clone());
+        if self.replies.touches(at, u64::from(len)) {
+            return false;
+        }
+        self.repeating = Some(next + 1);
+        self.send_change(out, (at, len), change, false, |_| Work::Repeat)
+    }
+
+    fn send_job(&mut self, out: &mut Transmit) -> bool {
+        while let Some(key) = self.waiting.front().copied() {
+            let is_full = self.unflushed.is_full();
+            let Some(job) = self.jobs.get_mut(&key) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            if job.is_flush() && !job.flush_sent {
+                if let Some(fault) = self.lost_changes.take() {
+                    job.failure = Some(fault.into());
+                    job.open = 1;
+                    self.piece_ended(key, Ok(()));
+                    continue;
+                }
+                if core::mem::take(&mut self.repeat_before_flush) && !self.unflushed.is_empty() {
+                    self.repeating = Some(0);
+                    return self.repeat_next(out, 0);
+                }
+            }
+            if job.is_change() && job.is_cut() && job.stable && job.open == 0 && !job.flush_sent {
+                (job.flush_sent, job.open) = (true, 1);
+                self.waiting.pop_front();
+                return self.send_flush(out, Some(key));
+            }
+            if job.is_change() && is_full {
+                return false;
+            }
+            let (info, stable) = (self.info, job.stable);
+            let Some(piece) = job.next_piece(&info) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            if job.is_cut() {
+                self.waiting.pop_front();
+            }
+            return self.send_piece(out, key, piece, stable);
+        }
+        false
+    }
+
+    fn send_piece(&mut self, out: &mut Transmit, key: u64, piece: Piece, stable: bool) -> bool {
+        match piece {
+            Piece::Read { at, len, index } => {
+                let request = Request { command: Cmd::READ, at, len, ..NOTHING };
+                self.send(out, request, None, Work::Read(key, index))
+            }
+            Piece::Status { at, len } => {
+                let request = Request { command: Cmd::BLOCK_STATUS, at, len, ..NOTHING };
+                self.send(out, request, None, Work::Status(key))
+            }
+            Piece::Flush => self.send_flush(out, Some(key)),
+            Piece::Change { at, len, change } => {
+                let fua = stable && self.info.has(transmission::SEND_FUA);
+                self.send_change(out, (at, len), change, fua, |change| Work::Change(key, change))
+            }
+        }
+    }
+
+    /// Sends a flush, for a job or as the client's own.
+    fn send_flush(&mut self, out: &mut Transmit, key: Option<u64>) -> bool {
+        if key.is_none() {
+            (self.flush_due, self.flushing) = (false, true);
+        }
+        let work = Work::Flush(key, self.unflushed.mark());
+        self.send(out, Request { command: Cmd::FLUSH, ..NOTHING }, None, work)
+    }
+
+    fn send_change(
+        &mut self,
+        out: &mut Transmit,
+        (at, len): (u64, u32),
+        change: Change,
+        fua: bool,
+        work: impl FnOnce(Change) -> Work,
+    ) -> bool {
+        let fua = if fua { FLAG_FUA } else { 0 };
+        let (command, flags, data) = match &change {
+            Change::Write(data) => (Cmd::WRITE, fua, Some(data.clone())),
+            Change::Zeroes { may_deallocate: true } => (Cmd::WRITE_ZEROES, fua, None),
+            Change::Zeroes { may_deallocate: false } => (Cmd::WRITE_ZEROES, fua | FLAG_NO_HOLE, None),
+            Change::Trim if self.info.has(transmission::SEND_TRIM) => (Cmd::TRIM, fua, None),
+            Change::Trim => (Cmd::WRITE_ZEROES, fua, None),
+        };
+        self.send(out, Request { flags, command, at, len, cookie: 0 }, data, work(change))
+    }
+
+    fn send(&mut self, out: &mut Transmit, request: Request, data: Option<DataList>, work: Work) -> bool {
+        let buf = (request.command == Cmd::READ).then(|| self.pool.take(to_usize(request.len)));
+        let range = (request.at, request.len);
+        let Some(cookie) = self.replies.register(request.command, range, buf, work) else { return false };
+        out.put(&Request { cookie, ..request }.encode());
+        if let Some(data) = data {
+            out.put_shared_list(data);
+        }
+        true
+    }
+
+    /// Flushes and takes leave, when the client is closing and nothing is under way.
+    fn send_leave(&mut self, out: &mut Transmit) -> bool {
+        if !self.closing || !self.jobs.is_empty() || !self.replies.is_idle() || self.disconnect_sent {
+            return false;
+        }
+        if !self.unflushed.is_empty() {
+            return self.send_flush(out, None);
+        }
+        out.put(&Request { command: Cmd::DISC, ..NOTHING }.encode());
+        (self.disconnect_sent, self.close_due) = (true, true);
+        true
+    }
+}
+
+/// A request whose other fields are set.
+const NOTHING: Request = Request { flags: 0, command: Cmd(0), cookie: 0, at: 0, len: 0 };

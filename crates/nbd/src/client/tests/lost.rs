@@ -1,0 +1,261 @@
+//! Servers that die, hang, shut down and come back as something else.
+
+use super::*;
+
+/// An operation, and the block that it reads or fills with a byte; none for a flush.
+type UnderWay = (OpId, Option<(u64, Option<u8>)>);
+
+#[test]
+fn what_a_dead_server_had_not_flushed_is_repeated_before_anything_is_read() {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    for (at, byte) in [(0, 1), (512, 2), (0, 3)] {
+        rig.write(at, &[byte; 512]);
+        rig.settle();
+    }
+    rig.submit(OpAction::Deallocate { at: 512, len: 512 });
+    rig.settle();
+    assert_eq!(rig.ended().len(), 4);
+    let read = rig.read(0, 1024);
+    rig.drain();
+    rig.restart(None);
+    rig.settle();
+    assert_eq!(data_of(rig.result(read)), [[3; 512], [0; 512]].concat());
+    assert_eq!(rig.notices, [Notice::Lost, Notice::Back(4)]);
+    let flush = rig.submit(OpAction::Flush);
+    rig.settle();
+    assert!(matches!(rig.result(flush), Some(Ok(_))));
+    assert_eq!(rig.server.durable[..512], [3; 512]);
+    let before = rig.server.seen.len();
+    rig.restart(None);
+    rig.settle();
+    assert_eq!(rig.server.seen.len(), before, "what was flushed is not repeated");
+}
+
+#[test]
+fn commands_wait_within_the_limit_fail_after_it_and_work_again_when_the_server_is_back() {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    rig.write(0, &[9; 512]);
+    rig.settle();
+    assert_eq!(rig.ended(), [(OpId(1), None)]);
+    rig.server.die(None);
+    rig.client.disconnected(rig.now);
+    rig.drain();
+    let (read, flush) = (rig.read(0, 512), rig.submit(OpAction::Flush));
+    let mut attempts = 0;
+    while !rig.client.has_completions() {
+        rig.wait();
+        if rig.actions.last() == Some(&ClientAction::Connect) {
+            rig.actions.clear();
+            attempts += 1;
+            rig.client.connect_failed(rig.now);
+        }
+    }
+    assert_eq!(rig.now, Instant::ORIGIN.after(Duration::from_secs(30)));
+    assert!((8..20).contains(&attempts), "{attempts}");
+    // A flush that was not carried out has lost nothing.
+    assert_eq!(rig.ended(), [(read, Some(Fault::Gone)), (flush, Some(Fault::NotSubmitted))]);
+    assert_eq!(rig.notices, [Notice::Lost, Notice::Unanswered]);
+    let late = rig.read(0, 512);
+    assert_eq!(rig.ended(), [(late, Some(Fault::Gone))]);
+
+    rig.reconnect();
+    rig.settle();
+    assert_eq!(rig.notices.last(), Some(&Notice::Back(1)));
+    let read = rig.read(0, 512);
+    rig.settle();
+    assert_eq!(data_of(rig.result(read)), [9; 512]);
+}
+
+#[test]
+fn a_server_that_hangs_is_left_after_the_limit() {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    assert_eq!(rig.client.poll_timeout(), None);
+    rig.now = Instant::ORIGIN.after(Duration::from_secs(1000));
+    let read = rig.read(0, 512);
+    rig.drain();
+    rig.wait();
+    assert_eq!(rig.now, Instant::ORIGIN.after(Duration::from_secs(1030)));
+    assert_eq!(rig.ended(), [(read, Some(Fault::Gone))]);
+    assert!(rig.actions.contains(&ClientAction::Abort));
+    rig.reconnect();
+    let read = rig.read(0, 512);
+    rig.settle();
+    assert!(matches!(rig.result(read), Some(Ok(_))));
+}
+
+#[test]
+fn an_operation_that_ends_the_server_each_time_is_not_repeated_for_ever() {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    let poison = rig.write(0, &[6; 512]);
+    rig.drain();
+    for round in 0.. {
+        assert!(round < 100);
+        rig.now = rig.now.after(Duration::from_secs(7));
+        let other = rig.read(4096, 512);
+        rig.drain();
+        let answer = rig.server.answer(rig.server.held() - 1).unwrap();
+        rig.client.received(rig.now, &answer);
+        let ended = rig.ended();
+        assert!(ended.contains(&(other, None)), "{ended:?}");
+        rig.restart(None);
+        let ended = rig.ended();
+        if ended == [(poison, Some(Fault::Gone))] {
+            break;
+        }
+        assert!(ended.is_empty(), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_server_that_shuts_down_is_left_and_its_requests_are_repeated() {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    let write = rig.write(0, &[6; 512]);
+    rig.server.change_errors = vec![Errno::SHUTDOWN];
+    rig.settle();
+    assert!(rig.ended().is_empty());
+    rig.reconnect();
+    rig.settle();
+    assert!(matches!(rig.result(write), Some(Ok(_))));
+    assert_eq!(rig.notices, [Notice::Lost, Notice::Back(0)]);
+}
+
+#[test]
+fn after_a_failed_flush_the_changes_are_repeated_before_the_next_one() {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    rig.write(512, &[4; 512]);
+    rig.settle();
+    rig.server.flush_errors = vec![Errno::IO];
+    let first = rig.submit(OpAction::Flush);
+    rig.settle();
+    assert_eq!(rig.ended(), [(OpId(1), None), (first, Some(Fault::Medium))]);
+    assert_eq!(rig.server.present[512], 0, "the server dropped the write");
+    let second = rig.submit(OpAction::Flush);
+    rig.settle();
+    assert_eq!(rig.ended(), [(second, None)]);
+    assert_eq!(rig.server.durable[512..1024], [4; 512]);
+}
+
+#[test]
+fn a_change_that_cannot_be_repeated_makes_the_next_flush_fail() {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    rig.write(512, &[4; 512]);
+    rig.settle();
+    rig.server.change_errors = vec![Errno::NOSPC];
+    rig.restart(None);
+    rig.settle();
+    assert_eq!(rig.notices, [Notice::Lost, Notice::LostChanges(Fault::NoSpace), Notice::Back(1)]);
+    let (first, second) = (rig.submit(OpAction::Flush), rig.submit(OpAction::Flush));
+    rig.settle();
+    assert_eq!(rig.ended(), [(OpId(1), None), (first, Some(Fault::NoSpace)), (second, None)]);
+}
+
+#[test]
+fn an_export_that_has_changed_is_served_if_it_only_grew() {
+    let smaller = ExportInfo { len: 1 << 19, ..info(1 << 20) };
+    let read_only = ExportInfo { flags: 3, ..info(1 << 20) };
+    let coarse = ExportInfo { block_len: 4096, ..info(1 << 20) };
+    for (other, why) in [
+        (smaller, "it has shrunk to 524288 bytes; 1048576 are served"),
+        (read_only, "it is read-only now"),
+        (coarse, "it must be read and written in blocks of 4096 bytes now"),
+    ] {
+        let mut rig = Rig::new(Server::new(info(1 << 20)));
+        let read = rig.read(0, 512);
+        rig.drain();
+        rig.server = Server::new(other);
+        rig.restart(None);
+        assert_eq!(rig.notices, [Notice::Lost, Notice::Differs(why.into())]);
+        assert_eq!(rig.ended(), [(read, Some(Fault::Gone))]);
+        rig.client.accept_export();
+        rig.drain();
+        assert_eq!(rig.actions.last(), Some(&ClientAction::Connect));
+        rig.client.connected(rig.now, other);
+        assert_eq!(rig.client.capabilities().len, other.len);
+        let read = rig.read(0, 4096);
+        rig.settle();
+        assert!(matches!(rig.result(read), Some(Ok(_))), "{why}");
+    }
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    rig.server = Server::new(info(2 << 20));
+    rig.restart(None);
+    assert_eq!(rig.notices, [Notice::Lost, Notice::Resized, Notice::Back(0)]);
+    assert_eq!(rig.client.capabilities().len, 2 << 20);
+}
+
+/// Operations that do not overlap are under way together while the server answers in any order, and dies and
+/// loses any of the changes that were not flushed. Each read must return what was acknowledged last.
+#[test]
+fn no_acknowledged_change_is_lost_whenever_the_server_dies() {
+    const BLOCKS: u64 = 16;
+    for seed in 0..150 {
+        let mut rng = Rng::from_seed(seed);
+        let flags = [0, transmission::SEND_FUA][to_usize(rng.below(2))] | 1 | transmission::SEND_FLUSH;
+        let flags = flags | transmission::SEND_TRIM | transmission::SEND_WRITE_ZEROES;
+        let structured = rng.chance(1, 2);
+        let mut rig = Rig::new(Server::new(ExportInfo { flags, structured, ..info(BLOCKS * 512) }));
+        let mut model = vec![[0_u8; 512]; to_usize(BLOCKS)];
+        let mut under_way: Vec<UnderWay> = Vec::new();
+        for step in 0..400_u32 {
+            match rng.below(12) {
+                0..=4 => {
+                    let block = rng.below(BLOCKS);
+                    let is_used = |op: &UnderWay| matches!(op.1, Some((other, _)) if other == block);
+                    if under_way.len() < 20 && !under_way.iter().any(is_used) {
+                        let byte = u8::try_from(1 + rng.below(255)).unwrap();
+                        let at = block * 512;
+                        let durability = [Durability::Cached, Durability::Stable][to_usize(rng.below(2))];
+                        let (action, effect) = match rng.below(6) {
+                            0 => (OpAction::Deallocate { at, len: 512 }, Some(0)),
+                            1 => (
+                                OpAction::WriteZeroes { at, len: 512, may_deallocate: true, durability },
+                                Some(0),
+                            ),
+                            2 | 3 => (OpAction::Read { at, len: 512 }, None),
+                            _ => {
+                                let data = Bytes::copied_from(&[byte; 512]).into();
+                                (OpAction::Write { at, data, durability }, Some(byte))
+                            }
+                        };
+                        let id = rig.submit(action);
+                        under_way.push((id, Some((block, effect))));
+                    }
+                }
+                5 => {
+                    let id = rig.submit(OpAction::Flush);
+                    under_way.push((id, None));
+                }
+                6 if rng.chance(1, 4) => rig.restart(Some(&mut rng)),
+                _ => {
+                    rig.drain();
+                    let which = to_usize(rng.below(64));
+                    if let Some(answer) = rig.server.answer(which) {
+                        rig.deliver(&answer, &mut rng);
+                    }
+                }
+            }
+            rig.drain();
+            if step == 399 {
+                rig.settle();
+            }
+            while let Some(done) = rig.client.poll() {
+                let at = under_way.iter().position(|(id, _)| *id == done.id).unwrap();
+                match (under_way.swap_remove(at).1, done.result.unwrap()) {
+                    (Some((block, Some(byte))), _) => model[to_usize(block)] = [byte; 512],
+                    (Some((block, None)), OpOutput::Data(data)) => {
+                        let got: Vec<u8> = data.parts().iter().flat_map(|part| part.to_vec()).collect();
+                        assert_eq!(got, model[to_usize(block)], "seed {seed}, step {step}, block {block}");
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(under_way.is_empty(), "seed {seed}");
+        let flush = rig.submit(OpAction::Flush);
+        rig.settle();
+        assert!(matches!(rig.result(flush), Some(Ok(_))), "seed {seed}");
+        assert_eq!(rig.server.durable, model.concat(), "seed {seed}");
+        assert!(
+            !rig.notices.iter().any(|notice| matches!(notice, Notice::Broken(_) | Notice::LostChanges(_)))
+        );
+    }
+}

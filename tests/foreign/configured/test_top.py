@@ -57,7 +57,7 @@ def test_rates_are_those_of_the_load(server):
 def test_without_a_terminal_it_prints_text(server):
     done = subprocess.run(command(server, "--count", "2", "--interval", "0.1"), capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("IOPS  READ MB/s  WRITE MB/s  ERRORS  LUN") == 2 and f"{server.iqn}/1" in done.stdout, done.stdout
+    assert done.stdout.count("IOPS  READ MB/s  WRITE MB/s  READ µs  WRITE µs  ERRORS  LUN") == 2 and f"{server.iqn}/1" in done.stdout, done.stdout
     assert "\x1b" not in done.stdout
 
 

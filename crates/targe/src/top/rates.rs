@@ -121,6 +121,10 @@ pub(crate) struct LunRate {
     pub(crate) medium: String,
     /// `None` for a LUN that was not there before.
     pub(crate) rate: Option<Rate>,
+    /// How long its reads took in the mean, in microseconds; `None` if there were none.
+    pub(crate) read_us: Option<f64>,
+    /// The same of its writes.
+    pub(crate) write_us: Option<f64>,
     pub(crate) medium_errors: u64,
     pub(crate) not_ready: Option<String>,
 }
@@ -158,16 +162,17 @@ impl Rates {
     pub(crate) fn between(before: &Sample, now: &Sample) -> Self {
         let seconds = now.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
         let of_lun = |lun: &Lun| [lun.commands, lun.read_bytes, lun.write_bytes];
-        let known: BTreeMap<(&str, u16, &str), [u64; 3]> =
-            before.luns.iter().map(|lun| ((&*lun.target, lun.lun, &*lun.naa), of_lun(lun))).collect();
-        let rate_of = |lun: &Lun| {
-            let was = known.get(&(&*lun.target, lun.lun, &*lun.naa))?;
-            Rate::between(*was, of_lun(lun), seconds)
-        };
+        let known: BTreeMap<(&str, u16, &str), &Lun> =
+            before.luns.iter().map(|lun| ((&*lun.target, lun.lun, &*lun.naa), lun)).collect();
+        let was = |lun: &Lun| known.get(&(&*lun.target, lun.lun, &*lun.naa)).copied();
+        let rate_of = |lun: &Lun| Rate::between(of_lun(was(lun)?), of_lun(lun), seconds);
+        let mean = |lun: &Lun, op: &str| mean_us(class(was(lun)?, op)?, class(lun, op)?);
         let luns: Vec<LunRate> = now
             .luns
             .iter()
             .map(|lun| LunRate {
+                read_us: mean(lun, "read"),
+                write_us: mean(lun, "write"),
                 target: lun.target.clone(),
                 lun: lun.lun,
                 medium: lun.medium.clone(),
@@ -208,6 +213,18 @@ impl Rates {
     }
 }
 
+/// Returns the counters of a class of commands: their number, and how long all took together.
+fn class(lun: &Lun, op: &str) -> Option<(u64, u64)> {
+    let found = lun.operations.iter().find(|one| one.op == op)?;
+    Some((found.commands, found.total_us))
+}
+
+/// Returns how long the commands between two samples took in the mean.
+fn mean_us(before: (u64, u64), now: (u64, u64)) -> Option<f64> {
+    let commands = now.0.checked_sub(before.0).filter(|commands| *commands > 0)?;
+    Some(as_float(now.1.checked_sub(before.1)?) / as_float(commands))
+}
+
 /// Converts a counter for display.
 #[expect(clippy::cast_precision_loss, reason = "a rate is shown with three digits")]
 fn as_float(count: u64) -> f64 {
@@ -223,6 +240,13 @@ mod tests {
         let rate = Rate::between([10, 0, 4096], [30, 8192, 4096], 2.0);
         assert_eq!(rate, Some(Rate { commands: 10.0, read_bytes: 4096.0, write_bytes: 0.0 }));
         assert_eq!(rate.unwrap().bytes(), 4096.0);
+    }
+
+    #[test]
+    fn the_mean_latency_is_that_of_the_commands_in_between() {
+        assert_eq!(mean_us((10, 1000), (14, 1200)), Some(50.0));
+        assert_eq!(mean_us((10, 1000), (10, 1000)), None);
+        assert_eq!(mean_us((10, 1000), (11, 900)), None);
     }
 
     #[test]

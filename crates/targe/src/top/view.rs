@@ -158,7 +158,8 @@ fn summary(rates: &Rates) -> String {
 }
 
 fn luns(rows: &[&LunRate]) -> Table {
-    let mut table = Table::new(&["IOPS", "READ MB/s", "WRITE MB/s", "ERRORS", "LUN", "MEDIUM"]);
+    let mut table =
+        Table::new(&["IOPS", "READ MB/s", "WRITE MB/s", "READ µs", "WRITE µs", "ERRORS", "LUN", "MEDIUM"]);
     for row in rows {
         let [commands, read, write] = cells(row.rate);
         let medium = match &row.not_ready {
@@ -166,7 +167,10 @@ fn luns(rows: &[&LunRate]) -> Table {
             None => row.medium.clone(),
         };
         let lun = format!("{}/{}", row.target, row.lun);
-        table.row(&[&commands, &read, &write, &row.medium_errors.to_string(), &lun, &medium]);
+        let latency = |mean: Option<f64>| mean.map_or("-".to_owned(), show);
+        let (reads, writes) = (latency(row.read_us), latency(row.write_us));
+        let errors = row.medium_errors.to_string();
+        table.row(&[&commands, &read, &write, &reads, &writes, &errors, &lun, &medium]);
     }
     table
 }
@@ -235,6 +239,8 @@ mod tests {
                     lun,
                     medium: "ram:1M\u{1b}[2J".to_owned(),
                     rate: (lun != 1).then(|| rate(lun)),
+                    read_us: (lun == 2).then_some(25.04),
+                    write_us: None,
                     medium_errors: 0,
                     not_ready: (lun == 2).then(|| "gone".to_owned()),
                 })
@@ -266,9 +272,12 @@ mod tests {
         let text = whole(&rates(3));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "up 1m 1s  sessions 1  IOPS 5.00  read 1.00 MB/s  write 95.0 MB/s  not ready 1");
-        assert_eq!(lines[2], "IOPS  READ MB/s  WRITE MB/s  ERRORS  LUN        MEDIUM");
-        assert_eq!(lines[4], "-     -          -           0       iqn.a:b/1  ram:1M?[2J");
-        assert_eq!(lines[5], "2.00  1.00       98.0        0       iqn.a:b/2  ram:1M?[2J (not ready: gone)");
+        assert_eq!(lines[2], "IOPS  READ MB/s  WRITE MB/s  READ µs  WRITE µs  ERRORS  LUN        MEDIUM");
+        assert_eq!(lines[4], "-     -          -           -        -         0       iqn.a:b/1  ram:1M?[2J");
+        assert_eq!(
+            lines[5],
+            "2.00  1.00       98.0        25.0     -         0       iqn.a:b/2  ram:1M?[2J (not ready: gone)"
+        );
     }
 
     #[test]
@@ -290,7 +299,7 @@ mod tests {
         let rates = rates(50);
         let mut view = View::default();
         let first = |view: &mut View| {
-            texts(view, &rates, 80, 10)[HEAD + 1].split_whitespace().nth(4).map(str::to_owned)
+            texts(view, &rates, 80, 10)[HEAD + 1].split_whitespace().nth(6).map(str::to_owned)
         };
         assert_eq!(first(&mut view).as_deref(), Some("iqn.a:b/0"), "by MB/s");
         view.press(Key::Order, 10);

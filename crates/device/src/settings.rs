@@ -2,6 +2,7 @@
 //! server uses.
 
 use crate::contract::TaskRules;
+use crate::medium_partition::Partitioning;
 
 /// The settings in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(crate) struct StreamSettings {
     pub(crate) is_compressing: bool,
     /// The control data protection page.
     pub(crate) protection: BlockProtection,
+    /// The medium partition page, until FORMAT MEDIUM divides the cartridge or it is unloaded.
+    pub(crate) partitioning: Option<Partitioning>,
 }
 
 /// A method of logical block protection, by its number.
@@ -94,8 +97,13 @@ impl StreamSettings {
     pub(crate) const BLOCK_LEN_MAX: u32 = 8 << 20;
 
     /// The default settings.
-    pub(crate) const DEFAULT: Self =
-        Self { block_len: 0, is_buffered: true, is_compressing: false, protection: BlockProtection::NONE };
+    pub(crate) const DEFAULT: Self = Self {
+        block_len: 0,
+        is_buffered: true,
+        is_compressing: false,
+        protection: BlockProtection::NONE,
+        partitioning: None,
+    };
 }
 
 /// QERR (SPC-5 §7.5.11): which other commands are aborted when a command ends with CHECK CONDITION.

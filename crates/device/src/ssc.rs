@@ -15,6 +15,7 @@ mod data_in;
 mod density;
 mod drive;
 mod encryption;
+mod format;
 mod load;
 mod log_pages;
 mod mode_pages;

@@ -398,6 +398,7 @@ impl Asc {
     pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self = Self(0x3900);
     pub const MEDIUM_NOT_PRESENT: Self = Self(0x3a00);
+    pub const POSITION_PAST_BEGINNING_OF_MEDIUM: Self = Self(0x3b0c);
     pub const MEDIUM_NOT_PRESENT_TRAY_CLOSED: Self = Self(0x3a01);
     pub const MEDIUM_NOT_PRESENT_TRAY_OPEN: Self = Self(0x3a02);
     pub const TIMEOUT_ON_LOGICAL_UNIT: Self = Self(0x3e02);

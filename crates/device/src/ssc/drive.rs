@@ -72,7 +72,9 @@ impl DeviceServer {
             Command::Write(_) | Command::WriteFilemarks { is_immediate: true, .. } | Command::Erase => {
                 Running::Write
             }
-            Command::WriteFilemarks { .. } | Command::Synchronize => Running::Synchronize,
+            Command::WriteFilemarks { .. } | Command::Synchronize | Command::Format { .. } => {
+                Running::Synchronize
+            }
             _ => Running::Other,
         };
         self.begin_cartridge(command, running);
@@ -268,7 +270,7 @@ fn at_address(file: FileId, mut action: OpAction) -> Option<OpAction> {
 }
 
 /// Returns the sense data of an error of the cartridge.
-fn error_sense(error: &Error) -> Sense {
+pub(super) fn error_sense(error: &Error) -> Sense {
     let medium = |asc| Sense::new(SenseKey::MEDIUM_ERROR, asc);
     match error {
         Error::NotLoaded => NOT_PRESENT,

@@ -4,6 +4,7 @@ mod deferred;
 mod encryption;
 mod faults;
 mod fixture;
+mod format;
 mod media;
 mod modes;
 mod motion;

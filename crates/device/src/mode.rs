@@ -66,6 +66,10 @@ pub(crate) struct TapeParameters {
     pub(crate) capacity: u64,
     /// What MODE SELECT has set instead.
     pub(crate) partitioning: Option<Partitioning>,
+    /// Whether there is a cartridge.
+    pub(crate) is_loaded: bool,
+    /// Whether the position is at the beginning of a partition.
+    pub(crate) is_at_beginning: bool,
 }
 
 impl TapeParameters {
@@ -78,6 +82,8 @@ impl TapeParameters {
         partitions_max: 1,
         capacity: 0,
         partitioning: None,
+        is_loaded: false,
+        is_at_beginning: false,
     };
 }
 
@@ -204,6 +210,11 @@ pub(crate) fn select(
             }
         }
         row.apply(&mut new, &body);
+        // Append-only mode begins at the beginning of a partition, and ends when the cartridge is unloaded.
+        let may_change = !medium.tape.is_loaded || (new.stream.is_append_only && medium.tape.is_at_beginning);
+        if new.stream.is_append_only != settings.stream.is_append_only && !may_change {
+            return Err(wrong_at(at_body + 1, Some(4)));
+        }
         if row.code == page::MEDIUM_PARTITION {
             let TapeParameters { capacity, partitions_max, .. } = medium.tape;
             let sent = Partitioning::of_body(&body, capacity, partitions_max);

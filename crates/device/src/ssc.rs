@@ -9,6 +9,7 @@
 //!
 //! The drive encrypts and decrypts records ([`encryption`]) with keys that hosts set ([`set_encryption`]).
 
+mod append_only;
 mod arrived;
 mod attribute;
 mod data_in;

@@ -63,6 +63,7 @@ pub const VARIABLE_LENGTH: u8 = 0x7f;
 pub const WRITE_FILEMARKS_16: u8 = 0x80;
 pub const THIRD_PARTY_COPY_OUT: u8 = 0x83;
 pub const THIRD_PARTY_COPY_IN: u8 = 0x84;
+pub const ALLOW_OVERWRITE: u8 = 0x82;
 pub const READ_16: u8 = 0x88;
 pub const COMPARE_AND_WRITE: u8 = 0x89;
 pub const WRITE_16: u8 = 0x8a;

@@ -72,6 +72,7 @@ impl Format {
         if label.is_worm {
             return Err(super::drive::error_sense(&Error::Worm));
         }
+        server.check_format()?;
         let position = drive.cartridge().position();
         if (position.partition, position.object) != (0, 0) {
             return Err(Sense::illegal(Asc::POSITION_PAST_BEGINNING_OF_MEDIUM));

@@ -19,6 +19,21 @@ const ON_FORMAT: u8 = 0x04;
 /// MEDIUM FORMAT RECOGNITION: format and partitions are recognised.
 const RECOGNISED: u8 = 0x03;
 
+/// A bit of PEWS, which has bytes 2 and 3 of its page's body.
+macro_rules! early_warning_bit {
+    ($bit:literal) => {
+        Bit {
+            byte: 3 - $bit / 8,
+            mask: 1 << ($bit % 8),
+            get: |settings| settings.stream.early_warning_mb >> $bit & 1 == 1,
+            set: Set::To(|settings, on| {
+                let others = settings.stream.early_warning_mb & !(1 << $bit);
+                settings.stream.early_warning_mb = others | u16::from(on) << $bit;
+            }),
+        }
+    };
+}
+
 /// The mode parameters.
 pub(super) const LAYOUT: ModeLayout = ModeLayout {
     is_tape: true,
@@ -101,7 +116,7 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
                 set: Set::Never,
             }],
         },
-        // No programmable early warning, and no append-only mode.
+        // WRITE MODE, and PEWS.
         PageRow {
             code: page::DEVICE_CONFIGURATION,
             subpage: page::DEVICE_CONFIGURATION_EXTENSION,
@@ -109,7 +124,30 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
             fixed: &[],
             states: &[],
             medium: mode::no_medium,
-            bits: &[],
+            bits: &[
+                Bit {
+                    byte: 1,
+                    mask: 0x10,
+                    get: |settings| settings.stream.is_append_only,
+                    set: Set::To(|settings, on| settings.stream.is_append_only = on),
+                },
+                early_warning_bit!(15),
+                early_warning_bit!(14),
+                early_warning_bit!(13),
+                early_warning_bit!(12),
+                early_warning_bit!(11),
+                early_warning_bit!(10),
+                early_warning_bit!(9),
+                early_warning_bit!(8),
+                early_warning_bit!(7),
+                early_warning_bit!(6),
+                early_warning_bit!(5),
+                early_warning_bit!(4),
+                early_warning_bit!(3),
+                early_warning_bit!(2),
+                early_warning_bit!(1),
+                early_warning_bit!(0),
+            ],
         },
         PageRow {
             code: page::MEDIUM_PARTITION,
@@ -160,5 +198,7 @@ pub(super) fn tape_parameters(server: &DeviceServer) -> TapeParameters {
         },
         capacity: label.capacity,
         partitioning: server.settings.stream.partitioning,
+        is_loaded: drive.is_loaded(),
+        is_at_beginning: drive.cartridge().position().object == 0,
     }
 }

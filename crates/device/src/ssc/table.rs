@@ -8,7 +8,8 @@ use scsi::opcode as op;
 use scsi::opcode::{read_attribute, read_position};
 
 use super::{
-    attribute, density, format, load, motion, position, read, security_protocol, set_encryption, write,
+    append_only, attribute, density, format, load, motion, position, read, security_protocol, set_encryption,
+    write,
 };
 use crate::device_server::UnitInfo;
 use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
@@ -115,6 +116,9 @@ pub(super) const ROWS: &[Row] = &[
     Row { opcode: op::WRITE_FILEMARKS_16, name: "WRITE FILEMARKS(16)",
         usage: &[0x80, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0],
         handler: write::write_filemarks, ..WRITES },
+    Row { opcode: op::ALLOW_OVERWRITE, name: "ALLOW OVERWRITE",
+        usage: &[0x82, 0, 0x0f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
+        handler: append_only::allow_overwrite, ..WRITES },
     Row { opcode: op::READ_16, name: "READ(16)",
         usage: &[0x88, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::read, ..MOVES },
     Row { opcode: op::WRITE_16, name: "WRITE(16)",

@@ -1,5 +1,6 @@
 //! A tape drive as an initiator observes it, through a whole logical unit.
 
+mod append_only;
 mod deferred;
 mod encryption;
 mod faults;

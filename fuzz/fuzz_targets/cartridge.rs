@@ -166,7 +166,8 @@ fn mend(files: &mut MemoryFiles, file: FileId, at: usize, input: &mut Input<'_>)
 fn command(input: &mut Input<'_>) -> Option<Command> {
     let count = i64::from(input.byte()?) - 128;
     Some(match input.byte()? % 12 {
-        0..=2 => Command::Read,
+        0 | 1 => Command::Read,
+        2 => Command::Peek,
         3 => {
             let data = Bytes::copied_from(&vec![1; usize::from(input.short()?)]).into();
             let metadata = vec![2; usize::from(input.byte()?)];

@@ -72,6 +72,10 @@ const ROWS: &[Row] = &[
     row(0x8b, 0, 16, (13, 0), Way::Out),
     row(0x93, 0, 16, (13, 0), Way::Out),
     row(0x9c, 0, 16, (13, 0), Way::Out),
+    // SECURITY PROTOCOL IN and OUT, SET CAPACITY.
+    row(0xa2, 0, 12, (6, 4), Way::In),
+    row(0xb5, 0, 12, (6, 4), Way::Out),
+    row(0x0b, 0, 6, (5, 0), Way::Out),
 ];
 
 /// How many bytes of an operation say whom it is from and fill the fields of its CDB.

@@ -198,9 +198,10 @@ pub enum Stop {
 pub struct Space {
     /// The bytes of storage behind the position, up to the end of the partition.
     pub remaining: u64,
-    /// Whether the position is behind the early warning. A device server derives the programmable early
-    /// warning from `remaining`.
+    /// Whether the position is behind the early warning.
     pub is_early_warning: bool,
+    /// How many bytes of storage are behind the early warning.
+    pub early_warning_len: u64,
 }
 
 /// What loading found.

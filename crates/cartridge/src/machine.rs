@@ -222,7 +222,8 @@ impl Cartridge {
     pub fn space(&self) -> Option<Space> {
         let part = self.parts.get(usize::from(self.position.partition))?;
         let remaining = part.now.capacity.saturating_sub(occupied(self.position.at));
-        Some(Space { remaining, is_early_warning: remaining <= early_warning(part.now.capacity) })
+        let early_warning_len = early_warning(part.now.capacity);
+        Some(Space { remaining, is_early_warning: remaining <= early_warning_len, early_warning_len })
     }
 
     /// Returns the damaged chunk headers that were met: partition and number, at most the first 1024.

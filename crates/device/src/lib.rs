@@ -25,6 +25,7 @@ mod inquiry;
 mod log;
 mod medium;
 mod medium_error;
+mod medium_partition;
 mod medium_removal;
 mod mmc;
 mod mode;

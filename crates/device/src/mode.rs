@@ -14,6 +14,7 @@ use scsi::mode::{
 };
 use scsi::sense::{Asc, Sense};
 
+use crate::medium_partition::{self, Partitioning};
 use crate::settings::{AttentionInterlock, Settings, StreamSettings};
 
 /// The parameters of a MODE SENSE.
@@ -59,11 +60,31 @@ pub(crate) struct TapeParameters {
     pub(crate) partition: u8,
     /// The sizes of the partitions in 10^9 bytes; 0 for those that do not exist.
     pub(crate) partitions: [u16; 4],
+    /// How many partitions the cartridge can have.
+    pub(crate) partitions_max: u8,
+    /// The capacity of the cartridge in bytes.
+    pub(crate) capacity: u64,
+    /// What MODE SELECT has set instead.
+    pub(crate) partitioning: Option<Partitioning>,
+    /// Whether there is a cartridge.
+    pub(crate) is_loaded: bool,
+    /// Whether the position is at the beginning of a partition.
+    pub(crate) is_at_beginning: bool,
 }
 
 impl TapeParameters {
     /// Those of a unit without a cartridge.
-    pub(crate) const EMPTY: Self = Self { medium_type: 0, density: 0, partition: 0, partitions: [0; 4] };
+    pub(crate) const EMPTY: Self = Self {
+        medium_type: 0,
+        density: 0,
+        partition: 0,
+        partitions: [0; 4],
+        partitions_max: 1,
+        capacity: 0,
+        partitioning: None,
+        is_loaded: false,
+        is_at_beginning: false,
+    };
 }
 
 /// The mode parameters of a device type.
@@ -173,17 +194,32 @@ pub(crate) fn select(
         let row = medium.layout.pages.iter().find(find);
         let row = row.ok_or_else(|| wrong_at(at, Some(5)))?;
         let at_body = at + sent.header_len();
-        if sent.body.len() != row.len {
+        let mut body = Vec::from(sent.body);
+        if row.code == page::MEDIUM_PARTITION && medium_partition::is_shorter_page(body.len()) {
+            // Linux sends the sizes of two partitions only.
+            body.resize(row.len, 0);
+        }
+        if body.len() != row.len {
             return Err(wrong_at(at_body - 1, None));
         }
         let fixed = row.current(settings, medium).into_iter().zip(row.changeable());
-        for (offset, (sent, (current, changeable))) in sent.body.iter().zip(fixed).enumerate() {
+        for (offset, (sent, (current, changeable))) in body.iter().zip(fixed).enumerate() {
             let wrong = (sent ^ current) & !changeable;
             if wrong != 0 {
                 return Err(wrong_at(at_body + offset, u8::try_from(wrong.ilog2()).ok()));
             }
         }
-        row.apply(&mut new, sent.body);
+        row.apply(&mut new, &body);
+        // Append-only mode begins at the beginning of a partition, and ends when the cartridge is unloaded.
+        let may_change = !medium.tape.is_loaded || (new.stream.is_append_only && medium.tape.is_at_beginning);
+        if new.stream.is_append_only != settings.stream.is_append_only && !may_change {
+            return Err(wrong_at(at_body + 1, Some(4)));
+        }
+        if row.code == page::MEDIUM_PARTITION {
+            let TapeParameters { capacity, partitions_max, .. } = medium.tape;
+            let sent = Partitioning::of_body(&body, capacity, partitions_max);
+            new.stream.partitioning = sent.map_err(|at| wrong_at(at_body + at, None))?;
+        }
         if new.queue_error.is_reserved() {
             return Err(wrong_at(at_body + QERR_AT, Some(2)));
         }
@@ -352,6 +388,9 @@ impl PageRow {
     }
 
     fn changeable(&self) -> Vec<u8> {
+        if self.code == page::MEDIUM_PARTITION {
+            return Vec::from(medium_partition::CHANGEABLE);
+        }
         let changeable = self.bits.iter().filter(|bit| matches!(bit.set, Set::To(_)));
         self.body(changeable.map(|bit| (bit.byte, bit.mask)))
     }

@@ -2,6 +2,7 @@
 //! server uses.
 
 use crate::contract::TaskRules;
+use crate::medium_partition::Partitioning;
 
 /// The settings in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,12 @@ pub(crate) struct StreamSettings {
     pub(crate) is_compressing: bool,
     /// The control data protection page.
     pub(crate) protection: BlockProtection,
+    /// The medium partition page, until FORMAT MEDIUM divides the cartridge or it is unloaded.
+    pub(crate) partitioning: Option<Partitioning>,
+    /// WRITE MODE 01h of the device configuration extension page: writes need the end of data.
+    pub(crate) is_append_only: bool,
+    /// PEWS of that page: the programmable early warning zone in 10^6 bytes.
+    pub(crate) early_warning_mb: u16,
 }
 
 /// A method of logical block protection, by its number.
@@ -90,12 +97,24 @@ impl BlockProtection {
 }
 
 impl StreamSettings {
+    /// Returns the programmable early warning zone in bytes.
+    pub(crate) fn early_warning_zone(self) -> u64 {
+        u64::from(self.early_warning_mb) * 1_000_000
+    }
+
     /// The longest block in bytes.
     pub(crate) const BLOCK_LEN_MAX: u32 = 8 << 20;
 
     /// The default settings.
-    pub(crate) const DEFAULT: Self =
-        Self { block_len: 0, is_buffered: true, is_compressing: false, protection: BlockProtection::NONE };
+    pub(crate) const DEFAULT: Self = Self {
+        block_len: 0,
+        is_buffered: true,
+        is_compressing: false,
+        protection: BlockProtection::NONE,
+        partitioning: None,
+        is_append_only: false,
+        early_warning_mb: 0,
+    };
 }
 
 /// QERR (SPC-5 §7.5.11): which other commands are aborted when a command ends with CHECK CONDITION.

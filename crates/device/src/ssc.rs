@@ -9,12 +9,14 @@
 //!
 //! The drive encrypts and decrypts records ([`encryption`]) with keys that hosts set ([`set_encryption`]).
 
+mod append_only;
 mod arrived;
 mod attribute;
 mod data_in;
 mod density;
 mod drive;
 mod encryption;
+mod format;
 mod load;
 mod log_pages;
 mod mode_pages;

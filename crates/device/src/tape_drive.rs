@@ -52,6 +52,19 @@ pub(crate) struct TapeDrive {
     pub(crate) sync_wanted: bool,
     pub(crate) counts: TransferCounts,
     pub(crate) encryption: TapeEncryption,
+    /// What may be overwritten in append-only mode.
+    pub(crate) overwrite: Overwrite,
+}
+
+/// What ALLOW OVERWRITE has allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Overwrite {
+    #[default]
+    Disabled,
+    /// What is behind this position, where the drive is.
+    AtPosition { partition: u8, object: u64 },
+    /// Everything, by FORMAT MEDIUM.
+    Format,
 }
 
 /// Bytes that hosts wrote and read since the unit was created.
@@ -100,6 +113,7 @@ impl TapeDrive {
             sync_wanted: false,
             counts: TransferCounts::default(),
             encryption: TapeEncryption::new(),
+            overwrite: Overwrite::Disabled,
         }
     }
 

@@ -6,6 +6,9 @@ pub const TEST_UNIT_READY: u8 = 0x00;
 pub const REWIND: u8 = 0x01;
 pub const REQUEST_SENSE: u8 = 0x03;
 pub const FORMAT_UNIT: u8 = 0x04;
+/// FORMAT MEDIUM (SSC-4) has the code of FORMAT UNIT.
+pub const FORMAT_MEDIUM: u8 = 0x04;
+pub const SET_CAPACITY: u8 = 0x0b;
 pub const READ_BLOCK_LIMITS: u8 = 0x05;
 pub const REASSIGN_BLOCKS: u8 = 0x07;
 pub const READ_6: u8 = 0x08;
@@ -60,6 +63,7 @@ pub const VARIABLE_LENGTH: u8 = 0x7f;
 pub const WRITE_FILEMARKS_16: u8 = 0x80;
 pub const THIRD_PARTY_COPY_OUT: u8 = 0x83;
 pub const THIRD_PARTY_COPY_IN: u8 = 0x84;
+pub const ALLOW_OVERWRITE: u8 = 0x82;
 pub const READ_16: u8 = 0x88;
 pub const COMPARE_AND_WRITE: u8 = 0x89;
 pub const WRITE_16: u8 = 0x8a;

@@ -322,6 +322,7 @@ impl Asc {
     pub const END_OF_PARTITION: Self = Self(0x0002);
     pub const BEGINNING_OF_PARTITION: Self = Self(0x0004);
     pub const END_OF_DATA: Self = Self(0x0005);
+    pub const PROGRAMMABLE_EARLY_WARNING: Self = Self(0x0007);
     pub const OPERATION_IN_PROGRESS: Self = Self(0x0016);
     pub const FORMAT_IN_PROGRESS: Self = Self(0x0404);
     pub const NOT_READY_BECOMING_READY: Self = Self(0x0401);
@@ -398,6 +399,8 @@ impl Asc {
     pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self = Self(0x3900);
     pub const MEDIUM_NOT_PRESENT: Self = Self(0x3a00);
+    pub const SEQUENTIAL_POSITIONING_ERROR: Self = Self(0x3b00);
+    pub const POSITION_PAST_BEGINNING_OF_MEDIUM: Self = Self(0x3b0c);
     pub const MEDIUM_NOT_PRESENT_TRAY_CLOSED: Self = Self(0x3a01);
     pub const MEDIUM_NOT_PRESENT_TRAY_OPEN: Self = Self(0x3a02);
     pub const TIMEOUT_ON_LOGICAL_UNIT: Self = Self(0x3e02);
@@ -415,6 +418,7 @@ impl Asc {
     pub const SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT: Self = Self(0x477f);
     pub const INVALID_MESSAGE_ERROR: Self = Self(0x4900);
     pub const OVERLAPPED_COMMANDS_ATTEMPTED: Self = Self(0x4e00);
+    pub const WRITE_APPEND_ERROR: Self = Self(0x5000);
     pub const MEDIUM_REMOVAL_PREVENTED: Self = Self(0x5302);
     pub const INSUFFICIENT_RESOURCES: Self = Self(0x5503);
     pub const AUXILIARY_MEMORY_OUT_OF_SPACE: Self = Self(0x5506);

@@ -231,7 +231,7 @@ def test_encrypts_with_the_keys_of_stenc(drive):
         guest.run(f"(for i in $(seq 32); do echo -n {digit}; done; echo; echo name-of-{name}) > /tmp/{name}.key")
     with drive.initiator.logged_in() as device:
         drive.blank(device)
-        # The kernel's buffers of a plain archive show that the search finds what is there.
+        # A plain archive shows that the search finds what is there.
         guest.run(f"cd /tmp && /usr/bin/tar -b 20 -cf {device} secret")
         expect(medium_holds(drive, secret.encode()), "the plain archive is not on the medium")
         drive.blank(device)
@@ -261,6 +261,28 @@ def test_encrypts_with_the_keys_of_stenc(drive):
     expect(verified.returncode == 0 and "are encrypted" in verified.stdout, f"targe tape verify: {verified.stdout}{verified.stderr}")
     expect(exported.returncode == 1 and "is encrypted" in exported.stderr, f"targe tape export: {exported.stdout}{exported.stderr}")
     expect(not os.path.exists(image), "an export that is refused leaves an image")
+
+
+def test_divides_a_cartridge(drive):
+    guest = drive.guest
+    with drive.initiator.logged_in() as device:
+        drive.blank(device)
+        guest.run(f"cd /tmp/data && /usr/bin/tar -b 20 -cf {device} b && mt -f {device} rewind")
+        # MT_ST_SETBOOLEANS with MT_ST_CAN_PARTITIONS, then partition 1 of 1000 MB, and partition 0 of the rest.
+        guest.run(f"mt -f {device} drvbuffer $((0x30000400)) && mt -f {device} mkpart 1000")
+        told = guest.run(f"sg_read_attr -f 0x0001 {device}")
+        guest.run(f"mt -f {device} setpart 1")
+        drive.refused(f"/usr/bin/tar -b 20 -tf {device}")
+        guest.run(f"mt -f {device} rewind && cd /tmp/data && /usr/bin/tar -b 20 -cf {device} a")
+        guest.run(f"mt -f {device} setpart 0 && mt -f {device} rewind")
+        said = drive.refused(f"/usr/bin/dd if={device} of=/dev/null bs=10k count=1")
+        expect("Input/output error" in said, f"partition 0 is not blank: {said}; {told}")
+        guest.run(f"mt -f {device} rewind && cd /tmp/data && /usr/bin/tar -b 20 -cf {device} b")
+        guest.run(f"mt -f {device} setpart 1 && mt -f {device} rewind && cd /tmp/data && /usr/bin/tar -b 20 -df {device}")
+        guest.run(f"mt -f {device} setpart 0 && mt -f {device} rewind && cd /tmp/data && /usr/bin/tar -b 20 -df {device}")
+        # One partition again, for those who come after.
+        guest.run(f"mt -f {device} mkpart 0 && mt -f {device} drvbuffer $((0x40000400))")
+        expect(not drive.initiator.complaints(), drive.initiator.complaints())
 
 
 def test_unloads_and_loads(drive):

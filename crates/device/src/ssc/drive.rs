@@ -17,7 +17,7 @@ use store::api::{Failure, Fault, OpAction, OpOutput};
 
 use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
-use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Running, TapeDrive};
+use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Overwrite, Running, TapeDrive};
 use crate::task::{TaskId, TaskInfo};
 
 impl DeviceServer {
@@ -67,12 +67,19 @@ impl DeviceServer {
 
     /// Starts a command of the cartridge for the task that has its turn, which is woken when it has ended.
     pub(super) fn run_cartridge(&mut self, command: Command) {
+        let stays = matches!(command, Command::Peek | Command::Synchronize | Command::SaveLabel);
+        if let Some(drive) = self.tape.as_mut().filter(|_| !stays) {
+            // It was allowed for the position where the drive is, and for the next command.
+            drive.overwrite = Overwrite::Disabled;
+        }
         let running = match &command {
             Command::Unload => Running::Unload,
             Command::Write(_) | Command::WriteFilemarks { is_immediate: true, .. } | Command::Erase => {
                 Running::Write
             }
-            Command::WriteFilemarks { .. } | Command::Synchronize => Running::Synchronize,
+            Command::WriteFilemarks { .. } | Command::Synchronize | Command::Format { .. } => {
+                Running::Synchronize
+            }
             _ => Running::Other,
         };
         self.begin_cartridge(command, running);
@@ -268,7 +275,7 @@ fn at_address(file: FileId, mut action: OpAction) -> Option<OpAction> {
 }
 
 /// Returns the sense data of an error of the cartridge.
-fn error_sense(error: &Error) -> Sense {
+pub(super) fn error_sense(error: &Error) -> Sense {
     let medium = |asc| Sense::new(SenseKey::MEDIUM_ERROR, asc);
     match error {
         Error::NotLoaded => NOT_PRESENT,
@@ -299,12 +306,37 @@ fn write_failure(failure: &Failure) -> Sense {
     }
 }
 
-/// Returns the sense data of a command that wrote everything, if the position is behind the early warning.
-pub(super) fn early_warning(space: Space) -> Option<Sense> {
-    space.is_early_warning.then(|| {
-        let sense = Sense::new(SenseKey::NO_SENSE, Asc::END_OF_PARTITION);
-        sense.with_stream_bits(stream_bits::EOM).with_information(0)
-    })
+/// The space of the partition when a command began, and the programmable early warning zone (PEWS) in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct EarlyWarning {
+    before: Option<Space>,
+    zone: u64,
+}
+
+impl EarlyWarning {
+    /// Records the position where a command begins to write.
+    pub(super) fn new(server: &DeviceServer) -> Self {
+        let before = server.tape.as_ref().and_then(|drive| drive.cartridge().space());
+        Self { before, zone: server.settings.stream.early_warning_zone() }
+    }
+
+    /// Returns whether a position is in the programmable early warning zone, or behind it.
+    pub(super) fn is_behind(self, space: Space) -> bool {
+        space.remaining <= space.early_warning_len.saturating_add(self.zone)
+    }
+
+    /// Returns the sense data of a command that wrote everything, if the position is behind the early
+    /// warning, or has come into the programmable early warning zone.
+    pub(super) fn sense(self, space: Space) -> Option<Sense> {
+        if space.is_early_warning {
+            let sense = Sense::new(SenseKey::NO_SENSE, Asc::END_OF_PARTITION);
+            return Some(sense.with_stream_bits(stream_bits::EOM).with_information(0));
+        }
+        let was_before = self.before.is_some_and(|before| !self.is_behind(before));
+        let is_crossed = self.zone > 0 && was_before && self.is_behind(space);
+        is_crossed
+            .then(|| Sense::new(SenseKey::NO_SENSE, Asc::PROGRAMMABLE_EARLY_WARNING).with_information(0))
+    }
 }
 
 const END_OF_PARTITION: Sense =

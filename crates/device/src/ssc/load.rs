@@ -55,7 +55,7 @@ impl TapeCommand for LoadUnload {
                 JobStep::Wait
             }
             (false, true) => {
-                server.forget_keys_on_demount(Some(task.nexus));
+                server.demounted(Some(task.nexus));
                 run(server, Command::Unload)
             }
             (false, false) => JobStep::Done(Outcome::Good),

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use scsi::mode::{device_specific, page};
 
 use crate::device_server::DeviceServer;
+use crate::medium_partition;
 use crate::mode::{self, Bit, MediumParameters, ModeLayout, PageRow, Set, TapeParameters};
 
 /// COMPRESSION ALGORITHM 01h: the default of the drive.
@@ -13,8 +14,25 @@ const ALGORITHM: u8 = 0x01;
 const PARTITION_UNITS: u8 = 9;
 /// PSUM 11b: sizes are in PARTITION UNITS.
 const SIZES_IN_UNITS: u8 = 0x18;
+/// POFM: FORMAT MEDIUM divides the cartridge, and not MODE SELECT.
+const ON_FORMAT: u8 = 0x04;
 /// MEDIUM FORMAT RECOGNITION: format and partitions are recognised.
 const RECOGNISED: u8 = 0x03;
+
+/// A bit of PEWS, which has bytes 2 and 3 of its page's body.
+macro_rules! early_warning_bit {
+    ($bit:literal) => {
+        Bit {
+            byte: 3 - $bit / 8,
+            mask: 1 << ($bit % 8),
+            get: |settings| settings.stream.early_warning_mb >> $bit & 1 == 1,
+            set: Set::To(|settings, on| {
+                let others = settings.stream.early_warning_mb & !(1 << $bit);
+                settings.stream.early_warning_mb = others | u16::from(on) << $bit;
+            }),
+        }
+    };
+}
 
 /// The mode parameters.
 pub(super) const LAYOUT: ModeLayout = ModeLayout {
@@ -98,7 +116,7 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
                 set: Set::Never,
             }],
         },
-        // No programmable early warning, and no append-only mode.
+        // WRITE MODE, and PEWS.
         PageRow {
             code: page::DEVICE_CONFIGURATION,
             subpage: page::DEVICE_CONFIGURATION_EXTENSION,
@@ -106,14 +124,36 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
             fixed: &[],
             states: &[],
             medium: mode::no_medium,
-            bits: &[],
+            bits: &[
+                Bit {
+                    byte: 1,
+                    mask: 0x10,
+                    get: |settings| settings.stream.is_append_only,
+                    set: Set::To(|settings, on| settings.stream.is_append_only = on),
+                },
+                early_warning_bit!(15),
+                early_warning_bit!(14),
+                early_warning_bit!(13),
+                early_warning_bit!(12),
+                early_warning_bit!(11),
+                early_warning_bit!(10),
+                early_warning_bit!(9),
+                early_warning_bit!(8),
+                early_warning_bit!(7),
+                early_warning_bit!(6),
+                early_warning_bit!(5),
+                early_warning_bit!(4),
+                early_warning_bit!(3),
+                early_warning_bit!(2),
+                early_warning_bit!(1),
+                early_warning_bit!(0),
+            ],
         },
-        // A host cannot partition the cartridge: MAXIMUM ADDITIONAL PARTITIONS is what there is.
         PageRow {
             code: page::MEDIUM_PARTITION,
             subpage: 0,
-            len: 14,
-            fixed: &[(2, SIZES_IN_UNITS), (3, RECOGNISED), (4, PARTITION_UNITS)],
+            len: medium_partition::BODY_LEN,
+            fixed: &[(2, ON_FORMAT), (3, RECOGNISED)],
             states: &[],
             medium: partitions,
             bits: &[],
@@ -123,13 +163,19 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
     ],
 };
 
-/// Returns the bytes of the medium partition page: the additional partitions, and the size of each.
+/// Returns the bytes of the medium partition page: what a host has set for FORMAT MEDIUM, or else the
+/// additional partitions that there are, and the size of each.
 fn partitions(medium: &MediumParameters) -> Vec<(usize, u8)> {
+    let most = (0, medium.tape.partitions_max.saturating_sub(1));
+    if let Some(page) = medium.tape.partitioning {
+        return [most].into_iter().chain(page.bytes()).collect();
+    }
     let sizes = medium.tape.partitions;
     let count = sizes.iter().filter(|size| **size > 0).count();
     let additional = u8::try_from(count.saturating_sub(1)).unwrap_or(0);
     let bytes = sizes.iter().flat_map(|size| size.to_be_bytes());
-    [(0, additional), (1, additional)].into_iter().chain((6..).zip(bytes)).collect()
+    let fixed = [most, (1, additional), (2, SIZES_IN_UNITS), (4, PARTITION_UNITS)];
+    fixed.into_iter().chain((6..).zip(bytes)).collect()
 }
 
 /// Returns what the mode parameters report of the cartridge.
@@ -145,5 +191,14 @@ pub(super) fn tape_parameters(server: &DeviceServer) -> TapeParameters {
         density: label.profile.density_code(),
         partition: drive.cartridge().position().partition,
         partitions,
+        partitions_max: if label.is_worm {
+            1
+        } else {
+            u8::try_from(label.profile.partitions_max()).unwrap_or(1)
+        },
+        capacity: label.capacity,
+        partitioning: server.settings.stream.partitioning,
+        is_loaded: drive.is_loaded(),
+        is_at_beginning: drive.cartridge().position().object == 0,
     }
 }

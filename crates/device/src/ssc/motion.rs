@@ -166,6 +166,9 @@ struct Erase;
 
 impl TapeCommand for Erase {
     fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
+        if let Err(sense) = server.check_append() {
+            return JobStep::Done(Outcome::CheckCondition(sense));
+        }
         run(server, Command::Erase)
     }
 

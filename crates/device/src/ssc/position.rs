@@ -6,6 +6,7 @@ use cartridge::command::{self, Position};
 use cartridge::error::Error;
 use scsi::opcode::read_position as form;
 
+use super::drive::EarlyWarning;
 use super::turn::{TapeCommand, in_turn};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
@@ -23,6 +24,8 @@ mod flag {
     pub(super) const BYTE_COUNT_UNKNOWN: u8 = 0x10;
     /// PERR: a number does not fit into its field.
     pub(super) const OVERFLOW: u8 = 0x02;
+    /// BPEW: in the programmable early warning zone, or behind it.
+    pub(super) const PROGRAMMABLE_END: u8 = 0x01;
 }
 
 pub(super) fn read_position(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
@@ -36,9 +39,11 @@ struct ReadPosition;
 impl TapeCommand for ReadPosition {
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let Some(drive) = &server.tape else { return JobStep::unexpected_input() };
+        let space = drive.cartridge().space();
         let place = Place {
             position: drive.cartridge().position(),
-            is_at_end: drive.cartridge().space().is_some_and(|space| space.is_early_warning),
+            is_at_end: space.is_some_and(|space| space.is_early_warning),
+            is_at_programmable_end: space.is_some_and(|space| EarlyWarning::new(server).is_behind(space)),
             is_unsynced: drive.is_unsynced(),
         };
         let (bytes, allocation) = match u16::from(task.cdb.u8(1) & 0x1f) {
@@ -58,13 +63,16 @@ impl TapeCommand for ReadPosition {
 struct Place {
     position: Position,
     is_at_end: bool,
+    is_at_programmable_end: bool,
     is_unsynced: bool,
 }
 
 impl Place {
     fn flags(&self) -> u8 {
         let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
-        bit(self.position.object == 0, flag::BEGINNING) | bit(self.is_at_end, flag::END)
+        bit(self.position.object == 0, flag::BEGINNING)
+            | bit(self.is_at_end, flag::END)
+            | bit(self.is_at_programmable_end, flag::PROGRAMMABLE_END)
     }
 
     /// The flags of the forms that tell what the buffer holds.

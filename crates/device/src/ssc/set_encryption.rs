@@ -323,8 +323,10 @@ impl DeviceServer {
         }
     }
 
-    /// Forgets the keys that are bound to a cartridge in the drive, because it is unloaded.
-    pub(crate) fn forget_keys_on_demount(&mut self, by: Option<NexusId>) {
+    /// Forgets what is bound to the cartridge in the drive, because it is unloaded: keys, and how it was to
+    /// be divided.
+    pub(crate) fn demounted(&mut self, by: Option<NexusId>) {
+        self.settings.stream.partitioning = None;
         let Some(drive) = &mut self.tape else { return };
         let affected = drive.encryption.clear(by, |set| set.clear.on_demount);
         self.tell_encryption_changed(&affected);

@@ -7,7 +7,10 @@
 use scsi::opcode as op;
 use scsi::opcode::{read_attribute, read_position};
 
-use super::{attribute, density, load, motion, position, read, security_protocol, set_encryption, write};
+use super::{
+    append_only, attribute, density, format, load, motion, position, read, security_protocol, set_encryption,
+    write,
+};
 use crate::device_server::UnitInfo;
 use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
@@ -80,11 +83,15 @@ const fn attribute_usage(action: u8) -> [u8; 16] {
 pub(super) const ROWS: &[Row] = &[
     Row { opcode: op::REWIND, name: "REWIND", usage: &[0x01, 0x01, 0, 0, 0, 0],
         handler: motion::rewind, ..MOVES },
+    Row { opcode: op::FORMAT_MEDIUM, name: "FORMAT MEDIUM", usage: &[0x04, 0x01, 0x0f, 0, 0, 0],
+        timeout_s: 3600, handler: format::format_medium, ..WRITES },
     Row { opcode: op::READ_BLOCK_LIMITS, name: "READ BLOCK LIMITS", usage: &[0x05, 0, 0, 0, 0, 0], ..REPORTS },
     Row { opcode: op::READ_6, name: "READ(6)", usage: &[0x08, 0x03, 0xff, 0xff, 0xff, 0],
         handler: read::read, ..MOVES },
     Row { opcode: op::WRITE_6, name: "WRITE(6)", usage: &[0x0a, 0x01, 0xff, 0xff, 0xff, 0],
         handler: write::write, ..WRITES },
+    Row { opcode: op::SET_CAPACITY, name: "SET CAPACITY", usage: &[0x0b, 0x01, 0, 0xff, 0xff, 0],
+        timeout_s: 3600, handler: format::set_capacity, ..WRITES },
     Row { opcode: op::WRITE_FILEMARKS_6, name: "WRITE FILEMARKS(6)", usage: &[0x10, 0x01, 0xff, 0xff, 0xff, 0],
         handler: write::write_filemarks, ..WRITES },
     Row { opcode: op::SPACE_6, name: "SPACE(6)", usage: &[0x11, 0x07, 0xff, 0xff, 0xff, 0],
@@ -109,6 +116,9 @@ pub(super) const ROWS: &[Row] = &[
     Row { opcode: op::WRITE_FILEMARKS_16, name: "WRITE FILEMARKS(16)",
         usage: &[0x80, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0],
         handler: write::write_filemarks, ..WRITES },
+    Row { opcode: op::ALLOW_OVERWRITE, name: "ALLOW OVERWRITE",
+        usage: &[0x82, 0, 0x0f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
+        handler: append_only::allow_overwrite, ..WRITES },
     Row { opcode: op::READ_16, name: "READ(16)",
         usage: &[0x88, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0], handler: read::read, ..MOVES },
     Row { opcode: op::WRITE_16, name: "WRITE(16)",

@@ -1,9 +1,11 @@
 //! A tape drive as an initiator observes it, through a whole logical unit.
 
+mod append_only;
 mod deferred;
 mod encryption;
 mod faults;
 mod fixture;
+mod format;
 mod media;
 mod modes;
 mod motion;

@@ -10,7 +10,7 @@ use scsi::opcode as op;
 use scsi::sense::{Asc, Sense};
 
 use super::arrived::Arrived;
-use super::drive::early_warning;
+use super::drive::EarlyWarning;
 use super::protection::{checked, data_len};
 use super::transfer::{Transfer, transfer_length};
 use super::turn::{TapeCommand, failed, in_turn, run};
@@ -61,6 +61,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         ending: None,
         encryption: None,
         guard,
+        warning: EarlyWarning::default(),
     })
 }
 
@@ -71,7 +72,7 @@ pub(super) fn write_filemarks(server: &mut DeviceServer, task: &TaskInfo) -> Out
     if is_immediate && !server.settings.stream.is_buffered {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(0)));
     }
-    in_turn(Filemarks { count, is_immediate, first: 0, ending: None })
+    in_turn(Filemarks { count, is_immediate, first: 0, ending: None, warning: EarlyWarning::default() })
 }
 
 /// Blocks that are written when they have arrived, while the next ones are fetched.
@@ -98,6 +99,7 @@ struct Write {
     encryption: Option<Rc<EncryptionParameters>>,
     /// The method of the guards that come with the blocks.
     guard: Option<ProtectionMethod>,
+    warning: EarlyWarning,
 }
 
 impl Write {
@@ -179,7 +181,7 @@ impl Write {
     }
 
     fn finished(&self) -> Outcome {
-        self.space.and_then(early_warning).map_or(Outcome::Good, Outcome::CheckCondition)
+        self.space.and_then(|space| self.warning.sense(space)).map_or(Outcome::Good, Outcome::CheckCondition)
     }
 }
 
@@ -205,8 +207,10 @@ impl TapeCommand for Write {
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let is_unsynced = server.tape.as_ref().is_some_and(|drive| drive.is_unsynced());
         self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
+        self.warning = EarlyWarning::new(server);
+        let appended = server.check_append();
         if let Some(drive) = &server.tape {
-            if let Err(sense) = drive.encryption.check_lock(task.nexus) {
+            if let Err(sense) = drive.encryption.check_lock(task.nexus).and(appended) {
                 return JobStep::Done(Outcome::CheckCondition(sense.with_information(self.transfer.left(0))));
             }
             self.encryption = drive.encryption.parameters(task.nexus);
@@ -255,6 +259,7 @@ struct Filemarks {
     first: u64,
     /// The sense data, while the filemarks that they report as written are made durable.
     ending: Option<Sense>,
+    warning: EarlyWarning,
 }
 
 impl Filemarks {
@@ -268,6 +273,13 @@ impl Filemarks {
 impl TapeCommand for Filemarks {
     fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
         self.first = server.tape.as_ref().map_or(0, |drive| drive.cartridge().position().object);
+        self.warning = EarlyWarning::new(server);
+        if let Err(sense) =
+            server.check_append().or_else(|sense| if self.count > 0 { Err(sense) } else { Ok(()) })
+        {
+            let left = u64::from(self.count);
+            return JobStep::Done(Outcome::CheckCondition(sense.with_information(left)));
+        }
         run(server, Command::WriteFilemarks { count: self.count, is_immediate: self.is_immediate })
     }
 
@@ -279,7 +291,7 @@ impl TapeCommand for Filemarks {
     ) -> JobStep {
         match result {
             Ok(command::Outcome::Written(space)) if self.count > 0 => {
-                JobStep::Done(early_warning(space).map_or(Outcome::Good, Outcome::CheckCondition))
+                JobStep::Done(self.warning.sense(space).map_or(Outcome::Good, Outcome::CheckCondition))
             }
             Ok(_) => JobStep::Done(self.ending.map_or(Outcome::Good, Outcome::CheckCondition)),
             Err(error @ Error::EndOfPartition) => {

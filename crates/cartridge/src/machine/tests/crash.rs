@@ -132,7 +132,8 @@ fn a_loss_of_power_keeps_what_was_synchronized_and_garbles_nothing() {
             let mut is_alive = loaded.is_ok();
             while is_alive {
                 let step = Step::random(&mut rng, 2, 200_000);
-                let at = model.at;
+                // A format gives up every partition.
+                let at = if matches!(step, Step::Format) { 0 } else { model.at };
                 is_alive = deck.step(&step, &mut model).is_ok();
                 for (allowed, objects) in allowed.iter_mut().zip(&model.parts) {
                     allowed.add(objects, at);
@@ -164,6 +165,57 @@ fn a_loss_of_power_keeps_what_was_synchronized_and_garbles_nothing() {
             files = deck.files;
         }
     }
+}
+
+/// A format that is interrupted at any operation, with any sectors of the label that was being written,
+/// leaves the old cartridge or the new one.
+#[test]
+fn a_format_happens_or_does_not() {
+    let (mut old, mut new) = (0, 0);
+    for operations in 0.. {
+        let mut is_done = false;
+        for seed in 0..4 {
+            let mut rng = Rng::from_seed(seed);
+            let blank = Blank { capacity: 64 << 20, partitions: vec![32 << 20; 2], ..blank() };
+            let mut deck = Deck::new(Powered::new(&Label::blank(&blank).unwrap()));
+            deck.load();
+            for partition in 0..2 {
+                deck.go(partition, 0);
+                deck.write(&[partition; 1_200_000]).unwrap();
+                deck.write(&[partition + 10; 100]).unwrap();
+            }
+            // What is not synchronized yet is so before the format gives it up.
+            deck.files.operations_left = Some(operations);
+            let formatted = deck.run(Command::Format { partitions: vec![8 << 20, 8 << 20, 16 << 20] });
+            is_done = formatted.is_ok();
+            let mut files = deck.files;
+            files.cut(&mut rng);
+            let mut deck = Deck::new(files);
+            let report = deck.load();
+            assert!(report.partitions.iter().all(|part| part.damaged == 0), "{operations} {seed}");
+            let what = std::format!("after {operations} operations, seed {seed}");
+            if deck.cartridge.partition(2).is_some() {
+                new += 1;
+                for partition in 0..3 {
+                    assert!(deck.read_all(partition).is_empty(), "{what}");
+                }
+                deck.go(2, 0);
+                deck.write(b"of the new cartridge").unwrap();
+            } else {
+                old += 1;
+                assert!(!is_done, "{what}");
+                for partition in 0..2 {
+                    let all = [vec![partition; 1_200_000], vec![partition + 10; 100]];
+                    let found = deck.read_all(partition);
+                    assert!(all.starts_with(&found), "{what}: {} objects", found.len());
+                }
+            }
+        }
+        if is_done {
+            break;
+        }
+    }
+    assert!(old > 10 && new > 10, "{old} {new}");
 }
 
 /// Files that remember every write, in order.

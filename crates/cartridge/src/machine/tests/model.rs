@@ -25,13 +25,28 @@ pub(super) struct Model {
 /// A random command, as the model and the cartridge both understand it.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Write { seed: u64, len: usize, is_compressed: bool },
-    Filemarks { count: u32, is_immediate: bool },
+    Write {
+        seed: u64,
+        len: usize,
+        is_compressed: bool,
+    },
+    Filemarks {
+        count: u32,
+        is_immediate: bool,
+    },
     Synchronize,
     Read,
-    Locate { partition: usize, destination: Destination },
-    Space { unit: SpaceUnit, count: i64 },
+    Locate {
+        partition: usize,
+        destination: Destination,
+    },
+    Space {
+        unit: SpaceUnit,
+        count: i64,
+    },
     Erase,
+    /// Into the partitions that there are.
+    Format,
     Reload,
     SaveLabel,
 }
@@ -56,13 +71,17 @@ impl Step {
             }
             22 => Self::Space { unit: SpaceUnit::Filemarks, count: i64::try_from(rng.below(7)).unwrap() - 3 },
             23 if rng.chance(1, 4) => Self::Erase,
+            25 if rng.chance(1, 4) => Self::Format,
             24 => Self::Reload,
             _ => Self::SaveLabel,
         }
     }
 
     pub(super) fn is_synchronizing(&self) -> bool {
-        matches!(self, Self::Filemarks { is_immediate: false, .. } | Self::Synchronize | Self::Reload)
+        matches!(
+            self,
+            Self::Filemarks { is_immediate: false, .. } | Self::Synchronize | Self::Reload | Self::Format
+        )
     }
 
     /// Returns whether everything is in its files after the step.
@@ -120,6 +139,10 @@ impl Model {
             Step::Filemarks { count, .. } => (0..*count).for_each(|_| self.append(Object::Filemark)),
             Step::Read => self.at = (self.at + 1).min(self.objects().len()),
             Step::Erase => Rc::make_mut(&mut self.parts[self.partition]).truncate(self.at),
+            Step::Format => {
+                self.parts.iter_mut().for_each(|part| *part = Rc::default());
+                (self.partition, self.at) = (0, 0);
+            }
             Step::Reload => (self.partition, self.at) = (0, 0),
             Step::Locate { partition, destination } => {
                 self.partition = *partition;
@@ -176,7 +199,8 @@ impl<F: Files> Deck<F> {
         let expected = model.apply(step);
         let outcome = match step {
             Step::Write { seed, len, is_compressed } => {
-                let record = Record { is_compressed: *is_compressed, ..record(&content(*seed, *len)) };
+                let data = Bytes::copied_from(&content(*seed, *len)).into();
+                let record = Record { data, is_compressed: *is_compressed, ..beside(*seed) };
                 self.run(Command::Write(record))?
             }
             Step::Filemarks { count, is_immediate } => {
@@ -185,6 +209,11 @@ impl<F: Files> Deck<F> {
             Step::Synchronize => self.run(Command::Synchronize)?,
             Step::SaveLabel => self.run(Command::SaveLabel)?,
             Step::Erase => self.run(Command::Erase)?,
+            Step::Format => {
+                let parts = &self.cartridge.label().unwrap().partitions;
+                let partitions = parts.iter().map(|part| part.capacity).collect();
+                self.run(Command::Format { partitions })?
+            }
             Step::Read => self.run(Command::Read)?,
             Step::Locate { partition, destination } => {
                 let partition = u8::try_from(*partition).unwrap();
@@ -225,12 +254,26 @@ impl<F: Files> Deck<F> {
     }
 }
 
+/// Returns what is stored beside the data of a record: of every other one a guard, or what belongs to
+/// encryption, or both.
+fn beside(seed: u64) -> Record {
+    let guard = (seed & 3 == 1 || seed & 3 == 3)
+        .then(|| Guard { method: 1 + u8::from(seed & 4 != 0), value: u32::try_from(seed >> 32).unwrap() });
+    if seed & 3 < 2 {
+        return Record { guard, ..Record::default() };
+    }
+    let metadata = seed.to_be_bytes().repeat(1 + usize::from(seed.to_be_bytes()[0]) % 128);
+    Record { guard, encryption: 1, metadata, ..Record::default() }
+}
+
 /// Returns an object as the model has it. The seed of a record follows from its data.
 fn object_of(outcome: &Outcome) -> Option<Object> {
     match outcome {
         Outcome::Record(record) => {
             let bytes = bytes_of(&record.data);
             let seed = seed_of_record(&bytes);
+            let Record { guard, encryption, metadata, .. } = beside(seed);
+            assert_eq!((record.guard, record.encryption, &record.metadata), (guard, encryption, &metadata));
             Some(Object::Record { seed, len: bytes.len() })
         }
         Outcome::Filemark => Some(Object::Filemark),

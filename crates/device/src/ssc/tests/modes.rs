@@ -91,7 +91,7 @@ fn the_pages_are_those_of_a_tape_drive() {
 fn one_partition_has_the_whole_capacity() {
     let (mut rig, _) = with(Kind { capacity: 5_000_000_000, ..Kind::USUAL });
     let page = rig.query(&[0x1a, 8, 0x11, 0, 255, 0]);
-    assert_eq!(page[4..], [0x11, 14, 0, 0, 0x18, 3, 9, 0, 0, 5, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(page[4..], [0x11, 14, 3, 0, 0x1c, 3, 9, 0, 0, 5, 0, 0, 0, 0, 0, 0]);
     let changeable = rig.query(&[0x1a, 8, 0x51, 0, 255, 0]);
-    assert_eq!(changeable[6..], [0; 14]);
+    assert_eq!(changeable[6..12], [0, 0xff, 0xf8, 0, 0x0f, 0]);
 }

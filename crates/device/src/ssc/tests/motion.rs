@@ -114,7 +114,7 @@ fn partitions_have_objects_of_their_own() {
     rig.write_block(&pattern(100, 2)).good();
     rig.mark(1).good();
     assert_eq!(rig.position(), (1, 2, 1));
-    assert_eq!(rig.query(&[0x1a, 8, 0x11, 0, 255, 0])[4..8], [0x11, 14, 1, 1]);
+    assert_eq!(rig.query(&[0x1a, 8, 0x11, 0, 255, 0])[4..8], [0x11, 14, 3, 1]);
     rig.rewind();
     assert_eq!(rig.position(), (1, 0, 0), "REWIND stays in the partition");
     assert_eq!(rig.read_block(100).good(), pattern(100, 2));

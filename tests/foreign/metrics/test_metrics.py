@@ -34,13 +34,13 @@ TOKEN = "0123456789abcdef-token"
 class Daemon:
     """`targe serve --http`, with a RAM disk, and a file of 16 MiB."""
 
-    def __init__(self, folder, extra=""):
+    def __init__(self, folder, extra="", flags=()):
         self.folder = str(folder)
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         os.chmod(self.folder, 0o700)
         self.port, self.http = free_port(), free_port()
         self.disk = os.path.join(self.folder, "disk.img")
-        self.extra = extra
+        self.extra, self.flags = extra, flags
         self.process = None
 
     def config(self):
@@ -67,8 +67,8 @@ listen = "127.0.0.1:{self.http}"
 
     def __enter__(self):
         self.log = open(os.path.join(self.folder, "server.log"), "wb")
-        self.process = subprocess.Popen([TARGE, "serve", "--config", self.config()], stdin=subprocess.DEVNULL, stdout=self.log,
-                                        stderr=subprocess.STDOUT, preexec_fn=servers.die_with_parent)
+        self.process = subprocess.Popen([TARGE, "serve", "--config", self.config(), *self.flags], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=self.log, preexec_fn=servers.die_with_parent)
         wait("the daemon serves", lambda: self.process.poll() is not None or os.path.exists(f"{self.folder}/admin.sock") and self.ask("status"))
         expect(self.process.poll() is None, f"the daemon ended: {self.said()[-500:]}")
         return self
@@ -288,6 +288,20 @@ def test_hostile_clients_hold_little_and_delay_nobody(daemon):
             expect(not said or b" 431 " in said, f"{name}: {said}")
     expect(daemon.get("/metrics", Host="evil.example")[0] == 421, "a foreign Host is served")
     expect(daemon.get("/healthz")[0] == 200, "it serves no more")
+
+
+def test_a_log_in_json_has_an_object_on_each_line(tmp_path):
+    with Daemon(tmp_path / "json", flags=("--log-format", "json")) as daemon:
+        subprocess.run(["iscsi-inq", "-i", "iqn.2026-01.com.example:libiscsi", daemon.url(0)], check=True, capture_output=True, timeout=PATIENCE_S)
+        denied = subprocess.run(["iscsi-inq", daemon.url(0).replace(":metrics", ":none")], capture_output=True, timeout=PATIENCE_S)
+        expect(denied.returncode != 0, "a target that does not exist is served")
+        wait("the log tells of the refused login", lambda: "is refused" in daemon.said())
+    lines = [json.loads(line) for line in daemon.said().splitlines()]
+    expect(all({"time", "level", "message"} <= set(line) for line in lines), f"lines without time, level or message: {lines}")
+    up = [line for line in lines if line["message"].endswith(f"with {IQN} is up")]
+    expect([(line["initiator"], line["target"], line["level"]) for line in up] == [("iqn.2026-01.com.example:libiscsi", IQN, "info")], str(up))
+    refusals = [line for line in lines if "is refused" in line["message"]]
+    expect([line.get("target") for line in refusals] == [IQN.replace(":metrics", ":none")], str(refusals))
 
 
 def refused(folder, http_table):

@@ -1,6 +1,7 @@
 //! The admin protocol: one JSON object per line over a Unix socket that only its owner can open.
 //!
-//! [`api`], [`counters_api`] and [`change_api`] define every type of the protocol, [`document`] generates `docs/admin-api.json`
+//! [`api`], [`counters_api`] and [`change_api`] define every type of the protocol,
+//! [`document`] generates `docs/admin-api.json`
 //! from these types, [`server`] and [`client`] are the two ends. The results that the daemon returns are made
 //! by the implementation of [`server::RequestHandler`].
 //!

@@ -102,6 +102,7 @@ impl Config {
         let (was, is) = (&old.limits, &new.limits);
         let live = [
             ("log", old.log != new.log),
+            ("log_format", old.log_format != new.log_format),
             ("discovery", old.discovery_auth != new.discovery_auth),
             ("hyperscsi", old.hyperscsi != new.hyperscsi),
             ("max_sessions", old.max_sessions != new.max_sessions),

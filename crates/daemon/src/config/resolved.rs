@@ -31,6 +31,8 @@ pub struct Config {
     pub admin_socket: PathBuf,
     /// The least severe level that is logged.
     pub log: log::Level,
+    /// The form of the log.
+    pub log_format: log::Format,
     /// Whether sockets and files are driven by io_uring or epoll.
     pub reactor: ReactorChoice,
     /// The cores that reactors run on; empty means every core that the process may use.

@@ -32,6 +32,7 @@ use crate::range_lock::ByteRange;
 use crate::sanitizer::Sanitizer;
 use crate::save_queue::SaveQueue;
 use crate::settings::Settings;
+use crate::slow_command::SlowCommands;
 use crate::spc_state::SpcState;
 use crate::stats::UnitStats;
 use crate::tape_drive::TapeDrive;
@@ -120,6 +121,7 @@ pub(crate) struct DeviceServer {
     pub(crate) pool: Pool,
     /// Counters.
     pub(crate) stats: UnitStats,
+    pub(crate) slow: SlowCommands,
     pub(crate) medium: MediumAccess,
     /// The copy manager.
     pub(crate) copy_manager: CopyManager,
@@ -198,6 +200,7 @@ impl DeviceServer {
             table,
             pool,
             stats: UnitStats::default(),
+            slow: SlowCommands::default(),
             medium,
             copy_manager: CopyManager::default(),
             spawned: VecDeque::new(),
@@ -275,6 +278,7 @@ impl DeviceServer {
     /// Starts an operation of the medium on behalf of a task. The job receives the result with `tag`.
     pub(crate) fn submit(&mut self, task: &TaskInfo, tag: u32, action: OpAction) {
         task.ops.set(task.ops.get().saturating_add(1));
+        task.timing.use_medium(self.now);
         if self.sanitizer.is_running() {
             // The task began before SANITIZE or FORMAT UNIT, and would undo its work.
             return self.refused.push_back((task.id, tag));
@@ -387,6 +391,7 @@ impl DeviceServer {
 
     /// Requests bytes of the Data-Out buffer: never beyond `data_out_len`, never zero bytes.
     pub(crate) fn fetch_data_out(&mut self, task: &TaskInfo, offset: u32, len: u32) {
+        task.timing.await_data(self.now, len);
         match &task.origin {
             Origin::Transport(key) => {
                 self.events.push_back(UnitEvent::FetchDataOut { key: *key, offset, len })

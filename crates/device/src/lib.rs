@@ -40,6 +40,7 @@ mod save_queue;
 mod sbc;
 mod self_test;
 mod settings;
+pub mod slow_command;
 mod spc;
 mod spc2_reserve;
 mod spc_state;

@@ -19,3 +19,4 @@ mod ingress;
 mod login_directory;
 pub mod session_counts;
 pub mod shard;
+mod slow_commands;

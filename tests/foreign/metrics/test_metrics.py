@@ -34,13 +34,13 @@ TOKEN = "0123456789abcdef-token"
 class Daemon:
     """`targe serve --http`, with a RAM disk, and a file of 16 MiB."""
 
-    def __init__(self, folder, extra="", flags=()):
+    def __init__(self, folder, extra="", flags=(), top=""):
         self.folder = str(folder)
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         os.chmod(self.folder, 0o700)
         self.port, self.http = free_port(), free_port()
         self.disk = os.path.join(self.folder, "disk.img")
-        self.extra, self.flags = extra, flags
+        self.extra, self.flags, self.top = extra, flags, top
         self.process = None
 
     def config(self):
@@ -48,6 +48,7 @@ class Daemon:
         with open(path, "w", encoding="utf-8") as file:
             file.write(f'''state_dir = "{self.folder}/state"
 admin_socket = "{self.folder}/admin.sock"
+{self.top}
 [[portal]]
 listen = "127.0.0.1:{self.port}"
 [[target]]
@@ -302,6 +303,24 @@ def test_a_log_in_json_has_an_object_on_each_line(tmp_path):
     expect([(line["initiator"], line["target"], line["level"]) for line in up] == [("iqn.2026-01.com.example:libiscsi", IQN, "info")], str(up))
     refusals = [line for line in lines if "is refused" in line["message"]]
     expect([line.get("target") for line in refusals] == [IQN.replace(":metrics", ":none")], str(refusals))
+
+
+def test_slow_commands_are_named_with_where_their_time_went(tmp_path):
+    with Daemon(tmp_path / "slow", flags=("--log-format", "json"), top='slow_command = "1ms"') as daemon:
+        def slow():
+            lines = [json.loads(line) for line in daemon.said().splitlines()]
+            return [line for line in lines if line["message"].startswith("slow command on LUN 1 of ")]
+
+        def load():
+            subprocess.run([TARGE, "bench", daemon.url(1), "--count", "200", "--bs", "1M", "--rw", "write", "--write", "--json"],
+                           capture_output=True, timeout=PATIENCE_S)
+            return slow()
+
+        # A write of 1 MiB among 32 waits for its data, or for the medium, longer than a millisecond.
+        found = wait("the log names a slow command", load)
+        expect(all(line["target"] == IQN and line["lun"] == 1 and line["took_ms"] >= 1 and "initiator" in line for line in found), str(found))
+        expect(any("WRITE(16) (8ah, 1048576 bytes) took " in line["message"] for line in found), str(found))
+        expect(any(line["network_ms"] + line["medium_ms"] + line["queue_ms"] > 0 for line in found), str(found))
 
 
 def refused(folder, http_table):

@@ -103,6 +103,7 @@ impl Config {
         let live = [
             ("log", old.log != new.log),
             ("log_format", old.log_format != new.log_format),
+            ("slow_command", old.slow_command != new.slow_command),
             ("discovery", old.discovery_auth != new.discovery_auth),
             ("hyperscsi", old.hyperscsi != new.hyperscsi),
             ("max_sessions", old.max_sessions != new.max_sessions),

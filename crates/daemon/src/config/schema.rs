@@ -58,6 +58,12 @@ pub(crate) static ROOT: Section = Section {
             "The form of the log: lines of text, or one JSON object a line with `time`, `level`, `message` and fields such as `initiator`, `target` and `lun`.",
         ),
         key(
+            "slow_command",
+            Span { min_ms: 0, max_ms: 3_600_000 },
+            Value("5s"),
+            "A command that takes longer from its arrival to its status is logged, with where its time went. `0s` logs none. See [Slow commands](serve.md#slow-commands).",
+        ),
+        key(
             "reactor",
             Choice(&["auto", "uring", "epoll"]),
             Value("auto"),

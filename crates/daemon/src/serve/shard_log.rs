@@ -1,6 +1,8 @@
 //! The log lines of a shard's events.
 
 use base::ether::PortState;
+use base::time::Duration;
+use device::slow_command::SlowCommand;
 use hyperscsi::login::target::HandshakeRefusal as Refused;
 use iscsi::name::IscsiName;
 use iscsi::target::contract::{FailedLogin, SessionEnd};
@@ -83,6 +85,9 @@ impl ReactorShard {
                         { initiator: initiator, target: target.map(|target| &**target) },
                         "login{of}{user} from {peer}{to} is refused: {why}"
                     );
+                }
+                ShardEvent::Slow { initiator, target, lun, command } => {
+                    log_slow_command(initiator.as_deref(), target.as_deref(), lun, &command);
                 }
                 ShardEvent::Initiator(note) => log_initiator_note(&note),
                 notice => self.log_hyperscsi_notice(notice),
@@ -190,6 +195,36 @@ fn hidden(luns: usize, level: Level) -> String {
             format!("; {some} LUNs require more protection than \"{level}\", so that it does not see them")
         }
     }
+}
+
+/// Logs a slow command, and where its time went.
+fn log_slow_command(initiator: Option<&str>, target: Option<&str>, lun: Option<u16>, slow: &SlowCommand) {
+    let SlowCommand { opcode, name, bytes, took, queued, medium, network, unreported, .. } = slow;
+    let place = lun.map_or("a LUN".to_owned(), |lun| format!("LUN {lun}"));
+    let of = target.map_or(String::new(), |target| format!(" of {target}"));
+    let from = initiator.map_or(String::new(), |initiator| format!(" from {initiator}"));
+    let more = match unreported {
+        0 => String::new(),
+        more => format!("; {more} more commands were slow since the last such line"),
+    };
+    let ms = |span: &Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    crate::warning!(
+        {
+            initiator: initiator,
+            target: target,
+            lun: lun,
+            took_ms: ms(took),
+            queue_ms: ms(queued),
+            medium_ms: ms(medium),
+            network_ms: ms(network),
+        },
+        "slow command on {place}{of}{from}: {name} ({opcode:02x}h, {bytes} bytes) took {} ms: queue {} ms, medium {} ms, \
+         data of the initiator {} ms{more}",
+        ms(took),
+        ms(queued),
+        ms(medium),
+        ms(network)
+    );
 }
 
 /// Logs what an operator should know of an initiator that is served.

@@ -130,6 +130,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
             Some("json") => Format::Json,
             _ => Format::Text,
         },
+        slow_command: root.slow_command.map(|at| at.value).filter(|span| !span.is_zero()),
         reactor: match root.reactor.map(|at| at.value) {
             Some("uring") => ReactorChoice::Uring,
             Some("epoll") => ReactorChoice::Epoll,

@@ -43,7 +43,7 @@ impl Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Format {
-    /// Time, level and message, for people.
+    /// Time, level and message, for display.
     #[default]
     Text,
     /// One JSON object a line, for programs: `time`, `level`, `message`, and fields.

@@ -3,6 +3,7 @@
 pub(crate) mod command_set;
 mod medium_change;
 pub(crate) mod outcome;
+mod slow_commands;
 pub(crate) mod table;
 
 use alloc::boxed::Box;

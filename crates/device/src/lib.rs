@@ -50,6 +50,7 @@ pub mod stats;
 mod tape_drive;
 mod task;
 mod task_set;
+mod task_timing;
 #[cfg(test)]
 mod testing;
 mod third_party;

@@ -11,7 +11,7 @@ use scsi::status::TaskAttribute;
 use security::Level;
 
 use crate::contract::{NexusId, TaskKey, ThirdPartyCaller};
-use crate::slow_command::TaskTiming;
+use crate::task_timing::TaskTiming;
 
 /// Names a task inside the logical unit. The generation distinguishes the successive tasks of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +92,7 @@ impl TaskId {
 
 impl TaskInfo {
     /// Describes a command without data and without protection. The task set assigns the name.
-    pub(crate) fn new(origin: Origin, nexus: NexusId, cdb: Cdb) -> Self {
+    pub(crate) const fn new(origin: Origin, nexus: NexusId, cdb: Cdb) -> Self {
         Self {
             id: TaskId { slot: 0, generation: 0 },
             origin,
@@ -100,7 +100,7 @@ impl TaskInfo {
             level: Level::None,
             cdb,
             arrived: Instant::ORIGIN,
-            timing: TaskTiming::default(),
+            timing: TaskTiming::new(),
             attribute: TaskAttribute::Simple,
             data_in_len: 0,
             data_out_len: 0,

@@ -6,11 +6,13 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -29,6 +31,9 @@ IQN = "iqn.2026-01.com.example:metrics"
 # What each bench counts, of both together.
 COUNT = 4000
 TOKEN = "0123456789abcdef-token"
+MONITORING = os.path.join(servers.ROOT, "packaging", "monitoring")
+RULES = os.path.join(MONITORING, "targe.rules.yml")
+DASHBOARD = os.path.join(MONITORING, "grafana-dashboard.json")
 
 
 class Daemon:
@@ -121,6 +126,7 @@ def prometheus(folder, daemon):
     os.makedirs(folder)
     with open(f"{folder}/prometheus.yml", "w", encoding="utf-8") as file:
         file.write(f"""global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: ["{RULES}"]
 scrape_configs:
 - job_name: targe
   static_configs: [{{targets: ["127.0.0.1:{daemon.http}"]}}]
@@ -131,16 +137,25 @@ scrape_configs:
                                     f"--web.listen-address=127.0.0.1:{port}"], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                    preexec_fn=servers.die_with_parent)
 
-    def ask(query):
-        """The value of a query; none while there is none."""
-        url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+    def get(path):
         try:
-            with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
-                result = json.load(response)["data"]["result"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=PATIENCE_S) as response:
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as refused:
+            # It says so while it starts.
+            if refused.code == http.HTTPStatus.SERVICE_UNAVAILABLE:
+                return None
+            raise AssertionError(f"Prometheus refuses {path}: {refused.read()}") from refused
         except OSError:
             expect(process.poll() is None, "Prometheus ended; its log has the reason")
             return None
-        return float(result[0]["value"][1]) if result else None
+
+    def ask(query):
+        """The value of a query; none while there is none."""
+        data = get("query?" + urllib.parse.urlencode({"query": query}))
+        return float(data["result"][0]["value"][1]) if data and data["result"] else None
+
+    ask.get = get
 
     try:
         yield ask
@@ -187,6 +202,7 @@ def test_prometheus_counts_what_bench_counted(daemon, tmp_path):
             ("up", 1), ("targe_ready", 1), ("targe_internal_errors_total", 0),
         ]:
             expect(ask(query) == counted, f"{query} is {ask(query)}, and bench counted {counted}")
+        judge_rules_and_dashboard(ask)
         # What the admin socket tells is of the same source.
         luns = daemon.ask("luns")["luns"]
         expect(ask("sum(targe_lun_data_bytes_total{op='write'})") == sum(lun["write_bytes"] for lun in luns), f"luns: {luns}")
@@ -207,6 +223,32 @@ def test_prometheus_counts_what_bench_counted(daemon, tmp_path):
     subprocess.run(["iscsi-inq", daemon.url(0)], check=True, capture_output=True, timeout=PATIENCE_S)
     after = value_of(daemon.get("/metrics")[1], "targe_lun_commands_total", 'lun="0",op="other"')
     expect(after > before, f"commands of libiscsi were not counted: {before}, {after}")
+
+
+def judge_rules_and_dashboard(ask):
+    """The alerts can be computed and none fires, and every query of the dashboard finds metrics that exist."""
+    def rules():
+        return [rule for group in (ask.get("rules") or {"groups": []})["groups"] for rule in group["rules"]]
+    wait("the alerts are computed", lambda: rules() and all(rule["health"] != "unknown" for rule in rules()))
+    expect(all(rule["health"] == "ok" for rule in rules()), f"alerts that cannot be computed: {rules()}")
+    firing = [rule["name"] for rule in rules() if rule["state"] == "firing"]
+    expect(not firing, f"alerts fire: {firing}")
+    known = {name for name in ask.get("label/__name__/values")}
+    with open(DASHBOARD, encoding="utf-8") as file:
+        queries = [target["expr"] for panel in json.load(file)["panels"] for target in panel["targets"]]
+    with open(RULES, encoding="utf-8") as file:
+        text = "\n".join(queries) + file.read()
+    for query in queries:
+        for variable, value in (("$instance", ".*"), ("$target", ".*"), ("$__rate_interval", "1m")):
+            query = query.replace(variable, value)
+        ask(query)
+    named = set(re.findall(r"\btarge_[a-z0-9_]+", text))
+    expect(len(queries) > 20 and named <= known, f"metrics that do not exist: {named - known}")
+
+
+def test_promtool_accepts_the_rules():
+    checked = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, timeout=PATIENCE_S)
+    expect(checked.returncode == 0 and "SUCCESS" in checked.stdout, f"promtool: {checked.stdout}{checked.stderr}")
 
 
 def test_promtool_accepts_the_metrics(daemon):

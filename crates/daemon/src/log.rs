@@ -3,8 +3,8 @@
 //! `error`: something that the operator asked for failed. `warn`: something abnormal happened and the daemon
 //! survived it. `info`: a rare change of state. `debug`: details for looking into a problem.
 
-use std::fmt::Arguments;
-use std::io::Write;
+use std::fmt::{Arguments, Write as _};
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -39,13 +39,27 @@ impl Level {
     }
 }
 
+/// The form of the lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Format {
+    /// Time, level and message, for display.
+    #[default]
+    Text,
+    /// One JSON object a line, for programs: `time`, `level`, `message`, and fields.
+    Json,
+}
+
 /// The most lines written in one second, because peers can cause lines (by logins that are refused). Further
 /// lines are counted instead of written; lines of level `error` are always written.
 const LINES_PER_SECOND_MAX: u32 = 100;
 
+/// The most lines of one kind in one second, so that a flood of one kind leaves room for the others.
+const LINES_OF_KIND_PER_SECOND_MAX: u32 = 40;
+
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-static SECOND: AtomicU64 = AtomicU64::new(0);
-static LINES: AtomicU32 = AtomicU32::new(0);
+static FORMAT: AtomicU8 = AtomicU8::new(Format::Text as u8);
+static ALL: Limit = Limit::new(LINES_PER_SECOND_MAX);
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the least severe level that is logged.
@@ -53,38 +67,161 @@ pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
+/// Sets the form of the lines.
+pub fn set_format(format: Format) {
+    FORMAT.store(format as u8, Ordering::Relaxed);
+}
+
+/// Returns how many lines were dropped.
+pub fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+/// A kind of lines: those of one place in the source.
+#[derive(Debug)]
+pub struct Kind(Limit);
+
+impl Kind {
+    /// Returns a kind of which nothing was written yet.
+    #[allow(clippy::new_without_default, reason = "a static is made of a constant function")]
+    pub const fn new() -> Self {
+        Self(Limit::new(LINES_OF_KIND_PER_SECOND_MAX))
+    }
+}
+
+/// Bounds the lines of each second.
+#[derive(Debug)]
+struct Limit {
+    max: u32,
+    second: AtomicU64,
+    lines: AtomicU32,
+}
+
+impl Limit {
+    const fn new(max: u32) -> Self {
+        Self { max, second: AtomicU64::new(0), lines: AtomicU32::new(0) }
+    }
+
+    /// Counts a line. Returns whether it may be written, and how many were not since a line was last written
+    /// in an earlier second.
+    fn admit(&self, second: u64) -> (bool, u32) {
+        let suppressed = if self.second.swap(second, Ordering::Relaxed) == second {
+            0
+        } else {
+            self.lines.swap(0, Ordering::Relaxed).saturating_sub(self.max)
+        };
+        (self.lines.fetch_add(1, Ordering::Relaxed) < self.max, suppressed)
+    }
+}
+
+/// A value that a line tells besides its message, in JSON only: it is part of the message as well.
+#[derive(Clone, Copy, Debug)]
+pub enum Field<'a> {
+    /// A text.
+    Text(&'a str),
+    /// A number.
+    Number(u64),
+    /// Unknown; the line does not have the field.
+    None,
+}
+
+impl<'a> From<&'a str> for Field<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a String> for Field<'a> {
+    fn from(text: &'a String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<u16> for Field<'_> {
+    fn from(number: u16) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl From<u64> for Field<'_> {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl<'a, T: Into<Field<'a>>> From<Option<T>> for Field<'a> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::None, Into::into)
+    }
+}
+
 /// Writes a line to stderr if its level is logged.
-pub fn write(level: Level, line: Arguments<'_>) {
+pub fn write(kind: &Kind, level: Level, fields: &[(&str, Field<'_>)], message: Arguments<'_>) {
     if level as u8 > LEVEL.load(Ordering::Relaxed) {
         return;
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let dropped = if SECOND.swap(now.as_secs(), Ordering::Relaxed) == now.as_secs() {
-        0
-    } else {
-        LINES.swap(0, Ordering::Relaxed).saturating_sub(LINES_PER_SECOND_MAX)
+    let (of_kind, suppressed) = kind.0.admit(now.as_secs());
+    let (of_all, lost) = if of_kind { ALL.admit(now.as_secs()) } else { (false, 0) };
+    if !of_all && level != Level::Error {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    let text = match FORMAT.load(Ordering::Relaxed) == Format::Json as u8 {
+        true => in_json(now, level, fields, message, (suppressed, lost)),
+        false => in_text(now, level, message, (suppressed, lost)),
     };
-    DROPPED.fetch_add(u64::from(dropped), Ordering::Relaxed);
-    let mut text = String::new();
-    if dropped > 0 {
-        text += &formatted(now, Level::Warn, format_args!("{dropped} more log lines were dropped"));
-    }
-    if LINES.fetch_add(1, Ordering::Relaxed) < LINES_PER_SECOND_MAX || level == Level::Error {
-        text += &formatted(now, level, line);
-    }
     // Stderr has no buffer. One call writes whole lines, so that the output of other processes to the same
     // file stands between lines. The daemon goes on serving if the log cannot be written.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Returns how many lines were dropped that the log tells of.
-pub fn dropped() -> u64 {
-    DROPPED.load(Ordering::Relaxed)
+/// Formats a line of text, after lines that tell how many were dropped: of its kind, and of all.
+fn in_text(now: Duration, level: Level, message: Arguments<'_>, (suppressed, lost): (u32, u32)) -> String {
+    let mut text = String::new();
+    if suppressed > 0 {
+        let told = format_args!("{suppressed} more log lines like the next one were dropped");
+        text += &line(now, Level::Warn, told);
+    }
+    if lost > 0 {
+        text += &line(now, Level::Warn, format_args!("{lost} more log lines were dropped"));
+    }
+    text + &line(now, level, message)
 }
 
-/// Formats a line of the log.
-fn formatted(now: Duration, level: Level, line: Arguments<'_>) -> String {
-    format!("{} {:5} {line}\n", utc(now), level.name())
+fn line(now: Duration, level: Level, message: Arguments<'_>) -> String {
+    format!("{} {:5} {message}\n", utc(now), level.name())
+}
+
+/// Formats a line as a JSON object. `suppressed` counts the lines of its kind that were dropped before it,
+/// `dropped` those of all kinds.
+fn in_json(
+    now: Duration,
+    level: Level,
+    fields: &[(&str, Field<'_>)],
+    message: Arguments<'_>,
+    (suppressed, lost): (u32, u32),
+) -> String {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let mut object = format!(
+        "{{\"time\":\"{}\",\"level\":\"{}\",\"message\":{}",
+        utc(now),
+        level.name(),
+        quoted(&message.to_string())
+    );
+    let counts = [("suppressed", suppressed), ("dropped", lost)];
+    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    let counts = counts.map(|(name, count)| (name, Field::Number(count.into())));
+    for (name, value) in fields.iter().copied().chain(counts) {
+        // Writing to a string does not fail.
+        let _ = match value {
+            Field::Text(text) => write!(object, ",\"{name}\":{}", quoted(text)),
+            Field::Number(number) => write!(object, ",\"{name}\":{number}"),
+            Field::None => Ok(()),
+        };
+    }
+    object.push_str("}\n");
+    object
 }
 
 /// Formats a moment in UTC: `2026-11-20T20:26:52.123Z`.
@@ -117,28 +254,42 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + u64::from(month <= 2), month, day - (153 * shifted + 2) / 5 + 1)
 }
 
+/// Logs a line of a level. Fields can stand before the message: `{ target: name, lun: lun }, "…"`.
+#[macro_export]
+macro_rules! log_line {
+    ($level:expr, { $($name:ident: $value:expr),* $(,)? }, $($arg:tt)*) => {{
+        static KIND: $crate::log::Kind = $crate::log::Kind::new();
+        let fields = [$((stringify!($name), $crate::log::Field::from($value))),*];
+        $crate::log::write(&KIND, $level, &fields, format_args!($($arg)*))
+    }};
+    ($level:expr, $($arg:tt)*) => {{
+        static KIND: $crate::log::Kind = $crate::log::Kind::new();
+        $crate::log::write(&KIND, $level, &[], format_args!($($arg)*))
+    }};
+}
+
 /// Logs that something failed which the operator asked for.
 #[macro_export]
 macro_rules! error {
-    ($($arg:tt)*) => { $crate::log::write($crate::log::Level::Error, format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::log_line!($crate::log::Level::Error, $($arg)*) };
 }
 
 /// Logs something abnormal that the daemon survived.
 #[macro_export]
 macro_rules! warning {
-    ($($arg:tt)*) => { $crate::log::write($crate::log::Level::Warn, format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::log_line!($crate::log::Level::Warn, $($arg)*) };
 }
 
 /// Logs a rare change of state.
 #[macro_export]
 macro_rules! info {
-    ($($arg:tt)*) => { $crate::log::write($crate::log::Level::Info, format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::log_line!($crate::log::Level::Info, $($arg)*) };
 }
 
 /// Logs a detail.
 #[macro_export]
 macro_rules! debug {
-    ($($arg:tt)*) => { $crate::log::write($crate::log::Level::Debug, format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::log_line!($crate::log::Level::Debug, $($arg)*) };
 }
 
 #[cfg(test)]
@@ -166,5 +317,46 @@ mod tests {
             assert_eq!(Level::parse(level.name()), Some(level));
         }
         assert_eq!(Level::parse("loud"), None);
+    }
+
+    #[test]
+    fn a_line_in_json_is_an_object_whatever_peers_write() {
+        let fields = [
+            ("initiator", Field::from("a\"b\\c\n")),
+            ("lun", Field::from(7_u16)),
+            ("target", Field::from(None::<&str>)),
+        ];
+        let at = Duration::from_secs(951_782_400);
+        let line = in_json(at, Level::Warn, &fields, format_args!("login of {:?}", "x\ny"), (3, 0));
+        let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let expected = serde_json::json!({
+            "time": "2000-02-29T00:00:00.000Z",
+            "level": "warn",
+            "message": "login of \"x\\ny\"",
+            "initiator": "a\"b\\c\n",
+            "lun": 7,
+            "suppressed": 3,
+        });
+        assert_eq!(object, expected);
+        assert_eq!(line.matches('\n').count(), 1);
+        assert!(line.starts_with("{\"time\":\"2000"), "{line}");
+    }
+
+    #[test]
+    fn lines_of_a_kind_are_bounded_and_those_that_are_suppressed_are_told() {
+        let limit = Limit::new(2);
+        assert_eq!(
+            [5, 5, 5, 5].map(|second| limit.admit(second)),
+            [(true, 0), (true, 0), (false, 0), (false, 0)]
+        );
+        assert_eq!(limit.admit(6), (true, 2));
+        assert_eq!(limit.admit(7), (true, 0));
+        let at = Duration::from_secs(0);
+        assert_eq!(
+            in_text(at, Level::Info, format_args!("x"), (2, 0)),
+            "1970-01-01T00:00:00.000Z warn  2 more log lines like the next one were dropped\n\
+             1970-01-01T00:00:00.000Z info  x\n"
+        );
+        assert_eq!(in_text(at, Level::Info, format_args!("x"), (0, 0)), "1970-01-01T00:00:00.000Z info  x\n");
     }
 }

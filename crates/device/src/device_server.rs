@@ -3,6 +3,7 @@
 pub(crate) mod command_set;
 mod medium_change;
 pub(crate) mod outcome;
+mod slow_commands;
 pub(crate) mod table;
 
 use alloc::boxed::Box;
@@ -32,6 +33,7 @@ use crate::range_lock::ByteRange;
 use crate::sanitizer::Sanitizer;
 use crate::save_queue::SaveQueue;
 use crate::settings::Settings;
+use crate::slow_command::SlowCommands;
 use crate::spc_state::SpcState;
 use crate::stats::UnitStats;
 use crate::tape_drive::TapeDrive;
@@ -120,6 +122,7 @@ pub(crate) struct DeviceServer {
     pub(crate) pool: Pool,
     /// Counters.
     pub(crate) stats: UnitStats,
+    pub(crate) slow: SlowCommands,
     pub(crate) medium: MediumAccess,
     /// The copy manager.
     pub(crate) copy_manager: CopyManager,
@@ -200,6 +203,7 @@ impl DeviceServer {
             table,
             pool,
             stats: UnitStats::default(),
+            slow: SlowCommands::default(),
             medium,
             copy_manager: CopyManager::default(),
             spawned: VecDeque::new(),
@@ -278,6 +282,7 @@ impl DeviceServer {
     /// Starts an operation of the medium on behalf of a task. The job receives the result with `tag`.
     pub(crate) fn submit(&mut self, task: &TaskInfo, tag: u32, action: OpAction) {
         task.ops.set(task.ops.get().saturating_add(1));
+        task.timing.use_medium(self.now);
         if self.sanitizer.is_running() {
             // The task began before SANITIZE or FORMAT UNIT, and would undo its work.
             return self.refused.push_back((task.id, tag));
@@ -390,6 +395,7 @@ impl DeviceServer {
 
     /// Requests bytes of the Data-Out buffer: never beyond `data_out_len`, never zero bytes.
     pub(crate) fn fetch_data_out(&mut self, task: &TaskInfo, offset: u32, len: u32) {
+        task.timing.await_data(self.now, len);
         match &task.origin {
             Origin::Transport(key) => {
                 self.events.push_back(UnitEvent::FetchDataOut { key: *key, offset, len })

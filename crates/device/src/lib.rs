@@ -41,6 +41,7 @@ mod save_queue;
 mod sbc;
 mod self_test;
 mod settings;
+pub mod slow_command;
 mod spc;
 mod spc2_reserve;
 mod spc_state;
@@ -50,6 +51,7 @@ pub mod stats;
 mod tape_drive;
 mod task;
 mod task_set;
+mod task_timing;
 #[cfg(test)]
 mod testing;
 mod third_party;

@@ -11,6 +11,7 @@ use scsi::status::TaskAttribute;
 use security::Level;
 
 use crate::contract::{NexusId, TaskKey, ThirdPartyCaller};
+use crate::task_timing::TaskTiming;
 
 /// Names a task inside the logical unit. The generation distinguishes the successive tasks of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +35,8 @@ pub(crate) struct TaskInfo {
     pub(crate) cdb: Cdb,
     /// When the unit received the command.
     pub(crate) arrived: Instant,
+    /// Where its time goes.
+    pub(crate) timing: TaskTiming,
     /// The task attribute.
     pub(crate) attribute: TaskAttribute,
     /// How many bytes the initiator is ready to receive.
@@ -97,6 +100,7 @@ impl TaskInfo {
             level: Level::None,
             cdb,
             arrived: Instant::ORIGIN,
+            timing: TaskTiming::new(),
             attribute: TaskAttribute::Simple,
             data_in_len: 0,
             data_out_len: 0,

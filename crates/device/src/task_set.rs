@@ -167,6 +167,10 @@ impl TaskSet {
     }
 
     /// Adds a task in the dormant state, or returns its description with the error.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a command that is refused is passed back once, to be answered"
+    )]
     pub(crate) fn add(&mut self, mut info: TaskInfo) -> Result<TaskId, (AdmitError, TaskInfo)> {
         match &info.origin {
             Origin::Transport(_)

@@ -13,7 +13,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::buffer::{DataList, Pool};
-use base::time::Instant;
+use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks};
 use scsi::sense::{Asc, Sense, SenseKey};
 use store::Store;
@@ -34,6 +34,7 @@ use crate::mmc;
 use crate::persistent_state::{self, PersistentState};
 use crate::pr::PersistentReservations;
 use crate::sbc;
+use crate::slow_command::SlowCommand;
 use crate::spc;
 use crate::spc_state::SpcState;
 use crate::ssc;
@@ -470,6 +471,16 @@ impl LogicalUnit {
     pub fn stats(&self) -> UnitStats {
         let tasks = u64::try_from(self.tasks.len()).unwrap_or(u64::MAX);
         UnitStats { tasks, ..self.server.stats }
+    }
+
+    /// Sets from which time on a command is slow; `None` for no limit.
+    pub fn set_slow_limit(&mut self, limit: Option<Duration>) {
+        self.server.slow.limit = limit;
+    }
+
+    /// Returns a slow command to report, at most one in a second.
+    pub fn take_slow_command(&mut self) -> Option<SlowCommand> {
+        self.server.slow.report.take()
     }
 
     /// Returns the configuration in use.

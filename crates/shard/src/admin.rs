@@ -9,6 +9,7 @@ use base::ether::{EtherPort, Mac, PortState};
 use base::state_machine::PortalId;
 use base::time::{Duration, Instant};
 use device::contract::{NexusId, UnitConfig};
+use device::slow_command::SlowCommand;
 use device::unit::LogicalUnit;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use hyperscsi::pdu::parameters::Levels;
@@ -123,6 +124,17 @@ pub enum ShardEvent {
         peer: Mac,
         /// The change.
         change: hyperscsi::target::contract::PathChange,
+    },
+    /// A command took longer than the limit.
+    Slow {
+        /// The initiator; `None` if its session has ended.
+        initiator: Option<String>,
+        /// The target; `None` if its session has ended.
+        target: Option<String>,
+        /// The LUN under which the initiator sees the unit.
+        lun: Option<u16>,
+        /// The command, and where its time went.
+        command: SlowCommand,
     },
     /// An Ethernet port came up, or its state changed.
     PortUp {
@@ -444,6 +456,7 @@ impl Shard {
         let notice =
             self.notices.pop_front().or_else(|| logins.poll_failed_login().map(ShardEvent::LoginRefused));
         let notice = notice.or_else(|| logins.poll_note().map(ShardEvent::Initiator));
+        let notice = notice.or_else(|| self.poll_slow_command());
         notice.or_else(|| self.transports.hyperscsi.poll_refusal().map(ShardEvent::HandshakeRefused))
     }
 

@@ -20,3 +20,4 @@ mod login_directory;
 pub mod losses;
 pub mod session_counts;
 pub mod shard;
+mod slow_commands;

@@ -117,6 +117,9 @@ pub(crate) struct ServeArgs {
     /// Serve the admin API on this socket
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+    /// Write the log as text, or as one JSON object a line: text or json
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log_format: Option<String>,
     /// Serve metrics and health by HTTP on an address; other hosts need a token or a TLS certificate
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) http: Option<String>,

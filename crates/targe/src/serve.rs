@@ -28,6 +28,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         state_dir: args.state_dir,
         socket: args.socket,
         log: args.log,
+        log_format: args.log_format,
         http: args.http,
         http_token: args.http_token_file,
     };

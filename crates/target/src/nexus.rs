@@ -235,6 +235,11 @@ impl NexusEntry {
         self.rows().map(|row| row.entry)
     }
 
+    /// Returns the first LUN under which the nexus sees a unit.
+    pub fn lun_of(&self, unit: UnitId) -> Option<u16> {
+        self.rows().find(|row| row.entry.unit == unit).map(|row| row.entry.number)
+    }
+
     /// Returns the withheld LUNs: those that mean another disk than the one that the nexus has used.
     pub fn withheld(&self) -> impl Iterator<Item = u16> {
         self.permitted().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)

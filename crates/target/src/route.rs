@@ -17,6 +17,9 @@ use crate::transport_id::{TransportId, nexus_of, task_key, task_of};
 use crate::transports::Transports;
 use crate::units::UnitId;
 
+/// How many slow commands wait to be polled. A unit keeps its next one until there is room.
+const MAX_SLOW: usize = 64;
+
 /// What an event of a transport tells of a session. The owner of the target calls
 /// [`Target::session_up`] and [`Target::session_down`].
 #[derive(Debug)]
@@ -139,6 +142,11 @@ impl Target {
             }
         }
         self.units.note_deadline(id);
+        if self.slow.len() < MAX_SLOW
+            && let Some(slow) = self.units.take_slow_command(id)
+        {
+            self.slow.push_back((id, slow));
+        }
         true
     }
 

@@ -6,8 +6,9 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 
 use base::buffer::Bytes;
-use base::time::Instant;
+use base::time::{Duration, Instant};
 use device::contract::{NexusId, TaskKey, UnitConfig};
+use device::slow_command::SlowCommand;
 use device::stats::UnitStats;
 use device::unit::LogicalUnit;
 use transport::target::SessionId;
@@ -32,6 +33,9 @@ pub struct Target {
     pub(crate) owners: Owners,
     pub(crate) pending_tmfs: PendingTmfs,
     pub(crate) saves: VecDeque<SaveRequest>,
+    pub(crate) slow_limit: Option<Duration>,
+    /// Slow commands to report, and the units that executed them.
+    pub(crate) slow: VecDeque<(UnitId, SlowCommand)>,
     /// Data-Out that came with commands of the unit that is being drained. The unit has requested it, and
     /// gets it when it has no further events.
     pub(crate) data_of_commands: Vec<(TaskKey, u32, Bytes)>,
@@ -190,7 +194,8 @@ impl Target {
     /// Adds a unit under a number below [`crate::units::MAX_UNITS`]. I_T nexuses whose LUN map contains the
     /// number see the unit immediately. `disk` decides whether an initiator that reconnects finds under a LUN
     /// the disk that it has used there. Returns false if the number was not free or too high.
-    pub fn add_unit(&mut self, now: Instant, id: UnitId, unit: LogicalUnit, disk: DiskId) -> bool {
+    pub fn add_unit(&mut self, now: Instant, id: UnitId, mut unit: LogicalUnit, disk: DiskId) -> bool {
+        unit.set_slow_limit(self.slow_limit);
         if !self.units.put(id, Box::new(unit), disk) {
             return false;
         }
@@ -290,6 +295,17 @@ impl Target {
                 }
             }
         }
+    }
+
+    /// Sets from which time on a command is slow; `None` for no limit.
+    pub fn set_slow_limit(&mut self, limit: Option<Duration>) {
+        self.slow_limit = limit;
+        self.units.iter_mut().for_each(|unit| unit.set_slow_limit(limit));
+    }
+
+    /// Returns the next slow command to report, and the unit that executed it.
+    pub fn poll_slow_command(&mut self) -> Option<(UnitId, SlowCommand)> {
+        self.slow.pop_front()
     }
 
     /// Returns the next state to store. Call this after every other call.

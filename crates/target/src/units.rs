@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use base::time::Instant;
 use device::contract::UnitEvent;
+use device::slow_command::SlowCommand;
 use device::unit::LogicalUnit;
 
 /// The number that the owner of the target gives to a logical unit. An unchanged unit keeps its number across
@@ -84,6 +85,16 @@ impl Units {
         let retired = id.0.checked_sub(MAX_UNITS);
         let slots = if retired.is_some() { &mut self.retiring } else { &mut self.slots };
         slots.get_mut(usize::try_from(retired.unwrap_or(id.0)).ok()?)?.as_mut()
+    }
+
+    /// Returns every unit that is not retiring.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut LogicalUnit> {
+        self.slots.iter_mut().flatten().map(|slot| &mut *slot.unit)
+    }
+
+    /// Returns a slow command of a unit to report.
+    pub(crate) fn take_slow_command(&mut self, id: UnitId) -> Option<SlowCommand> {
+        self.slot_mut(id)?.unit.take_slow_command()
     }
 
     /// Returns the next event of a dirty unit.

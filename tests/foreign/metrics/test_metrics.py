@@ -6,11 +6,13 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -29,18 +31,21 @@ IQN = "iqn.2026-01.com.example:metrics"
 # What each bench counts, of both together.
 COUNT = 4000
 TOKEN = "0123456789abcdef-token"
+MONITORING = os.path.join(servers.ROOT, "packaging", "monitoring")
+RULES = os.path.join(MONITORING, "targe.rules.yml")
+DASHBOARD = os.path.join(MONITORING, "grafana-dashboard.json")
 
 
 class Daemon:
     """`targe serve --http`, with a RAM disk, and a file of 16 MiB."""
 
-    def __init__(self, folder, extra=""):
+    def __init__(self, folder, extra="", flags=(), top=""):
         self.folder = str(folder)
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         os.chmod(self.folder, 0o700)
         self.port, self.http = free_port(), free_port()
         self.disk = os.path.join(self.folder, "disk.img")
-        self.extra = extra
+        self.extra, self.flags, self.top = extra, flags, top
         self.process = None
 
     def config(self):
@@ -48,6 +53,7 @@ class Daemon:
         with open(path, "w", encoding="utf-8") as file:
             file.write(f'''state_dir = "{self.folder}/state"
 admin_socket = "{self.folder}/admin.sock"
+{self.top}
 [[portal]]
 listen = "127.0.0.1:{self.port}"
 [[target]]
@@ -67,8 +73,8 @@ listen = "127.0.0.1:{self.http}"
 
     def __enter__(self):
         self.log = open(os.path.join(self.folder, "server.log"), "wb")
-        self.process = subprocess.Popen([TARGE, "serve", "--config", self.config()], stdin=subprocess.DEVNULL, stdout=self.log,
-                                        stderr=subprocess.STDOUT, preexec_fn=servers.die_with_parent)
+        self.process = subprocess.Popen([TARGE, "serve", "--config", self.config(), *self.flags], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=self.log, preexec_fn=servers.die_with_parent)
         wait("the daemon serves", lambda: self.process.poll() is not None or os.path.exists(f"{self.folder}/admin.sock") and self.ask("status"))
         expect(self.process.poll() is None, f"the daemon ended: {self.said()[-500:]}")
         return self
@@ -120,6 +126,7 @@ def prometheus(folder, daemon):
     os.makedirs(folder)
     with open(f"{folder}/prometheus.yml", "w", encoding="utf-8") as file:
         file.write(f"""global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: ["{RULES}"]
 scrape_configs:
 - job_name: targe
   static_configs: [{{targets: ["127.0.0.1:{daemon.http}"]}}]
@@ -130,16 +137,25 @@ scrape_configs:
                                     f"--web.listen-address=127.0.0.1:{port}"], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                    preexec_fn=servers.die_with_parent)
 
-    def ask(query):
-        """The value of a query; none while there is none."""
-        url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+    def get(path):
         try:
-            with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
-                result = json.load(response)["data"]["result"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=PATIENCE_S) as response:
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as refused:
+            # It says so while it starts.
+            if refused.code == http.HTTPStatus.SERVICE_UNAVAILABLE:
+                return None
+            raise AssertionError(f"Prometheus refuses {path}: {refused.read()}") from refused
         except OSError:
             expect(process.poll() is None, "Prometheus ended; its log has the reason")
             return None
-        return float(result[0]["value"][1]) if result else None
+
+    def ask(query):
+        """The value of a query; none while there is none."""
+        data = get("query?" + urllib.parse.urlencode({"query": query}))
+        return float(data["result"][0]["value"][1]) if data and data["result"] else None
+
+    ask.get = get
 
     try:
         yield ask
@@ -186,6 +202,7 @@ def test_prometheus_counts_what_bench_counted(daemon, tmp_path):
             ("up", 1), ("targe_ready", 1), ("targe_internal_errors_total", 0),
         ]:
             expect(ask(query) == counted, f"{query} is {ask(query)}, and bench counted {counted}")
+        judge_rules_and_dashboard(ask)
         # What the admin socket tells is of the same source.
         luns = daemon.ask("luns")["luns"]
         expect(ask("sum(targe_lun_data_bytes_total{op='write'})") == sum(lun["write_bytes"] for lun in luns), f"luns: {luns}")
@@ -206,6 +223,32 @@ def test_prometheus_counts_what_bench_counted(daemon, tmp_path):
     subprocess.run(["iscsi-inq", daemon.url(0)], check=True, capture_output=True, timeout=PATIENCE_S)
     after = value_of(daemon.get("/metrics")[1], "targe_lun_commands_total", 'lun="0",op="other"')
     expect(after > before, f"commands of libiscsi were not counted: {before}, {after}")
+
+
+def judge_rules_and_dashboard(ask):
+    """The alerts can be computed and none fires, and every query of the dashboard finds metrics that exist."""
+    def rules():
+        return [rule for group in (ask.get("rules") or {"groups": []})["groups"] for rule in group["rules"]]
+    wait("the alerts are computed", lambda: rules() and all(rule["health"] != "unknown" for rule in rules()))
+    expect(all(rule["health"] == "ok" for rule in rules()), f"alerts that cannot be computed: {rules()}")
+    firing = [rule["name"] for rule in rules() if rule["state"] == "firing"]
+    expect(not firing, f"alerts fire: {firing}")
+    known = {name for name in ask.get("label/__name__/values")}
+    with open(DASHBOARD, encoding="utf-8") as file:
+        queries = [target["expr"] for panel in json.load(file)["panels"] for target in panel["targets"]]
+    with open(RULES, encoding="utf-8") as file:
+        text = "\n".join(queries) + file.read()
+    for query in queries:
+        for variable, value in (("$instance", ".*"), ("$target", ".*"), ("$__rate_interval", "1m")):
+            query = query.replace(variable, value)
+        ask(query)
+    named = set(re.findall(r"\btarge_[a-z0-9_]+", text))
+    expect(len(queries) > 20 and named <= known, f"metrics that do not exist: {named - known}")
+
+
+def test_promtool_accepts_the_rules():
+    checked = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, timeout=PATIENCE_S)
+    expect(checked.returncode == 0 and "SUCCESS" in checked.stdout, f"promtool: {checked.stdout}{checked.stderr}")
 
 
 def test_promtool_accepts_the_metrics(daemon):
@@ -288,6 +331,38 @@ def test_hostile_clients_hold_little_and_delay_nobody(daemon):
             expect(not said or b" 431 " in said, f"{name}: {said}")
     expect(daemon.get("/metrics", Host="evil.example")[0] == 421, "a foreign Host is served")
     expect(daemon.get("/healthz")[0] == 200, "it serves no more")
+
+
+def test_a_log_in_json_has_an_object_on_each_line(tmp_path):
+    with Daemon(tmp_path / "json", flags=("--log-format", "json")) as daemon:
+        subprocess.run(["iscsi-inq", "-i", "iqn.2026-01.com.example:libiscsi", daemon.url(0)], check=True, capture_output=True, timeout=PATIENCE_S)
+        denied = subprocess.run(["iscsi-inq", daemon.url(0).replace(":metrics", ":none")], capture_output=True, timeout=PATIENCE_S)
+        expect(denied.returncode != 0, "a target that does not exist is served")
+        wait("the log tells of the refused login", lambda: "is refused" in daemon.said())
+    lines = [json.loads(line) for line in daemon.said().splitlines()]
+    expect(all({"time", "level", "message"} <= set(line) for line in lines), f"lines without time, level or message: {lines}")
+    up = [line for line in lines if line["message"].endswith(f"with {IQN} is up")]
+    expect([(line["initiator"], line["target"], line["level"]) for line in up] == [("iqn.2026-01.com.example:libiscsi", IQN, "info")], str(up))
+    refusals = [line for line in lines if "is refused" in line["message"]]
+    expect([line.get("target") for line in refusals] == [IQN.replace(":metrics", ":none")], str(refusals))
+
+
+def test_slow_commands_are_named_with_where_their_time_went(tmp_path):
+    with Daemon(tmp_path / "slow", flags=("--log-format", "json"), top='slow_command = "1ms"') as daemon:
+        def slow():
+            lines = [json.loads(line) for line in daemon.said().splitlines()]
+            return [line for line in lines if line["message"].startswith("slow command on LUN 1 of ")]
+
+        def load():
+            subprocess.run([TARGE, "bench", daemon.url(1), "--count", "200", "--bs", "1M", "--rw", "write", "--write", "--json"],
+                           capture_output=True, timeout=PATIENCE_S)
+            return slow()
+
+        # A write of 1 MiB among 32 waits for its data, or for the medium, longer than a millisecond.
+        found = wait("the log names a slow command", load)
+        expect(all(line["target"] == IQN and line["lun"] == 1 and line["took_ms"] >= 1 and "initiator" in line for line in found), str(found))
+        expect(any("WRITE(16) (8ah, 1048576 bytes) took " in line["message"] for line in found), str(found))
+        expect(any(line["network_ms"] + line["medium_ms"] + line["queue_ms"] > 0 for line in found), str(found))
 
 
 def refused(folder, http_table):

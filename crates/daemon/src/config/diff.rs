@@ -102,6 +102,8 @@ impl Config {
         let (was, is) = (&old.limits, &new.limits);
         let live = [
             ("log", old.log != new.log),
+            ("log_format", old.log_format != new.log_format),
+            ("slow_command", old.slow_command != new.slow_command),
             ("discovery", old.discovery_auth != new.discovery_auth),
             ("hyperscsi", old.hyperscsi != new.hyperscsi),
             ("isns", old.isns != new.isns),

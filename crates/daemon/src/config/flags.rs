@@ -36,6 +36,8 @@ pub struct Flags {
     pub socket: Option<PathBuf>,
     /// `--log LEVEL`.
     pub log: Option<String>,
+    /// `--log-format FORMAT`.
+    pub log_format: Option<String>,
     /// `--http ADDR:PORT`.
     pub http: Option<String>,
     /// `--http-token-file FILE`.
@@ -151,6 +153,7 @@ impl Flags {
             ("--state-dir", "state_dir", self.state_dir.as_deref().map(|path| utf8(path, report))),
             ("--socket", "admin_socket", self.socket.as_deref().map(|path| utf8(path, report))),
             ("--log", "log", self.log.clone()),
+            ("--log-format", "log_format", self.log_format.clone()),
         ] {
             if let (Some(value), Some(key)) = (value, ROOT.key(key)) {
                 let span = flag_span(flag, if matches!(key.kind, Kind::Switch) { "" } else { &value });

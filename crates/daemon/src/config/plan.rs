@@ -175,6 +175,8 @@ fn value(config: &Config, name: &str) -> String {
     let limits = &config.limits;
     match name {
         "log" => config.log.name().to_owned(),
+        "log_format" => format!("{:?}", config.log_format).to_lowercase(),
+        "slow_command" => config.slow_command.map_or("none".to_owned(), |span| format!("{span:?}")),
         "max_sessions" => config.max_sessions.to_string(),
         "max_connections" => config.max_connections.to_string(),
         "login_timeout" => format!("{:?}", config.login_timeout),

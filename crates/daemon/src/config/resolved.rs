@@ -32,6 +32,10 @@ pub struct Config {
     pub admin_socket: PathBuf,
     /// The least severe level that is logged.
     pub log: log::Level,
+    /// The form of the log.
+    pub log_format: log::Format,
+    /// From which time on a command is slow, which is logged; `None` for no limit.
+    pub slow_command: Option<Duration>,
     /// Whether sockets and files are driven by io_uring or epoll.
     pub reactor: ReactorChoice,
     /// The cores that reactors run on; empty means every core that the process may use.

@@ -1,12 +1,14 @@
 //! Every key of the configuration, defined once: its name, type, default and meaning. The reader, the
 //! defaults, the LUN specs of the command line and `docs/config.md` are all made from these tables.
 
+mod auth_keys;
 mod http_keys;
 mod hyperscsi_keys;
 mod isns_keys;
 mod portal_keys;
 mod table;
 
+pub(crate) use auth_keys::AUTH;
 pub(crate) use http_keys::HTTP;
 pub(crate) use hyperscsi_keys::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
 pub(crate) use isns_keys::ISNS;
@@ -15,16 +17,13 @@ use table::key;
 pub(crate) use table::{Absent, Key, Kind, Section};
 
 use Absent::{Required, Told, Value};
-use Kind::{Choice, Choices, Count, Mappings, Path, Size, Span, Switch, Table, Tables, Text, Texts};
+use Kind::{Choice, Count, Mappings, Path, Size, Span, Switch, Table, Tables, Text, Texts};
 
 /// The longest name of a portal, group or shared LUN, in bytes.
 const LABEL_LEN_MAX: usize = 64;
 
 /// An iSCSI name or alias: RFC 7143 §4.2.7.1 allows 223 bytes for a name, §13.6 255 for an alias.
 const NAME_LEN_MAX: usize = 255;
-
-/// The CHAP algorithms, strongest first.
-pub(crate) const CHAP_ALGORITHMS: &[&str] = &["SHA3-256", "SHA-256", "SHA1", "MD5"];
 
 const DIGEST_POLICIES: &[&str] = &["offer", "require", "forbid"];
 
@@ -53,6 +52,18 @@ pub(crate) static ROOT: Section = Section {
             Choice(&["error", "warn", "info", "debug"]),
             Value("info"),
             "The log level: which messages are logged to stderr.",
+        ),
+        key(
+            "log_format",
+            Choice(&["text", "json"]),
+            Value("text"),
+            "The form of the log: lines of text, or one JSON object a line with `time`, `level`, `message` and fields such as `initiator`, `target` and `lun`.",
+        ),
+        key(
+            "slow_command",
+            Span { min_ms: 0, max_ms: 3_600_000 },
+            Value("5s"),
+            "A command that takes longer from its arrival to its status is logged, with where its time went. `0s` logs none. See [Slow commands](serve.md#slow-commands).",
         ),
         key(
             "reactor",
@@ -206,67 +217,6 @@ pub(crate) static GROUP: Section = Section {
             Texts { what: "initiator names or patterns" },
             Required,
             "Initiator names. `*` matches any sequence of characters.",
-        ),
-    ],
-};
-
-pub(crate) static AUTH: Section = Section {
-    noun: "auth",
-    doc: "What initiators must prove. CHAP (RFC 7143 §12.1): the initiator proves that it knows a secret, and with the \
-          mutual keys the target does as well. Secrets are 12 to 255 bytes. The password login \
-          ([iscsi-aead.md](iscsi-aead.md)): both ends prove that they know a user's password, and the target keeps \
-          only records of passwords. With the keys of both, either admits an initiator.",
-    keys: &[
-        key(
-            "method",
-            Choice(&["chap", "none"]),
-            Value("chap"),
-            "`none` admits the initiators of an access list entry without a proof where their target requires one.",
-        ),
-        key(
-            "user",
-            Text { len_max: NAME_LEN_MAX },
-            Told("required for CHAP"),
-            "The name the initiator gives (`CHAP_N`).",
-        ),
-        key(
-            "secret_file",
-            Path,
-            Told("required for CHAP, unless `secret` is given"),
-            "A file that holds the initiator's secret; one newline at its end is ignored. It must not be \
-             readable by group or others.",
-        ),
-        key(
-            "secret",
-            Text { len_max: 255 },
-            Told("none"),
-            "The secret itself. Rejected if group or others can read the configuration file; prefer `secret_file`.",
-        ),
-        key(
-            "mutual_user",
-            Text { len_max: NAME_LEN_MAX },
-            Told("the target does not authenticate itself"),
-            "The name the target gives when the initiator asks it to authenticate itself.",
-        ),
-        key(
-            "mutual_secret_file",
-            Path,
-            Told("none"),
-            "A file that holds the target's secret, which must differ from the initiator's.",
-        ),
-        key("mutual_secret", Text { len_max: 255 }, Told("none"), "Likewise, the target's secret."),
-        key(
-            "password_file",
-            Path,
-            Told("no password login"),
-            "A file of password records, as [`targe passwd`](security.md#password-records) makes it: each user in it may log in with \
-             the password login. It must not be readable by group or others.",
-        ),
-        key(
-            "algorithms",
-            Choices(CHAP_ALGORITHMS),
-            Value("SHA3-256 SHA-256 SHA1 MD5"),
-            "The accepted algorithms. The first one in the initiator's list that is accepted is used.",
         ),
     ],
 };

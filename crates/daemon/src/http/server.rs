@@ -36,7 +36,7 @@ use crate::os_error;
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// How long a request's head may take to arrive, and how long a connection may be idle between requests.
-const HEAD_MAX: Duration = Duration::from_secs(10);
+const HEAD_MAX: Duration = Duration::from_secs(5);
 
 /// The longest head of a request in bytes: hyper needs at least 8 KiB.
 const HEAD_LEN_MAX: usize = 16 << 10;

@@ -131,6 +131,7 @@ pub fn serve(
     }
     let loaded = Config::load(&flags, &environment).map_err(ServeError::Config)?;
     crate::log::set_level(loaded.config.log);
+    crate::log::set_format(loaded.config.log_format);
     for line in loaded.report.warning_lines() {
         crate::warning!("{line}");
     }

@@ -240,6 +240,7 @@ impl ReactorShard {
         }
         // The division of memory depends on the number of reactors, and does not change while they run.
         self.shard.set_limits(&reactors::limits(&self.runtime.config, self.index, 1));
+        self.shard.set_slow_limit(self.runtime.config.slow_command);
         self.shard.apply(now, self.runtime.shard_config(self.index));
         let ours: Vec<(UnitId, UnitIndex)> =
             self.runtime.units(self.index).map(|(id, index, _)| (id, index)).collect();

@@ -183,6 +183,7 @@ impl Prepared {
         })?;
         let mut shard =
             Shard::new(runtime.shard_config(index), limits(&config, index, count), reactor.pool().clone());
+        shard.set_slow_limit(config.slow_command);
         shard.limit_frames(frame_limits(&config, count), reactor.pool().clone());
         let place = ReactorContext {
             index,

@@ -1,6 +1,8 @@
 //! The log lines of a shard's events.
 
 use base::ether::PortState;
+use base::time::Duration;
+use device::slow_command::SlowCommand;
 use hyperscsi::login::target::HandshakeRefusal as Refused;
 use iscsi::name::IscsiName;
 use iscsi::target::contract::{FailedLogin, SessionEnd};
@@ -27,13 +29,20 @@ impl ReactorShard {
                         None => String::new(),
                     };
                     let hidden = hidden(hidden_luns, protection.level());
-                    crate::info!("session of {initiator}{user}{from} with {target} is up{level}{hidden}");
+                    crate::info!(
+                        { initiator: &initiator, target: &target },
+                        "session of {initiator}{user}{from} with {target} is up{level}{hidden}"
+                    );
                 }
                 ShardEvent::LunsHidden { initiator, target, level, hidden_luns } => {
-                    let with = target.map_or(String::new(), |target| format!(" with {target}"));
+                    let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
                     match hidden_luns {
-                        0 => crate::info!("session of {initiator}{with} sees all its LUNs again"),
+                        0 => crate::info!(
+                            { initiator: &initiator, target: target.as_ref() },
+                            "session of {initiator}{with} sees all its LUNs again"
+                        ),
                         some => crate::warning!(
+                            { initiator: &initiator, target: target.as_ref() },
                             "the configuration changed for the session of {initiator}{with}{}",
                             hidden(some, level)
                         ),
@@ -41,30 +50,44 @@ impl ReactorShard {
                 }
                 ShardEvent::SessionDown { initiator, target, peer, why } => {
                     let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
-                    let with = target.map_or(String::new(), |target| format!(" with {target}"));
+                    let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
                     if matches!(why, SessionEnd::LoggedOut | SessionEnd::Reinstated | SessionEnd::Closed) {
-                        crate::info!("session of {initiator}{from}{with} is over: {why}");
+                        crate::info!(
+                            { initiator: &initiator, target: target.as_ref() },
+                            "session of {initiator}{from}{with} is over: {why}"
+                        );
                     } else {
-                        crate::warning!("session of {initiator}{from}{with} is over: {why}");
+                        crate::warning!(
+                            { initiator: &initiator, target: target.as_ref() },
+                            "session of {initiator}{from}{with} is over: {why}"
+                        );
                     }
                 }
                 ShardEvent::LunWithheld { initiator, target, lun } => {
-                    let of = target.map_or(String::new(), |target| format!(" of {target}"));
+                    let of = target.as_ref().map_or(String::new(), |target| format!(" of {target}"));
                     crate::warning!(
+                        { initiator: &initiator, target: target.as_ref(), lun: lun },
                         "LUN {lun}{of} is not the disk that {initiator} opened: it is withheld from this initiator \
                          until the initiator has logged out and in again, or until the LUN is that disk again"
                     );
                 }
                 ShardEvent::LoginRefused(FailedLogin { peer, claims, why }) => {
-                    let of = claims.initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
+                    let initiator = claims.initiator.as_ref().map(IscsiName::as_str);
+                    let of = initiator.map_or(String::new(), |name| format!(" of {name}"));
                     // A string from a peer can hold any characters, so it is quoted.
                     let user = claims.user.map_or(String::new(), |user| format!(" as {user:?}"));
-                    let to =
-                        claims.target.map_or(String::new(), |target| match target.parse::<IscsiName>() {
-                            Ok(name) => format!(" with {name}"),
-                            Err(_) => format!(" with {target:?}"),
-                        });
-                    crate::warning!("login{of}{user} from {peer}{to} is refused: {why}");
+                    let target = claims.target.as_ref();
+                    let to = target.map_or(String::new(), |target| match target.parse::<IscsiName>() {
+                        Ok(name) => format!(" with {name}"),
+                        Err(_) => format!(" with {target:?}"),
+                    });
+                    crate::warning!(
+                        { initiator: initiator, target: target.map(|target| &**target) },
+                        "login{of}{user} from {peer}{to} is refused: {why}"
+                    );
+                }
+                ShardEvent::Slow { initiator, target, lun, command } => {
+                    log_slow_command(initiator.as_deref(), target.as_deref(), lun, &command);
                 }
                 ShardEvent::Initiator(note) => log_initiator_note(&note),
                 notice => self.log_hyperscsi_notice(notice),
@@ -95,12 +118,13 @@ impl ReactorShard {
                     some => format!("; {some} LUNs require more protection, so that it does not see them"),
                 };
                 crate::info!(
+                    { initiator: &initiator, target: &target },
                     "session of {initiator} from {peer} on {on} in group {group:?} ({protection}) with {target} is up{hidden}"
                 );
             }
             ShardEvent::HyperScsiSessionDown { initiator, target, why } => {
                 use hyperscsi::target::contract::SessionEnd;
-                let with = target.map_or(String::new(), |target| format!(" with {target}"));
+                let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
                 if matches!(
                     why,
                     SessionEnd::LoggedOut
@@ -109,24 +133,37 @@ impl ReactorShard {
                         | SessionEnd::Closed
                         | SessionEnd::ShutDown
                 ) {
-                    crate::info!("session of {initiator}{with} is over: {why}");
+                    crate::info!(
+                        { initiator: &initiator, target: target.as_ref() },
+                        "session of {initiator}{with} is over: {why}"
+                    );
                 } else {
-                    crate::warning!("session of {initiator}{with} is over: {why}");
+                    crate::warning!(
+                        { initiator: &initiator, target: target.as_ref() },
+                        "session of {initiator}{with} is over: {why}"
+                    );
                 }
             }
             ShardEvent::HandshakeRefused(Refused { port, peer, initiator, group, why }) => {
                 let on = self.interface(port);
                 let (initiator, group): (&str, &str) = (&initiator, &group);
                 crate::warning!(
+                    { initiator: initiator },
                     "login of {initiator} from {peer} on {on} in group {group:?} is refused: {why}"
                 );
             }
             ShardEvent::Path { initiator, port, peer, change } => {
                 let on = self.interface(port);
                 if change.is_good() {
-                    crate::info!("session of {initiator} from {peer} on {on}: {change}");
+                    crate::info!(
+                        { initiator: &initiator },
+                        "session of {initiator} from {peer} on {on}: {change}"
+                    );
                 } else {
-                    crate::warning!("session of {initiator} from {peer} on {on}: {change}");
+                    crate::warning!(
+                        { initiator: &initiator },
+                        "session of {initiator} from {peer} on {on}: {change}"
+                    );
                 }
             }
             // Every reactor has every interface; only the first reactor logs.
@@ -158,6 +195,36 @@ fn hidden(luns: usize, level: Level) -> String {
             format!("; {some} LUNs require more protection than \"{level}\", so that it does not see them")
         }
     }
+}
+
+/// Logs a slow command, and where its time went.
+fn log_slow_command(initiator: Option<&str>, target: Option<&str>, lun: Option<u16>, slow: &SlowCommand) {
+    let SlowCommand { opcode, name, bytes, took, queued, medium, network, unreported, .. } = slow;
+    let place = lun.map_or("a LUN".to_owned(), |lun| format!("LUN {lun}"));
+    let of = target.map_or(String::new(), |target| format!(" of {target}"));
+    let from = initiator.map_or(String::new(), |initiator| format!(" from {initiator}"));
+    let more = match unreported {
+        0 => String::new(),
+        more => format!("; {more} more commands were slow since the last such line"),
+    };
+    let ms = |span: &Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    crate::warning!(
+        {
+            initiator: initiator,
+            target: target,
+            lun: lun,
+            took_ms: ms(took),
+            queue_ms: ms(queued),
+            medium_ms: ms(medium),
+            network_ms: ms(network),
+        },
+        "slow command on {place}{of}{from}: {name} ({opcode:02x}h, {bytes} bytes) took {} ms: queue {} ms, medium {} ms, \
+         data of the initiator {} ms{more}",
+        ms(took),
+        ms(queued),
+        ms(medium),
+        ms(network)
+    );
 }
 
 /// Logs what an operator should know of an initiator that is served.

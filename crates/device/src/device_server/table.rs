@@ -24,10 +24,6 @@ pub(crate) struct Row {
     /// Its service action, if the operation code has them.
     pub(crate) service_action: Option<u16>,
     /// The name of the command in its standard.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "REPORT SUPPORTED OPERATION CODES has no names; people have")
-    )]
     pub(crate) name: &'static str,
     /// The CDB usage data (SPC-5 §6.34.3): the operation code and service action as such, and a one for every
     /// bit that is evaluated. A CDB with any other bit set is refused.

@@ -17,7 +17,6 @@ use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobInput, JobStep, MAX_PARAMETER_LIST, Outcome, SpawnedJob};
 use crate::fault_injection::{self, Bug};
 use crate::medium::{EndedOp, Granted};
-use crate::stats::OperationClass;
 use crate::task::{Origin, TaskId, TaskInfo, ThirdPartyTask};
 use crate::task_set::{AbortReport, AdmitError, Task, TaskState};
 use crate::third_party;
@@ -119,6 +118,7 @@ impl LogicalUnit {
 
     fn start(&mut self, id: TaskId) {
         let Some(task) = self.tasks.find_mut(id) else { return };
+        task.info.timing.start(self.server.now);
         let outcome = match self.server.find_handler(&task.info) {
             Ok(handler) => handler(&mut self.server, &task.info),
             Err(outcome) => outcome,
@@ -173,6 +173,9 @@ impl LogicalUnit {
         }
         let Some(task) = self.tasks.find_mut(owner) else { return self.server.discard(flushes, result) };
         task.info.ops.set(task.info.ops.get().saturating_sub(1));
+        if task.info.ops.get() == 0 {
+            task.info.timing.leave_medium(self.server.now);
+        }
         match task.state {
             TaskState::Draining | TaskState::Ending(_) | TaskState::Saving(_) => {
                 self.server.discard(flushes, result);
@@ -194,6 +197,9 @@ impl LogicalUnit {
 
     pub(super) fn data_arrived(&mut self, id: TaskId, offset: u32, data: Result<DataList, DataOutFault>) {
         let Some(task) = self.tasks.find_mut(id) else { return };
+        if let Ok(data) = &data {
+            task.info.timing.receive_data(self.server.now, data.len());
+        }
         match (&task.state, data) {
             (
                 TaskState::Parameters(_) | TaskState::Read(_) | TaskState::Write(_) | TaskState::Job(_),
@@ -514,8 +520,7 @@ impl DeviceServer {
         self.stats.count_status(status, sense);
         match &task.origin {
             Origin::Transport(key) => {
-                let class = OperationClass::of(&task.cdb);
-                self.stats.count_latency(class, self.now.since(task.arrived));
+                self.count_time(task);
                 let descriptor = self.settings.descriptor_sense;
                 let sense = sense.map(|sense| SenseBytes::new(sense, descriptor));
                 self.emit(UnitEvent::CommandComplete { key: *key, status, sense, transferable });

@@ -27,7 +27,7 @@ use iscsi::name::IscsiName;
 use super::raw;
 use super::resolved::{Auth, Config, ReactorChoice, Target};
 use super::source_span::{ConfigReport, Located, SourceSpan};
-use crate::log::Level;
+use crate::log::{Format, Level};
 use crate::os_error;
 pub(crate) use process::host;
 
@@ -129,6 +129,11 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         state_dir: state_dir.unwrap_or_else(|| environment.state_dir.clone()),
         admin_socket,
         log: root.log.and_then(|at| Level::parse(at.value)).unwrap_or(Level::Info),
+        log_format: match root.log_format.map(|at| at.value) {
+            Some("json") => Format::Json,
+            _ => Format::Text,
+        },
+        slow_command: root.slow_command.map(|at| at.value).filter(|span| !span.is_zero()),
         reactor: match root.reactor.map(|at| at.value) {
             Some("uring") => ReactorChoice::Uring,
             Some("epoll") => ReactorChoice::Epoll,

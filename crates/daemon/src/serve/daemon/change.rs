@@ -373,6 +373,7 @@ impl Daemon {
             prepared;
         provisional.commit();
         crate::log::set_level(log);
+        crate::log::set_format(runtime.config.log_format);
         for warning in self.inherited.left_without_portal(&old.portals, &runtime.config.portals) {
             crate::warning!("{warning}");
         }

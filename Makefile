@@ -19,7 +19,7 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build deb tidy packages
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build deb tidy packages dist
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -144,6 +144,9 @@ build:  ## the release binary
 
 deb: build packages  ## the Debian package of the release binary, in out/deb
 	packaging/make-deb $(ARGS)
+
+dist:  ## static binaries of the last commit, built twice and compared, with a bill of materials and checksums, in out/dist, by hand: ARGS="--once" builds once
+	packaging/make-dist $(ARGS)
 
 packages:  ## install, or name, the foreign programs the tests need
 	@tests/foreign/packages

@@ -5,6 +5,7 @@
 //! nothing can fail after the file was replaced; it applies the change when the file is in place.
 
 mod busy;
+mod candidate;
 mod output;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
+pub(crate) use self::candidate::{candidate, setting};
 use self::output::End;
 use crate::{Failure, daemon_socket};
 

@@ -5,12 +5,10 @@ use std::path::PathBuf;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use daemon::admin::api::Lun;
-use daemon::config::{
-    AuthPlace, Config, Edit, EditContext, Environment, Flags, Setting, edit, parse_size, show_size,
-};
+use daemon::config::{AuthPlace, Edit, Setting, parse_size, show_size};
 use daemon::config_file::LockedFile;
 
-use crate::change::{self, Candidate, ChangeArgs, Target, change_file, failed};
+use crate::change::{self, ChangeArgs, Target, candidate, change_file, failed, setting};
 use crate::{Failure, maintain};
 
 /// How an edit is made.
@@ -256,12 +254,6 @@ impl PlaceArgs {
     }
 }
 
-/// Parses `KEY=VALUE`.
-pub(crate) fn setting(text: &str) -> Result<Setting, String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" is not KEY=VALUE"))?;
-    Ok((key.to_owned(), value.to_owned()))
-}
-
 pub(crate) fn target(command: TargetCommand) -> Result<(), Failure> {
     let (done, action, force, args) = match command {
         TargetCommand::Add { target, lun, settings, edit } => {
@@ -355,29 +347,6 @@ fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Fa
     let mut target = Target::open(&args.how, LockedFile::open)?;
     let candidate = candidate(done, action, force, target.file())?;
     target.change(&candidate, &args.how)
-}
-
-/// Returns the text that an edit makes of a file.
-pub(crate) fn candidate(
-    done: &Edit,
-    action: &str,
-    force: bool,
-    file: &LockedFile,
-) -> Result<Candidate, Failure> {
-    let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
-    let flags = Flags { config: Some(file.given_path().to_path_buf()), ..Flags::default() };
-    let only_removes = matches!(
-        done,
-        Edit::RemoveTarget { .. } | Edit::RemoveLun { .. } | Edit::RemoveAcl { .. } | Edit::RemoveUser { .. }
-    );
-    let load = if only_removes { Config::load_text_without_media } else { Config::load_text };
-    let config = load(&flags, &around, file.given_path(), file.text(), file.mode())
-        .map_err(|report| Failure::Misconfigured(report.to_string()))?
-        .config;
-    let context = EditContext::new(around.directory.clone(), &config);
-    let text = edit(file.text(), done, &context).map_err(Failure::Failed)?;
-    let (name, action) = (file.given_path().display().to_string(), action.to_owned());
-    Ok(Candidate { text, name, action, needs_applied_file: true, force, only_removes })
 }
 
 /// Refuses to make a disk smaller, which targe never does: the file would keep its length.

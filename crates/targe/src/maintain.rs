@@ -11,8 +11,7 @@ use daemon::config::{Edit, Setting};
 use daemon::config_file::LockedFile;
 use serde_json::json;
 
-use crate::change::{self, ChangeArgs, Target, call};
-use crate::edit::{candidate, setting};
+use crate::change::{self, ChangeArgs, Target, call, candidate, setting};
 use crate::{Failure, daemon_socket, print};
 
 /// How much longer than the daemon the command waits.

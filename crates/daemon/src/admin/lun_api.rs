@@ -15,8 +15,8 @@ object! {
         lun: u16,
         /// `snapshot-lun`: the absolute path of the new file; null or absent otherwise.
         path: Option<String>,
-        /// `drain-lun`: how long to wait for the end of its tasks, in seconds. Null or absent to end the drain:
-        /// initiators can use the LUN again.
+        /// `drain-lun`: how long to wait for the end of its tasks, in seconds. Null or absent to end the
+        /// drain: initiators can use the LUN again.
         wait_s: Option<u32>,
     }
 }

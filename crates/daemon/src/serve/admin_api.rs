@@ -24,7 +24,7 @@ use shard::admin::{HyperScsiSessionReport, SessionReport};
 use super::audit::AuditLog;
 use super::changes;
 use super::daemon_event::DaemonEvent;
-use super::lun_maintenance;
+use super::lun_maintenance::LunMaintenance;
 use super::name_servers::Reports;
 use super::panics;
 use super::reactor_shard::counts::{ReactorCounts, Snapshot};
@@ -38,7 +38,7 @@ use crate::admin::api::{
     Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
     Portal, Reactor, Reload, Repairs, Request, Session, Sessions, Status, Target, VERSION,
 };
-use crate::admin::change::{Client, Verdict};
+use crate::admin::change::{Client, Peer, Verdict};
 use crate::admin::server::RequestHandler;
 use crate::config::{Config, HyperScsiService, Revision};
 
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     started_at: SystemTime,
     config_file: Option<String>,
     pub(super) reactors: Vec<(Handle<ReactorShard>, ReactorInfo)>,
-    pub(super) state: StateDir,
+    state: StateDir,
     tls_handshakes: Arc<HandshakeCounters>,
     http: OnceLock<SocketAddr>,
     events: Sender<DaemonEvent>,
@@ -95,8 +95,8 @@ impl RequestHandler for Shared {
                 request.sessions,
                 &caller.peer,
             )?),
-            Method::DrainLun => json(&lun_maintenance::drain(self, request.lun, &caller.peer)?),
-            Method::SnapshotLun => json(&lun_maintenance::snapshot(self, request.lun, &caller.peer)?),
+            Method::DrainLun => json(&self.maintenance(&caller.peer).drain(request.lun)?),
+            Method::SnapshotLun => json(&self.maintenance(&caller.peer).snapshot(request.lun)?),
         }
     }
 }
@@ -154,8 +154,13 @@ impl Shared {
         }
     }
 
-    pub(super) fn current(&self) -> MutexGuard<'_, Current> {
+    fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn maintenance<'s>(&'s self, peer: &'s Peer) -> LunMaintenance<'s> {
+        let runtime = self.current().runtime.clone();
+        LunMaintenance { runtime, reactors: &self.reactors, state: &self.state, audit: &self.audit, peer }
     }
 
     fn status(&self) -> Result<Status, Failure> {
@@ -308,7 +313,7 @@ impl Shared {
     }
 
     /// Queries every reactor, all at the same time.
-    pub(super) fn query_reactors<T: Send + 'static>(
+    fn query_reactors<T: Send + 'static>(
         &self,
         question: impl Fn(&ReactorShard) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, Failure> {

@@ -10,16 +10,19 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use drivers::message_queue::Handle;
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use rustix::io::Errno;
 use target::units::UnitId;
 
-use super::admin_api::Shared;
-use super::audit::AuditEntry;
+use super::audit::{AuditEntry, AuditLog};
 use super::changes::failure;
 use super::media;
 use super::media_key::key_file_path;
 use super::reactor_shard::ReactorShard;
+use super::reactors::{REACTOR_REPLY_TIMEOUT, ReactorInfo};
+use super::runtime_config::RuntimeConfig;
+use super::state::StateDir;
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Peer;
 use crate::admin::lun_api::{Drained, LunSelector, Snapshot};
@@ -40,143 +43,172 @@ struct Found {
     unit: Unit,
 }
 
-/// Drains a LUN and waits until its tasks have ended, or ends the drain.
-pub(super) fn drain(shared: &Shared, selector: Option<LunSelector>, peer: &Peer) -> Result<Drained, Failure> {
-    let (selector, found) = find(shared, selector)?;
-    let done = drain_unit(shared, &found, selector.wait_s);
-    let action = if selector.wait_s.is_some() { "lun drain" } else { "lun drain --undo" };
-    let told = done.as_ref().map(|done| format!("{} tasks left", done.tasks));
-    record(shared, peer, action, &format!("~ LUN {}", found.name), &told.map_err(Clone::clone));
-    done
+/// What is needed to maintain LUNs.
+pub(super) struct LunMaintenance<'s> {
+    pub(super) runtime: RuntimeConfig,
+    pub(super) reactors: &'s [(Handle<ReactorShard>, ReactorInfo)],
+    pub(super) state: &'s StateDir,
+    pub(super) audit: &'s AuditLog,
+    /// Who wants it.
+    pub(super) peer: &'s Peer,
 }
 
-fn drain_unit(shared: &Shared, found: &Found, wait_s: Option<u32>) -> Result<Drained, Failure> {
-    let (id, drained) = (found.id, wait_s.is_some());
-    for (handle, _) in &shared.reactors {
-        let posted = handle.post(move |member: &mut ReactorShard, now| member.drain_unit(now, id, drained));
-        posted.map_err(|_| failure(ErrorKind::Unavailable, "targe is stopping"))?;
+impl LunMaintenance<'_> {
+    /// Drains a LUN and waits until its tasks have ended, or ends the drain.
+    pub(super) fn drain(&self, selector: Option<LunSelector>) -> Result<Drained, Failure> {
+        let (selector, found) = self.find(selector)?;
+        let done = self.drain_unit(&found, selector.wait_s);
+        let action = if selector.wait_s.is_some() { "lun drain" } else { "lun drain --undo" };
+        let told = done.as_ref().map(|done| format!("{} tasks left", done.tasks));
+        self.record(action, &format!("~ LUN {}", found.name), &told.map_err(Clone::clone));
+        done
     }
-    let wait = Duration::from_secs(wait_s.unwrap_or(0).into()).min(DRAIN_MAX);
-    let deadline = Instant::now() + wait;
-    loop {
-        let tasks = shared.query_reactors(move |member| member.tasks_of(id))?;
-        let Some(tasks) = tasks.into_iter().flatten().next() else {
-            return Err(failure(ErrorKind::Conflict, format!("LUN {} was removed meanwhile", found.name)));
+
+    fn drain_unit(&self, found: &Found, wait_s: Option<u32>) -> Result<Drained, Failure> {
+        let (id, drained) = (found.id, wait_s.is_some());
+        let _: Vec<()> = self.all(move |member, now| member.drain_unit(now, id, drained))?;
+        let wait = Duration::from_secs(wait_s.unwrap_or(0).into()).min(DRAIN_MAX);
+        let deadline = Instant::now() + wait;
+        loop {
+            let tasks = self.all(move |member, _| member.tasks_of(id))?;
+            let Some(tasks) = tasks.into_iter().flatten().next() else {
+                return Err(failure(
+                    ErrorKind::Conflict,
+                    format!("LUN {} was removed meanwhile", found.name),
+                ));
+            };
+            if drained && tasks == 0 {
+                media::sync(&found.unit).map_err(|error| failure(ErrorKind::Refused, error.to_string()))?;
+            }
+            if !drained || tasks == 0 || Instant::now() >= deadline {
+                return Ok(Drained { drained, tasks });
+            }
+            std::thread::sleep(DRAIN_PAUSE);
+        }
+    }
+
+    /// Makes a file with the contents of the file of a LUN.
+    pub(super) fn snapshot(&self, selector: Option<LunSelector>) -> Result<Snapshot, Failure> {
+        let (selector, found) = self.find(selector)?;
+        let path = selector.path.filter(|path| path.starts_with('/')).map(PathBuf::from);
+        let path =
+            path.ok_or_else(|| failure(ErrorKind::Malformed, "the request has no absolute \"path\""))?;
+        let made = self.make(&found, &path);
+        let subject = format!("+ file {}: snapshot of LUN {}", path.display(), found.name);
+        let told = made.as_ref().map(|made| format!("{} bytes", made.bytes)).map_err(Clone::clone);
+        self.record("lun snapshot", &subject, &told);
+        made
+    }
+
+    fn make(&self, found: &Found, path: &Path) -> Result<Snapshot, Failure> {
+        self.refuse_medium(found)?;
+        let shown = path.display();
+        if path.symlink_metadata().is_ok() {
+            return Err(failure(ErrorKind::Refused, format!("{shown} exists already; nothing was changed")));
+        }
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let cannot = |what: &str, error: &std::io::Error| {
+            failure(ErrorKind::Refused, format!("cannot {what} {}: {}", folder.display(), os_error(error)))
         };
-        if drained && tasks == 0 {
-            media::sync(&found.unit).map_err(|error| failure(ErrorKind::Refused, error.to_string()))?;
+        // The file has no name until it is complete, so that nothing is left of one that is not.
+        let flags = i32::try_from(OFlags::TMPFILE.bits()).unwrap_or(0);
+        let file = File::options().read(true).write(true).mode(0o600).custom_flags(flags).open(folder);
+        let file = Arc::new(file.map_err(|error| cannot("create a file in", &error))?);
+        let (told, result) = channel();
+        let (id, to) = (found.id, Arc::clone(&file));
+        let _: Vec<()> = self.all(move |member, _| member.snapshot(id, Arc::clone(&to), told.clone()))?;
+        let refused =
+            |why: &str| failure(ErrorKind::Refused, format!("LUN {}: no snapshot: {why}", found.name));
+        match result.recv_timeout(CLONE_MAX) {
+            Ok(done) => done.map_err(|why| refused(&why))?,
+            Err(RecvTimeoutError::Timeout) => return Err(refused("it takes too long")),
+            Err(RecvTimeoutError::Disconnected) => return Err(refused("the LUN was removed meanwhile")),
         }
-        if !drained || tasks == 0 || Instant::now() >= deadline {
-            return Ok(Drained { drained, tasks });
+        file.sync_all().map_err(|error| cannot("make durable what was written to", &error))?;
+        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match linkat(CWD, &*unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Err(refused(&format!("{shown} exists already"))),
+            Err(errno) => return Err(cannot("create a file in", &errno.into())),
         }
-        std::thread::sleep(DRAIN_PAUSE);
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| cannot("make durable", &error))?;
+        let bytes = file.metadata().map_or(0, |facts| facts.size());
+        Ok(Snapshot { path: shown.to_string(), bytes })
     }
-}
 
-/// Makes a file with the contents of the file of a LUN.
-pub(super) fn snapshot(
-    shared: &Shared,
-    selector: Option<LunSelector>,
-    peer: &Peer,
-) -> Result<Snapshot, Failure> {
-    let (selector, found) = find(shared, selector)?;
-    let path = selector.path.filter(|path| path.starts_with('/')).map(PathBuf::from);
-    let path = path.ok_or_else(|| failure(ErrorKind::Malformed, "the request has no absolute \"path\""))?;
-    let made = make(shared, &found, &path);
-    let subject = format!("+ file {}: snapshot of LUN {}", path.display(), found.name);
-    let told = made.as_ref().map(|made| format!("{} bytes", made.bytes)).map_err(Clone::clone);
-    record(shared, peer, "lun snapshot", &subject, &told);
-    made
-}
-
-fn make(shared: &Shared, found: &Found, path: &Path) -> Result<Snapshot, Failure> {
-    refuse_medium(shared, found)?;
-    let shown = path.display();
-    if path.symlink_metadata().is_ok() {
-        return Err(failure(ErrorKind::Refused, format!("{shown} exists already; nothing was changed")));
-    }
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let cannot = |what: &str, error: &std::io::Error| {
-        failure(ErrorKind::Refused, format!("cannot {what} {}: {}", folder.display(), os_error(error)))
-    };
-    // The file has no name until it is complete, so that nothing is left of one that is not.
-    let flags = i32::try_from(OFlags::TMPFILE.bits()).unwrap_or(0);
-    let file = File::options().read(true).write(true).mode(0o600).custom_flags(flags).open(folder);
-    let file = Arc::new(file.map_err(|error| cannot("create a file in", &error))?);
-    let (told, result) = channel();
-    for (handle, _) in &shared.reactors {
-        let (id, to, told) = (found.id, Arc::clone(&file), told.clone());
-        let posted = handle.post(move |member: &mut ReactorShard, _| member.snapshot(id, to, told));
-        posted.map_err(|_| failure(ErrorKind::Unavailable, "targe is stopping"))?;
-    }
-    drop(told);
-    let refused = |why: &str| failure(ErrorKind::Refused, format!("LUN {}: no snapshot: {why}", found.name));
-    match result.recv_timeout(CLONE_MAX) {
-        Ok(done) => done.map_err(|why| refused(&why))?,
-        Err(RecvTimeoutError::Timeout) => return Err(refused("it takes too long")),
-        Err(RecvTimeoutError::Disconnected) => return Err(refused("the LUN was removed meanwhile")),
-    }
-    file.sync_all().map_err(|error| cannot("make durable what was written to", &error))?;
-    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match linkat(CWD, &*unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW) {
-        Ok(()) => {}
-        Err(Errno::EXIST) => return Err(refused(&format!("{shown} exists already"))),
-        Err(errno) => return Err(cannot("create a file in", &errno.into())),
-    }
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| cannot("make durable", &error))?;
-    let bytes = file.metadata().map_or(0, |facts| facts.size());
-    Ok(Snapshot { path: shown.to_string(), bytes })
-}
-
-/// Refuses media that have no file which can be cloned.
-fn refuse_medium(shared: &Shared, found: &Found) -> Result<(), Failure> {
-    let why = match &found.unit.medium {
-        Medium::File { .. } => {
-            let former = key_file_path(&found.unit, &shared.state).filter(|_| found.unit.encrypt.is_some());
-            match former.map(|path| path.try_exists()) {
-                None | Some(Ok(false)) => return Ok(()),
-                Some(Err(error)) if error.kind() == IoErrorKind::NotFound => return Ok(()),
-                Some(_) => {
-                    "its key is in a file of its own, as earlier versions made it; convert it first (targe luks convert)"
+    /// Refuses media that have no file which can be cloned.
+    fn refuse_medium(&self, found: &Found) -> Result<(), Failure> {
+        let why = match &found.unit.medium {
+            Medium::File { .. } => {
+                let former = key_file_path(&found.unit, self.state).filter(|_| found.unit.encrypt.is_some());
+                match former.map(|path| path.try_exists()) {
+                    None | Some(Ok(false)) => return Ok(()),
+                    Some(Err(error)) if error.kind() == IoErrorKind::NotFound => return Ok(()),
+                    Some(_) => {
+                        "its key is in a file of its own, as earlier versions made it; convert it first (targe luks convert)"
+                    }
                 }
             }
-        }
-        Medium::Block { .. } => {
-            "it is a block device; what provides the device (LVM, ZFS) can make a snapshot"
-        }
-        Medium::Nbd { .. } => "its data is behind an NBD server; what serves it can make a snapshot",
-        Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",
-        Medium::Disc { .. } => "it is a drive for discs; hosts never change the image, so copy that file",
-        Medium::Tape { .. } => "it is a tape drive; copy the folder of the cartridge while it is not served",
-    };
-    Err(failure(ErrorKind::Refused, format!("LUN {}: no snapshot: {why}", found.name)))
-}
+            Medium::Block { .. } => {
+                "it is a block device; what provides the device (LVM, ZFS) can make a snapshot"
+            }
+            Medium::Nbd { .. } => "its data is behind an NBD server; what serves it can make a snapshot",
+            Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",
+            Medium::Disc { .. } => "it is a drive for discs; hosts never change the image, so copy that file",
+            Medium::Tape { .. } => {
+                "it is a tape drive; copy the folder of the cartridge while it is not served"
+            }
+        };
+        Err(failure(ErrorKind::Refused, format!("LUN {}: no snapshot: {why}", found.name)))
+    }
 
-/// Finds the unit of a LUN.
-fn find(shared: &Shared, selector: Option<LunSelector>) -> Result<(LunSelector, Found), Failure> {
-    let selector = selector.ok_or_else(|| failure(ErrorKind::Malformed, "the request has no \"lun\""))?;
-    let current = shared.current();
-    let runtime = &current.runtime;
-    let wanted = selector.target.to_lowercase();
-    let target = runtime.config.targets.iter().find(|target| target.name.as_str() == wanted);
-    let target = target
-        .ok_or_else(|| failure(ErrorKind::Refused, format!("no target is named \"{}\"", selector.target)))?;
-    let name = format!("{}/{}", target.name, selector.lun);
-    let lun = target.luns.iter().find(|lun| lun.lun == selector.lun);
-    let found = lun.and_then(|lun| Some((runtime.number(lun.unit)?, runtime.config.units.get(lun.unit.0)?)));
-    let (id, unit) = found.ok_or_else(|| failure(ErrorKind::Refused, format!("there is no LUN {name}")))?;
-    let unit = unit.clone();
-    drop(current);
-    Ok((selector, Found { name, id, unit }))
-}
+    /// Finds the unit of a LUN.
+    fn find(&self, selector: Option<LunSelector>) -> Result<(LunSelector, Found), Failure> {
+        let selector = selector.ok_or_else(|| failure(ErrorKind::Malformed, "the request has no \"lun\""))?;
+        let runtime = &self.runtime;
+        let wanted = selector.target.to_lowercase();
+        let target = runtime.config.targets.iter().find(|target| target.name.as_str() == wanted);
+        let target = target.ok_or_else(|| {
+            failure(ErrorKind::Refused, format!("no target is named \"{}\"", selector.target))
+        })?;
+        let name = format!("{}/{}", target.name, selector.lun);
+        let lun = target.luns.iter().find(|lun| lun.lun == selector.lun);
+        let found =
+            lun.and_then(|lun| Some((runtime.number(lun.unit)?, runtime.config.units.get(lun.unit.0)?)));
+        let (id, unit) =
+            found.ok_or_else(|| failure(ErrorKind::Refused, format!("there is no LUN {name}")))?;
+        let unit = unit.clone();
+        Ok((selector, Found { name, id, unit }))
+    }
 
-fn record(shared: &Shared, peer: &Peer, action: &str, subject: &str, done: &Result<String, Failure>) {
-    let (result, message) = match done {
-        Ok(message) => ("done", message.as_str()),
-        Err(failure) => ("refused", failure.message.as_str()),
-    };
-    let changes = &[subject.to_owned()];
-    let entry = AuditEntry { peer: Some(peer), action, changes, result, message, ..AuditEntry::default() };
-    shared.audit.record(&entry);
+    fn record(&self, action: &str, subject: &str, done: &Result<String, Failure>) {
+        let (result, message) = match done {
+            Ok(message) => ("done", message.as_str()),
+            Err(failure) => ("refused", failure.message.as_str()),
+        };
+        let changes = &[subject.to_owned()];
+        let peer = Some(self.peer);
+        let entry = AuditEntry { peer, action, changes, result, message, ..AuditEntry::default() };
+        self.audit.record(&entry);
+    }
+
+    /// Runs `job` on every reactor, and returns its results.
+    fn all<T: Send + 'static>(
+        &self,
+        job: impl Fn(&mut ReactorShard, base::time::Instant) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, Failure> {
+        let (sender, receiver) = channel();
+        for (handle, _) in self.reactors {
+            let (sender, job) = (sender.clone(), job.clone());
+            // The client's thread waits for every answer.
+            let posted =
+                handle.post(move |member: &mut ReactorShard, now| drop(sender.send(job(member, now))));
+            posted.map_err(|_| failure(ErrorKind::Unavailable, "targe is stopping"))?;
+        }
+        let deadline = Instant::now() + REACTOR_REPLY_TIMEOUT;
+        let answer = |_| receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let answers: Result<Vec<T>, _> = self.reactors.iter().map(answer).collect();
+        answers.map_err(|_| failure(ErrorKind::Unavailable, "a reactor does not answer"))
+    }
 }

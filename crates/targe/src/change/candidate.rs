@@ -1,0 +1,36 @@
+//! The text that an edit makes of a configuration file.
+
+use daemon::config::{Config, Edit, EditContext, Environment, Flags, Setting, edit};
+use daemon::config_file::LockedFile;
+
+use super::Candidate;
+use crate::Failure;
+
+/// Parses `KEY=VALUE`.
+pub(crate) fn setting(text: &str) -> Result<Setting, String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" is not KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Returns the text that an edit makes of a file.
+pub(crate) fn candidate(
+    done: &Edit,
+    action: &str,
+    force: bool,
+    file: &LockedFile,
+) -> Result<Candidate, Failure> {
+    let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    let flags = Flags { config: Some(file.given_path().to_path_buf()), ..Flags::default() };
+    let only_removes = matches!(
+        done,
+        Edit::RemoveTarget { .. } | Edit::RemoveLun { .. } | Edit::RemoveAcl { .. } | Edit::RemoveUser { .. }
+    );
+    let load = if only_removes { Config::load_text_without_media } else { Config::load_text };
+    let config = load(&flags, &around, file.given_path(), file.text(), file.mode())
+        .map_err(|report| Failure::Misconfigured(report.to_string()))?
+        .config;
+    let context = EditContext::new(around.directory.clone(), &config);
+    let text = edit(file.text(), done, &context).map_err(Failure::Failed)?;
+    let (name, action) = (file.given_path().display().to_string(), action.to_owned());
+    Ok(Candidate { text, name, action, needs_applied_file: true, force, only_removes })
+}

@@ -7,7 +7,7 @@ use super::schema::{Key, Kind, LUN};
 use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
 /// Media types that are reserved for later releases.
-const LATER: &[&str] = &["nbd", "rbd", "sg", "changer"];
+const LATER: &[&str] = &["rbd", "sg", "changer"];
 
 /// Parses a spec into the table that it stands for. Mistakes are added to the report; the valid part is
 /// returned all the same.
@@ -18,6 +18,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
     let argument_key = match kind {
         "file" | "block" | "disc" | "tape" => Some("path"),
+        "nbd" => Some("uri"),
         "ram" | "null" => Some("size"),
         "share" => Some("share"),
         later if LATER.contains(&later) => {
@@ -25,11 +26,11 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
             None
         }
         _ => {
-            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape"]);
+            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape", "nbd"]);
             report.error(
                 span,
                 format!(
-                    "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"{kind}\"{hint}"
+                    "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or nbd:, not \"{kind}\"{hint}"
                 ),
             );
             None
@@ -45,6 +46,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
                 ("path", "tape") => "/srv/cartridge",
                 ("path", _) => "/srv/disk.img",
                 ("share", _) => "NAME",
+                ("uri", _) => "nbd://host/export",
                 _ => "512M",
             };
             report.error(span, format!("\"{kind}\" has no {name} (such as {kind}:{example})"));
@@ -82,7 +84,7 @@ fn option(word: &str, tree: &mut Tree, span: &SourceSpan, report: &mut ConfigRep
 
 /// Returns the keys that may stand after the first comma.
 fn options() -> impl Iterator<Item = &'static Key> {
-    LUN.keys.iter().filter(|key| !["type", "path", "share"].contains(&key.name))
+    LUN.keys.iter().filter(|key| !["type", "path", "uri", "share"].contains(&key.name))
 }
 
 /// Splits at commas, except those after a backslash.

@@ -14,6 +14,7 @@ use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::contract::SessionLimits;
+use nbd::uri::NbdUri;
 use security::Level;
 use security::opaque::PasswordRecord;
 use security::password_file::PasswordFile;
@@ -311,6 +312,13 @@ pub enum Medium {
         /// The absolute path of the folder of the cartridge.
         path: PathBuf,
     },
+    /// An export of an NBD server.
+    Nbd {
+        /// Its address.
+        uri: NbdUri,
+        /// How long commands wait for the server; `None` for no limit.
+        patience: Option<Duration>,
+    },
 }
 
 impl Medium {
@@ -321,7 +329,7 @@ impl Medium {
             | Self::Block { path, .. }
             | Self::Disc { path, .. }
             | Self::Tape { path } => Some(path),
-            Self::Ram { .. } | Self::Null { .. } => None,
+            Self::Ram { .. } | Self::Null { .. } | Self::Nbd { .. } => None,
         }
     }
 }
@@ -334,6 +342,7 @@ impl fmt::Display for Medium {
             Self::Block { path, .. } => write!(f, "block:{}", path.display()),
             Self::Disc { path, .. } => write!(f, "disc:{}", path.display()),
             Self::Tape { path } => write!(f, "tape:{}", path.display()),
+            Self::Nbd { uri, .. } => write!(f, "nbd:{uri}"),
             Self::Ram { size } => write!(f, "ram:{}", super::quantity::show_size(size.0)),
             Self::Null { size } => write!(f, "null:{}", super::quantity::show_size(size.0)),
         }

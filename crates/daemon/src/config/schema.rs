@@ -349,12 +349,16 @@ macro_rules! lun_keys {
     ($($extra:expr),* ; $type_default:expr) => {
         &[
             $($extra,)*
-            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape"]), $type_default,
+            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape", "nbd"]), $type_default,
                 "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at \
                  exit), `null` (reads as zeros, discards writes), `disc` (a drive with the image of a CD, DVD \
-                 or BD in it) and `tape` (a tape drive with a cartridge in it), see [devices.md](devices.md)."),
+                 or BD in it), `tape` (a tape drive with a cartridge in it) and `nbd` (an export of an NBD server), see [devices.md](devices.md)."),
             key("path", Path, Told("required for `file`, `block`, `disc` and `tape`"),
                 "The file or device, or the folder of a cartridge."),
+            key("uri", Text { len_max: 8192 }, Told("required for `nbd`"),
+                "The export of an NBD server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`."),
+            key("reconnect_timeout", Span { min_ms: 0, max_ms: 86_400_000 }, Value("30s"),
+                "How long commands wait for an NBD server that does not answer, or is gone, before they fail. `0s` waits for ever."),
             key("profile", Choice(&["cd", "dvd", "bd"]), Told("the smallest that holds the image"),
                 "The kind of disc that a drive reports. Only for `disc`."),
             key("size", Size { min: 1 << 20, max: 1 << 60 }, Told("the size of the file or device"),

@@ -5,6 +5,7 @@ mod discs;
 mod ethernet;
 mod flags;
 mod mistakes;
+mod nbd;
 mod protection;
 mod reload;
 mod secrets;

@@ -324,6 +324,7 @@ impl Daemon {
         for running in &reactors {
             // A reactor ends when no operation of its media is under way.
             let _ = running.handle.post(|member: &mut ReactorShard, now| member.unload_cartridges(now));
+            let _ = running.handle.post(|member: &mut ReactorShard, _| member.close_exports());
             let _ = running.handle.stop(CLOSE_MAX);
         }
         let mut failed = Vec::new();

@@ -44,6 +44,8 @@ enum Data {
     Null(u64),
     /// Any disc that is in the drive.
     Drive,
+    /// An export of a server, by its address: a server tells nothing else to recognise it by.
+    Export(String),
     /// The place is not known: the disk was not served since the start.
     NotServed,
 }
@@ -57,6 +59,7 @@ impl DiskIds {
             (Medium::Ram { .. }, _) => Data::Memory(self.memories),
             (Medium::Null { size }, _) => Data::Null(size.0),
             (Medium::Disc { .. }, _) => Data::Drive,
+            (Medium::Nbd { uri, .. }, _) => Data::Export(uri.to_string()),
             (
                 Medium::File { path, .. } | Medium::Block { path, .. } | Medium::Tape { path },
                 Some(identity),

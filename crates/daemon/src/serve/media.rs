@@ -14,10 +14,12 @@ use store::Store;
 use store::luks2::DATA_OFFSET;
 use store::null::Null;
 use store::ram::Ram;
+use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::Disk;
 use super::media_key::{self, MediaKeys};
+use super::nbd::{ATTEMPT_MAX, NbdExport, NbdExports, OpenExport};
 use super::state::StateDir;
 use super::tape::Tape;
 use crate::config::{Medium, Unit};
@@ -43,6 +45,8 @@ enum Bare {
     Drive(Option<DiscImage>),
     /// A cartridge.
     Tape(CartridgeFolder),
+    /// An export of an NBD server, with a connection.
+    Nbd(OpenExport),
 }
 
 /// A medium cannot be opened or extended.
@@ -105,6 +109,12 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
             let opened = CartridgeFolder::open(path, unit.read_only);
             let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
             return opened.map(Bare::Tape).map_err(failed);
+        }
+        Medium::Nbd { uri, .. } => {
+            let failed = |why| MediaError { unit: unit.label.clone(), why };
+            let connection = backends::nbd::open(uri, ATTEMPT_MAX);
+            let connection = connection.map_err(|error| failed(describe_error(&error)))?;
+            return OpenExport::new(unit, uri, connection).map(Bare::Nbd).map_err(failed);
         }
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
@@ -206,6 +216,8 @@ enum PlacedBare {
     Drive(DiscDrive),
     /// A cartridge.
     Tape(Tape),
+    /// An export of an NBD server.
+    Nbd(NbdExport),
 }
 
 impl OpenMedium {
@@ -214,12 +226,17 @@ impl OpenMedium {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
             Bare::Tape(folder) => Some(folder.identity()),
-            Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) => None,
+            Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Nbd(_) => None,
         }
     }
 
-    /// Moves the medium to the reactor that has `files`.
-    pub(super) fn move_to_reactor(self, files: &Files, id: MediumId, label: &str) -> ReactorMedium {
+    /// Moves the medium to the reactor that has these files, pool and exports.
+    pub(super) fn move_to_reactor(
+        self,
+        (files, pool, exports): (&Files, &Pool, &mut NbdExports),
+        id: MediumId,
+        label: &str,
+    ) -> ReactorMedium {
         let bare = match self.bare {
             Bare::Disk(opened, path) => {
                 PlacedBare::Disk(Disk::new(opened, (path, None), files.queue(id), label))
@@ -228,6 +245,7 @@ impl OpenMedium {
                 PlacedBare::Drive(DiscDrive::new(image.map(|image| image.place(files, id, label))))
             }
             Bare::Tape(folder) => PlacedBare::Tape(Tape::new(folder, files.queue(id), label)),
+            Bare::Nbd(export) => PlacedBare::Nbd(exports.add(export, UnitId(id.0), label, pool)),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };
@@ -243,6 +261,7 @@ impl ReactorMedium {
             PlacedBare::Disk(disk) => Box::new(disk.clone()),
             PlacedBare::Drive(drive) => Box::new(drive.clone()),
             PlacedBare::Tape(tape) => Box::new(tape.clone()),
+            PlacedBare::Nbd(export) => Box::new(export.clone()),
             PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
         };
@@ -265,7 +284,9 @@ impl ReactorMedium {
         match self.bare {
             PlacedBare::Disk(disk) => (Some(disk), None),
             PlacedBare::Drive(drive) => (drive.disc(), Some(drive)),
-            PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) => (None, None),
+            PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) | PlacedBare::Nbd(_) => {
+                (None, None)
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ mod login_peek;
 mod media;
 mod media_key;
 mod media_watch;
+mod nbd;
 mod panics;
 mod placement;
 mod portals;

@@ -2,6 +2,8 @@
 //! around it.
 
 mod discs;
+mod nbd;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,9 +12,8 @@ use std::sync::mpsc::Sender;
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
-use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, MediumId, RxBuffer, StreamMachine};
+use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Instant;
-use base::transmit::Transmit;
 use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
 use drivers::message_queue::Handle;
@@ -29,6 +30,7 @@ use super::discs::DiscDrive;
 use super::disk::Disk;
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
+use super::nbd::{NbdExport, NbdExports};
 use super::reactors;
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::{StateWrite, StateWriter};
@@ -45,6 +47,7 @@ pub(super) struct ReactorShard {
     disks: BTreeMap<UnitId, Disk>,
     drives: BTreeMap<UnitId, DiscDrive>,
     tapes: BTreeMap<UnitId, Tape>,
+    nbd: NbdExports,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -125,6 +128,7 @@ impl ReactorShard {
             disks,
             drives: BTreeMap::new(),
             tapes: BTreeMap::new(),
+            nbd: NbdExports::new(nbd::links(&own)),
             naas,
             retiring,
             files,
@@ -149,7 +153,8 @@ impl ReactorShard {
             return Err("the unit is not in the configuration".to_owned());
         };
         let (label, naa, unit_medium) = (unit.label.clone(), unit.identity.naa, unit.medium.to_string());
-        let placed = medium.move_to_reactor(&self.files, MediumId(id.0), &label);
+        let place = (&self.files, &self.pool, &mut self.nbd);
+        let placed = medium.move_to_reactor(place, MediumId(id.0), &label);
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
         let own = self.own.clone();
         let wake = move || {
@@ -241,6 +246,7 @@ impl ReactorShard {
                 disk.set_write_cache(unit.write_cache);
             }
         }
+        self.reload_exports(now, wrong.is_some());
         for (id, index) in &ours {
             if self.runtime.presents_otherwise(&before, *id)
                 && let Some(config) = self.runtime.unit_config(*index)
@@ -277,6 +283,7 @@ impl ReactorShard {
         while let Some((id, unit)) = self.shard.poll_removed() {
             let has_lost_writes = unit.has_lost_writes();
             drop(unit);
+            self.nbd.close(id);
             if !has_lost_writes {
                 let _ = self.events.send(DaemonEvent::UnitClosed(id));
             }
@@ -402,12 +409,17 @@ impl ReactorShard {
             Some(disk) => disk.capabilities().len,
             None => match self.runtime.unit(id).map(|unit| &unit.medium) {
                 Some(Medium::Ram { size } | Medium::Null { size }) => size.0,
+                Some(Medium::Nbd { .. }) => {
+                    self.nbd.of_unit(id).map_or(0, |export| export.capabilities().len)
+                }
                 _ => self.tapes.get(&id).map_or(0, Tape::capacity),
             },
         };
         let view = |report: UnitReport| {
             let disk = self.disks.get(&report.unit);
             let tape = self.tapes.get(&report.unit);
+            let export = self.nbd.of_unit(report.unit);
+            let others = || tape.map(Tape::errors).or(export.map(NbdExport::errors)).unwrap_or(0);
             let no_disc = match self.drives.get(&report.unit) {
                 None if tape.is_some() && !report.medium_present => {
                     Some("an initiator has unloaded the cartridge")
@@ -421,8 +433,8 @@ impl ReactorShard {
             UnitView {
                 no_disc,
                 bytes: bytes(report.unit),
-                errors: disk.map_or_else(|| tape.map_or(0, Tape::errors), Disk::errors),
-                withheld: disk.and_then(Disk::withheld),
+                errors: disk.map_or_else(others, Disk::errors),
+                withheld: disk.and_then(Disk::withheld).or_else(|| export?.not_ready()),
                 report,
             }
         };
@@ -497,6 +509,7 @@ impl FrameMachine for ReactorShard {
     }
 
     fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
+        self.nbd.set_time(now);
         self.shard.frame_received(now, frame);
     }
 
@@ -526,59 +539,5 @@ impl FrameMachine for ReactorShard {
 
     fn add_entropy(&mut self, entropy: [u8; 32]) {
         self.shard.add_entropy(entropy);
-    }
-}
-
-impl StreamMachine for ReactorShard {
-    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
-        crate::debug!("connection {} from {} to {} is open", conn.0, arrival.peer, arrival.local);
-        self.shard.connected(now, conn, arrival);
-    }
-
-    fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        self.shard.received(now, conn, bytes);
-    }
-
-    fn received_eof(&mut self, now: Instant, conn: ConnId) -> bool {
-        self.shard.received_eof(now, conn)
-    }
-
-    fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
-        self.shard.take_rx_buffer(conn)
-    }
-
-    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, rx_buffer: RxBuffer) {
-        self.shard.return_rx_buffer(now, conn, rx_buffer);
-    }
-
-    fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
-        self.shard.transmit(now, conn, out);
-    }
-
-    fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
-        crate::debug!("connection {} is closed: {why:?}", conn.0);
-        self.shard.disconnected(now, conn, why);
-    }
-
-    fn medium_ready(&mut self, now: Instant, medium: MediumId) {
-        self.shard.medium_ready(now, medium);
-    }
-
-    /// Returns the shard's next action. A driver calls this after every input to the state machine, so the
-    /// shard's state writes and log entries are passed on here.
-    fn poll_action(&mut self) -> Option<Action> {
-        self.submit_state_writes();
-        self.report_binding_changes();
-        self.log_notices();
-        self.close_removed();
-        self.shard.poll_action()
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.shard.poll_timeout()
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        self.shard.handle_timeout(now);
     }
 }

@@ -238,6 +238,11 @@ fn lun_details(
     field(details, "thin", &was.thin, &is.thin);
     field(details, "write_cache", &was.write_cache, &is.write_cache);
     field(details, "io_timeout", &span(was.io_timeout), &span(is.io_timeout));
+    let patience = |unit: &Unit| match unit.medium {
+        crate::config::Medium::Nbd { patience, .. } => span(patience),
+        _ => span(None),
+    };
+    field(details, "reconnect_timeout", &patience(was), &patience(is));
     field(details, "encrypted", &was.encrypt.is_some(), &is.encrypt.is_some());
     field(details, "removable", &was.removable, &is.removable);
     field(details, "protection", &before.protection.to_string(), &after.protection.to_string());

@@ -1,10 +1,9 @@
 //! Resolves logical units: their media, numbers and identities.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::Metadata;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, SpcLevel as Standard, TaskRules};
@@ -19,8 +18,9 @@ use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
+use super::medium_key::{MediumKey, medium_keys};
 use super::tapes;
-use super::{Environment, at_line, check_access};
+use super::{Environment, at_line, check_access, nbd};
 use crate::os_error;
 
 /// The units that are resolved so far.
@@ -39,14 +39,6 @@ struct Shared {
     /// The identity of a shared unit. The first target that shows the unit completes it.
     identity: Option<Derived>,
     used: bool,
-}
-
-/// The identity of a file or device.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum MediumKey {
-    Inode(u64, u64),
-    Device(u64),
-    Path(PathBuf),
 }
 
 /// The parts of an identity that may have to be derived.
@@ -289,19 +281,24 @@ impl<'a> UnitResolver<'a> {
             return None;
         };
         let is_disc = kind.value == "disc";
-        let is_tape = kind.value == "tape";
+        let (is_tape, is_nbd) = (kind.value == "tape", kind.value == "nbd");
         let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
         }
-        if !on_disk && !lun.size_given {
+        if is_nbd && !lun.uri_given {
+            report.missing(&kind.span, "lun of type nbd has no \"uri\"");
+        }
+        if !on_disk && !is_nbd && !lun.size_given {
             report.missing(&kind.span, format!("lun of type {} has no \"size\"", kind.value));
         }
         for (name, span) in &lun.own_keys {
             let fits = match *name {
                 "path" => on_disk,
                 "profile" => is_disc,
+                "uri" | "reconnect_timeout" => is_nbd,
+                name if is_nbd => !nbd::UNFIT_KEYS.contains(&name),
                 name if is_disc => discs::KEYS.contains(&name),
                 name if is_tape => tapes::KEYS.contains(&name),
                 "direct" => on_disk,
@@ -318,6 +315,17 @@ impl<'a> UnitResolver<'a> {
         match kind.value {
             "ram" => Some(Medium::Ram { size: size? }),
             "null" => Some(Medium::Null { size: size? }),
+            "nbd" => {
+                let medium = nbd::medium(lun, report)?;
+                self.claim(
+                    [MediumKey::Uri(medium.to_string())],
+                    label,
+                    &lun.uri.as_ref()?.span,
+                    &medium,
+                    report,
+                );
+                Some(medium)
+            }
             "disc" => Some(discs::medium(lun, self.environment.absolute(&lun.path.as_ref()?.value), report)),
             _ => {
                 let at = lun.path.as_ref()?;
@@ -331,22 +339,32 @@ impl<'a> UnitResolver<'a> {
                     report.medium_error(&at.span, why);
                 }
                 warn_of_size(&path, lun, report);
-                let known =
-                    medium_keys(&path).into_iter().map(|key| self.media.insert(key, label.to_owned()));
-                if let Some(other) = known.collect::<Vec<_>>().into_iter().flatten().next() {
-                    let hint = "; to export one medium through several targets, make it a top-level [[lun]] \
-                                and share it";
-                    report.error(
-                        &at.span,
-                        format!("{} is already the medium of {other}{hint}", path.display()),
-                    );
-                }
+                self.claim(medium_keys(&path), label, &at.span, &path.display(), report);
                 Some(match kind.value {
                     "file" => Medium::File { path, size, direct },
                     "tape" => Medium::Tape { path },
                     _ => Medium::Block { path, direct },
                 })
             }
+        }
+    }
+}
+
+impl UnitResolver<'_> {
+    /// Records which unit uses a medium, and reports one that another unit uses.
+    fn claim(
+        &mut self,
+        keys: impl IntoIterator<Item = MediumKey>,
+        label: &str,
+        span: &SourceSpan,
+        name: &dyn std::fmt::Display,
+        report: &mut ConfigReport,
+    ) {
+        let known = keys.into_iter().map(|key| self.media.insert(key, label.to_owned()));
+        if let Some(other) = known.collect::<Vec<_>>().into_iter().flatten().next() {
+            let hint = "; to export one medium through several targets, make it a top-level [[lun]] \
+                        and share it";
+            report.error(span, format!("{name} is already the medium of {other}{hint}"));
         }
     }
 }
@@ -539,42 +557,4 @@ fn warn_of_size(path: &Path, lun: &raw::Lun, report: &mut ConfigReport) {
         );
         report.warn(&size.span, message);
     }
-}
-
-/// Returns every key that identifies a medium; for a loop device also the key of the file behind it.
-fn medium_keys(path: &Path) -> Vec<MediumKey> {
-    let key = medium_key(path);
-    let behind = match &key {
-        MediumKey::Device(device) => loop_file(*device),
-        _ => None,
-    };
-    std::iter::once(key).chain(behind.map(|file| medium_key(&file))).collect()
-}
-
-/// Returns the file behind a loop device, or behind the loop device that this device is a partition of.
-fn loop_file(device: u64) -> Option<PathBuf> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()?;
-    let told = |device: &Path| std::fs::read_to_string(device.join("loop/backing_file")).ok();
-    let name = told(&device).or_else(|| told(device.parent()?))?;
-    Some(PathBuf::from(name.trim_end_matches('\n')))
-}
-
-/// Returns the key of a medium, which is the same for each path that leads to the medium.
-fn medium_key(path: &Path) -> MediumKey {
-    let of_meta = |meta: &Metadata| {
-        if meta.file_type().is_block_device() {
-            MediumKey::Device(meta.rdev())
-        } else {
-            MediumKey::Inode(meta.dev(), meta.ino())
-        }
-    };
-    if let Ok(meta) = path.metadata() {
-        return of_meta(&meta);
-    }
-    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    MediumKey::Path(match (parent, path.file_name()) {
-        (Some(parent), Some(name)) => parent.join(name),
-        _ => path.to_path_buf(),
-    })
 }

@@ -9,6 +9,8 @@ mod access;
 mod discs;
 mod hyperscsi_groups;
 mod luns;
+mod medium_key;
+mod nbd;
 mod portals;
 mod process;
 mod session;

@@ -64,10 +64,13 @@ fn wrong_specs_say_what_is_wrong() {
     scratch.file("short", [7; 31], 0o600);
     scratch.file("good", [7; 32], 0o600);
     for (spec, expected) in [
-        ("disk.img", "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"disk.img\""),
+        (
+            "disk.img",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or nbd:, not \"disk.img\"",
+        ),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or nbd:, not \"fill\" (did you mean \"file\"?)",
         ),
         ("changer:/x", "media of type \"changer\" are not in this build"),
         ("file:", "\"file\" has no path (such as file:/srv/disk.img)"),
@@ -110,6 +113,17 @@ fn wrong_specs_say_what_is_wrong() {
         ),
         ("tape:none,bs=512", "a lun of type tape takes no \"bs\""),
         ("tape:none,io_timeout=1s", "a lun of type tape takes no \"io_timeout\""),
+        ("nbd:", "\"nbd\" has no uri (such as nbd:nbd://host/export)"),
+        ("nbd:host:10809", "an NBD URI begins with nbd:// or nbd+unix://"),
+        (
+            "nbd:nbds://host/",
+            "TLS to an NBD server is not supported; use a Unix socket, or a tunnel that encrypts",
+        ),
+        ("nbd:nbd+unix:///?socket=/nonexistent", "/nonexistent does not exist: is the NBD server running?"),
+        ("nbd:nbd+unix:///?socket=/", "/ is not a socket"),
+        ("nbd:nbd://host,size=1M", "a lun of type nbd takes no \"size\""),
+        ("nbd:nbd://host,encrypt=key", "a lun of type nbd takes no \"encrypt\""),
+        ("ram:1M,reconnect_timeout=1s", "a lun of type ram takes no \"reconnect_timeout\""),
         ("ram:1M,", "unknown key \"\" in lun"),
         ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),
     ] {

@@ -1,0 +1,41 @@
+//! Resolves exports of NBD servers: which keys do not apply to them, and whether there can be a server.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use ::nbd::uri::{NbdUri, ServerAddress};
+
+use super::super::raw;
+use super::super::resolved::Medium;
+use super::super::source_span::ConfigReport;
+use crate::os_error;
+
+/// The keys of a LUN that do not apply to an export.
+pub(super) const UNFIT_KEYS: &[&str] = &["path", "size", "direct", "atomic_bs", "encrypt"];
+
+/// Returns the medium of an export. Reports a server on this host that is not there. No server is asked,
+/// since some serve a single connection and end.
+pub(super) fn medium(lun: &raw::Lun, report: &mut ConfigReport) -> Option<Medium> {
+    let at = lun.uri.as_ref()?;
+    let uri = NbdUri::parse(&at.value).map_err(|why| report.error(&at.span, why)).ok()?;
+    if let ServerAddress::Unix(path) = &uri.server
+        && let Err(why) = check_socket(Path::new(path))
+    {
+        report.medium_error(&at.span, why);
+    }
+    let patience = lun.reconnect_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero());
+    Some(Medium::Nbd { uri, patience })
+}
+
+fn check_socket(path: &Path) -> Result<(), String> {
+    let name = path.display();
+    match path.metadata() {
+        Ok(meta) if meta.file_type().is_socket() => Ok(()),
+        Ok(_) => Err(format!("{name} is not a socket")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(format!("{name} does not exist: is the NBD server running?"))
+        }
+        Err(error) => Err(format!("cannot use {name}: {}", os_error(&error))),
+    }
+}

@@ -1,0 +1,516 @@
+//! Exports of NBD servers on their reactor. Each is a client whose connection the reactor drives like those
+//! of initiators. The logical unit and the daemon share it. It counts and logs failures, and refuses all
+//! operations while it is withheld.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ::nbd::client::{Client, ClientAction, ClientConfig, Notice};
+use ::nbd::handshake::ExportInfo;
+use ::nbd::uri::NbdUri;
+use ::nbd::wire::transmission;
+use backends::nbd::NbdConnection;
+use base::buffer::Pool;
+use base::state_machine::{Action, ConnId, PortalId, RxBuffer};
+use base::time::Instant;
+use base::transmit::Transmit;
+use store::Store;
+use store::api::{Capabilities, Completion, Failure, Fault, Op};
+use target::units::UnitId;
+
+use crate::config::{Medium, Unit};
+
+/// How long an attempt to connect and to negotiate may take.
+pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+
+/// The least time between two logged failures of one export; failures in between are counted.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The portals of connections to servers have this bit set, which no listening portal has.
+const PORTAL_BIT: u32 = 1 << 31;
+
+/// An export that is open, which can be moved to the reactor that will serve it.
+#[derive(Debug)]
+pub(super) struct OpenExport {
+    connection: NbdConnection,
+    uri: NbdUri,
+    config: ClientConfig,
+}
+
+impl OpenExport {
+    /// Checks that a unit can be made of an export.
+    ///
+    /// # Errors
+    /// A sentence that says why not.
+    pub(super) fn new(unit: &Unit, uri: &NbdUri, connection: NbdConnection) -> Result<Self, String> {
+        let (info, block_len) = (connection.info, unit.block_size.bytes());
+        if info.has(transmission::READ_ONLY) && !unit.read_only {
+            return Err(format!("{uri} is read-only; give \"ro\" to serve it"));
+        }
+        if info.block_len > block_len {
+            let hint = if info.block_len <= 4096 { "; give bs = \"4096\"" } else { ", which no LUN has" };
+            return Err(format!(
+                "{uri} must be read and written in blocks of {} bytes{hint}",
+                info.block_len
+            ));
+        }
+        if info.len < u64::from(block_len) {
+            return Err(format!("{uri} has {} bytes, less than one block", info.len));
+        }
+        let (write_cache, read_only) = (unit.write_cache, unit.read_only);
+        let config = ClientConfig { patience: patience(unit), write_cache, read_only, block_len };
+        Ok(Self { connection, uri: uri.clone(), config })
+    }
+}
+
+fn patience(unit: &Unit) -> Option<Duration> {
+    match unit.medium {
+        Medium::Nbd { patience, .. } => patience,
+        _ => None,
+    }
+}
+
+/// What the owner of the exports provides.
+pub(super) struct NbdLinks {
+    /// Starts an attempt to connect for the export of this number, without blocking.
+    pub(super) connect: Box<dyn Fn(u32, NbdUri)>,
+    /// Gives the reactor a connection for the export of this number.
+    pub(super) adopt: Box<dyn Fn(u32, NbdConnection)>,
+}
+
+/// Every export of a reactor.
+pub(super) struct NbdExports {
+    links: NbdLinks,
+    shared: Shared,
+    exports: BTreeMap<u32, NbdExport>,
+    numbers: BTreeMap<UnitId, u32>,
+    connections: BTreeMap<ConnId, u32>,
+    next: u32,
+}
+
+/// What all exports of a reactor share.
+#[derive(Clone, Debug, Default)]
+struct Shared {
+    clock: Rc<Cell<Instant>>,
+    /// The exports that may have an action.
+    due: Rc<RefCell<VecDeque<u32>>>,
+}
+
+impl NbdExports {
+    pub(super) fn new(links: NbdLinks) -> Self {
+        Self {
+            links,
+            shared: Shared::default(),
+            exports: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Sets the time for operations that are submitted from now on.
+    pub(super) fn set_time(&self, now: Instant) {
+        self.shared.clock.set(now);
+    }
+
+    /// Serves an open export as the medium of a unit.
+    pub(super) fn add(&mut self, export: OpenExport, unit: UnitId, label: &str, pool: &Pool) -> NbdExport {
+        let OpenExport { connection, uri, config } = export;
+        let number = PORTAL_BIT | self.next;
+        self.next = self.next.wrapping_add(1);
+        let client = Client::new(config, connection.info, pool.clone());
+        let export = NbdExport(Rc::new(RefCell::new(Inner {
+            client,
+            uri,
+            number,
+            unit,
+            label: label.to_owned(),
+            patience: config.patience,
+            shared: self.shared.clone(),
+            is_listed: false,
+            connection: None,
+            negotiated: None,
+            withheld: None,
+            refused: VecDeque::new(),
+            errors: 0,
+            last_failure: None,
+            told: None,
+            untold: 0,
+        })));
+        self.exports.insert(number, export.clone());
+        self.numbers.insert(unit, number);
+        (self.links.adopt)(number, connection);
+        export
+    }
+
+    /// Returns the export of a unit.
+    pub(super) fn of_unit(&self, unit: UnitId) -> Option<&NbdExport> {
+        self.exports.get(self.numbers.get(&unit)?)
+    }
+
+    /// Returns the export of a number.
+    pub(super) fn find(&self, number: u32) -> Option<NbdExport> {
+        self.exports.get(&number).cloned()
+    }
+
+    /// Returns the export that a connection belongs to. Nothing is looked up where there is no export.
+    pub(super) fn of_connection(&self, conn: ConnId) -> Option<NbdExport> {
+        if self.connections.is_empty() {
+            return None;
+        }
+        self.find(*self.connections.get(&conn)?)
+    }
+
+    /// Handles a new connection, if its portal is that of an export. Returns the export.
+    pub(super) fn connected(&mut self, now: Instant, conn: ConnId, portal: PortalId) -> Option<NbdExport> {
+        let export = self.find(portal.0)?;
+        self.connections.insert(conn, portal.0);
+        let mut inner = export.0.borrow_mut();
+        inner.connection = Some(conn);
+        if let Some(info) = inner.negotiated.take() {
+            inner.client.connected(now, info);
+        }
+        inner.list();
+        drop(inner);
+        Some(export)
+    }
+
+    /// Handles the end of a connection. Returns the export that it belonged to.
+    pub(super) fn disconnected(&mut self, now: Instant, conn: ConnId) -> Option<NbdExport> {
+        let number = self.connections.remove(&conn)?;
+        let export = self.find(number)?;
+        let mut inner = export.0.borrow_mut();
+        if inner.connection == Some(conn) {
+            inner.connection = None;
+            inner.client.disconnected(now);
+            inner.list();
+        }
+        drop(inner);
+        Some(export)
+    }
+
+    /// Closes the export of a unit that is removed: flushes, and takes leave of the server.
+    pub(super) fn close(&mut self, unit: UnitId) {
+        if let Some(export) = self.numbers.remove(&unit).and_then(|number| self.find(number)) {
+            export.change(Client::close);
+            self.forget_closed(&export);
+        }
+    }
+
+    /// Closes every export.
+    pub(super) fn close_all(&mut self) {
+        for unit in std::mem::take(&mut self.numbers).into_keys().collect::<Vec<_>>() {
+            self.close(unit);
+        }
+        let left: Vec<NbdExport> = self.exports.values().cloned().collect();
+        for export in left {
+            export.change(Client::close);
+            self.forget_closed(&export);
+        }
+    }
+
+    /// Forgets an export that is closed, and logs if writes may be missing on its server.
+    pub(super) fn forget_closed(&mut self, export: &NbdExport) {
+        let inner = export.0.borrow();
+        let is_over = inner.client.is_closed() && inner.connection.is_none();
+        if is_over && self.exports.remove(&inner.number).is_some() {
+            let (label, uri) = (&inner.label, &inner.uri);
+            if inner.client.has_lost_changes() {
+                crate::error!("{label}: what hosts wrote last may be missing on {uri}");
+            }
+        }
+    }
+
+    /// Returns the next action of an export.
+    pub(super) fn poll_action(&mut self) -> Option<Action> {
+        loop {
+            let number = self.shared.due.borrow_mut().pop_front()?;
+            let Some(export) = self.exports.get(&number) else { continue };
+            let mut inner = export.0.borrow_mut();
+            inner.is_listed = false;
+            let Some(action) = inner.client.poll_action() else { continue };
+            inner.list();
+            match (action, inner.connection) {
+                (ClientAction::Connect, _) => (self.links.connect)(number, inner.uri.clone()),
+                (ClientAction::Transmit, Some(conn)) => return Some(Action::Transmit(conn)),
+                (ClientAction::Close, Some(conn)) => return Some(Action::Close(conn)),
+                (ClientAction::Abort, Some(conn)) => return Some(Action::Abort(conn)),
+                (_, None) => {}
+            }
+        }
+    }
+
+    /// Returns the time of the next deadline of an export.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.exports.values().filter_map(|export| export.0.borrow().client.poll_timeout()).min()
+    }
+
+    /// Handles the deadlines that have passed. Returns the exports that had one.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<NbdExport> {
+        let is_late = |export: &&NbdExport| {
+            export.0.borrow().client.poll_timeout().is_some_and(|deadline| deadline <= now)
+        };
+        let late: Vec<NbdExport> = self.exports.values().filter(is_late).cloned().collect();
+        for export in &late {
+            export.change(|client| client.handle_timeout(now));
+        }
+        late
+    }
+}
+
+/// An export of a server. Clones share one client.
+#[derive(Clone, Debug)]
+pub(super) struct NbdExport(Rc<RefCell<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    client: Client,
+    uri: NbdUri,
+    number: u32,
+    unit: UnitId,
+    label: String,
+    patience: Option<Duration>,
+    shared: Shared,
+    /// The export is in `Shared::due`.
+    is_listed: bool,
+    connection: Option<ConnId>,
+    /// What was negotiated for the connection that the reactor is given next.
+    negotiated: Option<ExportInfo>,
+    withheld: Option<String>,
+    /// Completions of operations that were refused.
+    refused: VecDeque<Completion>,
+    errors: u64,
+    /// Why the last attempt to connect failed.
+    last_failure: Option<String>,
+    told: Option<std::time::Instant>,
+    untold: u64,
+}
+
+/// What the owner of an export must tell the unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExportEvent {
+    /// The size has changed.
+    Resized,
+    /// The export is withheld until a reload accepts it.
+    Withheld,
+}
+
+impl NbdExport {
+    /// Returns the unit whose medium the export is.
+    pub(super) fn unit(&self) -> UnitId {
+        self.0.borrow().unit
+    }
+
+    /// Returns how many operations failed so far.
+    pub(super) fn errors(&self) -> u64 {
+        self.0.borrow().errors
+    }
+
+    /// Returns why operations fail or wait now, if they do.
+    pub(super) fn not_ready(&self) -> Option<String> {
+        let inner = self.0.borrow();
+        let away = || (!inner.client.is_up()).then(|| format!("{} does not answer", inner.uri));
+        inner.withheld.clone().or_else(away)
+    }
+
+    /// Applies the settings of a unit after a reload.
+    pub(super) fn configure(&self, unit: &Unit) {
+        let mut inner = self.0.borrow_mut();
+        unit.label.clone_into(&mut inner.label);
+        inner.patience = patience(unit);
+        inner.client.set_patience(patience(unit));
+        inner.client.set_write_cache(unit.write_cache);
+        inner.list();
+    }
+
+    /// Accepts the export as it is, if it is withheld. Returns whether it was.
+    pub(super) fn accept(&self) -> bool {
+        let was_withheld = self.0.borrow_mut().withheld.take().is_some();
+        if was_withheld {
+            self.change(Client::accept_export);
+        }
+        was_withheld
+    }
+
+    /// Records what was negotiated for the connection that the reactor is given next.
+    pub(super) fn negotiated(&self, info: ExportInfo) {
+        self.0.borrow_mut().negotiated = Some(info);
+    }
+
+    /// Returns whether the reactor refused the connection that it was given last.
+    pub(super) fn take_unadmitted(&self) -> bool {
+        self.0.borrow_mut().negotiated.take().is_some()
+    }
+
+    /// Handles a failed attempt to connect.
+    pub(super) fn connect_failed(&self, now: Instant, why: String) {
+        crate::debug!("{why}");
+        self.0.borrow_mut().last_failure = Some(why);
+        self.change(|client| client.connect_failed(now));
+    }
+
+    /// Handles received bytes.
+    pub(super) fn received(&self, now: Instant, bytes: &[u8]) {
+        self.change(|client| client.received(now, bytes));
+    }
+
+    /// Returns the buffer that the next bytes belong into.
+    pub(super) fn take_rx_buffer(&self) -> Option<RxBuffer> {
+        self.0.borrow_mut().client.take_rx_buffer()
+    }
+
+    /// Takes back a buffer.
+    pub(super) fn return_rx_buffer(&self, now: Instant, rx_buffer: RxBuffer) {
+        self.change(|client| client.return_rx_buffer(now, rx_buffer));
+    }
+
+    /// Appends what is to be sent.
+    pub(super) fn transmit(&self, out: &mut Transmit) {
+        self.0.borrow_mut().client.transmit(out);
+    }
+
+    /// Returns whether [`Store::poll`] has something to return.
+    pub(super) fn has_completions(&self) -> bool {
+        let inner = self.0.borrow();
+        inner.client.has_completions() || !inner.refused.is_empty()
+    }
+
+    /// Logs the next notice of the client. Returns what the unit must be told.
+    pub(super) fn poll_event(&self) -> Option<ExportEvent> {
+        loop {
+            let mut inner = self.0.borrow_mut();
+            let notice = inner.client.poll_notice()?;
+            if let Some(event) = inner.log(notice) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Client)) {
+        let mut inner = self.0.borrow_mut();
+        change(&mut inner.client);
+        inner.list();
+    }
+}
+
+impl Inner {
+    /// Lists the export among those that may have an action.
+    fn list(&mut self) {
+        if !std::mem::replace(&mut self.is_listed, true) {
+            self.shared.due.borrow_mut().push_back(self.number);
+        }
+    }
+
+    fn log(&mut self, notice: Notice) -> Option<ExportEvent> {
+        let within = self.patience.map_or("without a limit".to_owned(), |most| format!("up to {most:?}"));
+        match notice {
+            Notice::Lost => {
+                if let Some(more) = self.may_log() {
+                    let (label, uri) = (&self.label, &self.uri);
+                    crate::warning!(
+                        "{label}: the connection to {uri} is lost; commands wait for the server {within}{more}"
+                    );
+                }
+            }
+            Notice::Broken(error) => {
+                self.errors = self.errors.saturating_add(1);
+                if let Some(more) = self.may_log() {
+                    crate::error!("{}: {}: {error}; its connection is ended{more}", self.label, self.uri);
+                }
+            }
+            Notice::Unanswered => {
+                let why = self.last_failure.take().map_or(String::new(), |why| format!(": {why}"));
+                let (label, uri) = (&self.label, &self.uri);
+                crate::error!("{label}: {uri} has not answered in time; commands fail until it does{why}");
+            }
+            Notice::Back(repeated) => {
+                let repeated = match repeated {
+                    0 => String::new(),
+                    _ => format!("; {repeated} writes that it may have lost were repeated"),
+                };
+                crate::info!("{}: {} answers again{repeated}", self.label, self.uri);
+            }
+            Notice::LostChanges(fault) => {
+                self.errors = self.errors.saturating_add(1);
+                let (label, uri) = (&self.label, &self.uri);
+                crate::error!("{label}: {uri} has lost acknowledged writes ({fault}); the next flush fails");
+            }
+            Notice::Resized => return Some(ExportEvent::Resized),
+            Notice::Differs(why) => {
+                let (label, uri) = (&self.label, &self.uri);
+                crate::error!(
+                    "{label}: {uri}: {why}: nothing is read or written until this is corrected and the \
+                     configuration is reloaded"
+                );
+                self.withheld = Some(why);
+                return Some(ExportEvent::Withheld);
+            }
+        }
+        None
+    }
+
+    /// Returns whether a failure may be logged, and what to add about those that were not.
+    fn may_log(&mut self) -> Option<String> {
+        if self.told.is_some_and(|told| told.elapsed() < LOG_INTERVAL) {
+            self.untold = self.untold.saturating_add(1);
+            return None;
+        }
+        self.told = Some(std::time::Instant::now());
+        Some(match std::mem::take(&mut self.untold) {
+            0 => String::new(),
+            more => format!(" ({more} more failures since the last one that was logged)"),
+        })
+    }
+
+    /// Counts the failure of an operation, and logs it if the server reported it.
+    fn failed(&mut self, failure: Failure) {
+        let what = match failure.fault {
+            Fault::Medium => "read or write failed",
+            Fault::NoSpace => "no space left",
+            Fault::ReadOnly => "it is not writable",
+            Fault::Hardware | Fault::Bug => "the server refuses a request",
+            // That the server is away was logged once.
+            Fault::Gone => {
+                self.errors = self.errors.saturating_add(1);
+                return;
+            }
+            _ => return,
+        };
+        self.errors = self.errors.saturating_add(1);
+        if let Some(more) = self.may_log() {
+            let at = failure.at.map_or(String::new(), |at| format!(" at byte {at}"));
+            crate::error!("{}: {}: {what}{at}{more}", self.label, self.uri);
+        }
+    }
+}
+
+impl Store for NbdExport {
+    fn capabilities(&self) -> Capabilities {
+        self.0.borrow().client.capabilities()
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut inner = self.0.borrow_mut();
+        if inner.withheld.is_some() {
+            inner.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) });
+            return;
+        }
+        let now = inner.shared.clock.get();
+        inner.client.submit(now, op);
+        inner.list();
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut inner = self.0.borrow_mut();
+        if let Some(refused) = inner.refused.pop_front() {
+            return Some(refused);
+        }
+        let completion = inner.client.poll()?;
+        if let Err(failure) = &completion.result {
+            inner.failed(*failure);
+        }
+        Some(completion)
+    }
+}

@@ -1,0 +1,110 @@
+//! Exports of NBD servers: their connections, and what their units are told.
+
+use std::error::Error as _;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use ::nbd::uri::NbdUri;
+use backends::nbd::NbdConnection;
+use base::state_machine::{MediumId, PortalId, StreamMachine as _};
+use base::time::Instant;
+use drivers::message_queue::{Adoption, Handle};
+
+use super::ReactorShard;
+use crate::os_error;
+use crate::serve::nbd::{ATTEMPT_MAX, ExportEvent, NbdExport, NbdLinks};
+
+/// The addresses of a connection to a server, which no limit of initiators' addresses applies to.
+const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Returns what the exports of the reactor with this handle need.
+pub(super) fn links(own: &Handle<ReactorShard>) -> NbdLinks {
+    let (connecting, adopting) = (own.clone(), own.clone());
+    NbdLinks {
+        connect: Box::new(move |number, uri| connect(&connecting, number, uri)),
+        adopt: Box::new(move |number, connection| deliver(&adopting, number, connection)),
+    }
+}
+
+/// Connects to a server on a thread of its own, since resolving names, connecting and negotiating block.
+fn connect(own: &Handle<ReactorShard>, number: u32, uri: NbdUri) {
+    let (reactor, refused) = (own.clone(), own.clone());
+    let attempt = move || match backends::nbd::open(&uri, ATTEMPT_MAX) {
+        Ok(connection) => deliver(&reactor, number, connection),
+        Err(error) => {
+            let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+            let source = source.map_or(String::new(), |source| format!(": {}", os_error(source)));
+            fail(&reactor, number, format!("{error}{source}"));
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("nbd".to_owned()).spawn(attempt) {
+        fail(&refused, number, format!("cannot start a thread: {}", os_error(&error)));
+    }
+}
+
+// A reactor that has stopped serves no export, so errors of its handle are ignored below.
+
+fn deliver(own: &Handle<ReactorShard>, number: u32, connection: NbdConnection) {
+    let NbdConnection { socket, info } = connection;
+    let _ = own.post(move |member: &mut ReactorShard, _| {
+        if let Some(export) = member.nbd.find(number) {
+            export.negotiated(info);
+        }
+    });
+    let (portal, bytes) = (PortalId(number), Vec::new());
+    let _ = own.adopt(Adoption { socket, portal, local: NO_ADDRESS, peer: NO_ADDRESS, bytes });
+    let _ = own.post(move |member: &mut ReactorShard, now| {
+        if let Some(export) = member.nbd.find(number).filter(NbdExport::take_unadmitted) {
+            export.connect_failed(now, "the reactor has no room for another connection".to_owned());
+            member.export_changed(now, &export);
+        }
+    });
+}
+
+fn fail(own: &Handle<ReactorShard>, number: u32, why: String) {
+    let _ = own.post(move |member: &mut ReactorShard, now| {
+        if let Some(export) = member.nbd.find(number) {
+            export.connect_failed(now, why);
+            member.export_changed(now, &export);
+        }
+    });
+}
+
+impl ReactorShard {
+    /// Tells the unit of an export what has changed.
+    pub(super) fn export_changed(&mut self, now: Instant, export: &NbdExport) {
+        let unit = export.unit();
+        while let Some(event) = export.poll_event() {
+            match event {
+                ExportEvent::Resized => {
+                    let label = self.runtime.unit(unit).map_or("a disk", |unit| unit.label.as_str());
+                    crate::info!("the size of {label} has changed");
+                    self.shard.capacity_changed(now, unit);
+                }
+                ExportEvent::Withheld => self.shard.withhold_medium(now, unit, true),
+            }
+        }
+        if export.has_completions() {
+            self.shard.medium_ready(now, MediumId(unit.0));
+        }
+        self.nbd.forget_closed(export);
+    }
+
+    /// Applies the settings of the exports after a reload. If `accepts`, exports that are withheld are served
+    /// as they are now.
+    pub(super) fn reload_exports(&mut self, now: Instant, accepts: bool) {
+        let units: Vec<_> = self.runtime.units(self.index).map(|(id, _, unit)| (id, unit.clone())).collect();
+        for (id, unit) in units {
+            let Some(export) = self.nbd.of_unit(id).cloned() else { continue };
+            export.configure(&unit);
+            if accepts && export.accept() {
+                crate::info!("{} is served again", unit.label);
+                self.shard.withhold_medium(now, id, false);
+            }
+        }
+    }
+
+    /// Flushes the exports, and takes leave of their servers.
+    pub(in crate::serve) fn close_exports(&mut self) {
+        self.nbd.close_all();
+    }
+}

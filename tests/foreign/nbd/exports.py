@@ -1,0 +1,105 @@
+"""NBD servers that others wrote, and a target that serves their exports."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import servers
+
+# After so long a server hangs that did not open its socket, or a condition that did not come true, seconds.
+WAIT_MAX_S = 60
+
+
+def wait_for(what, condition):
+    """Waits until a condition is true, and returns what it returned."""
+    deadline = time.monotonic() + WAIT_MAX_S
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{what} did not happen within {WAIT_MAX_S} s")
+        time.sleep(0.01)
+    return found
+
+
+class NbdServer:
+    """A process that listens on a Unix socket."""
+
+    def __init__(self, folder, *command):
+        self.folder, self.command, self.process = str(folder), command, None
+        self.socket = os.path.join(self.folder, "nbd.sock")
+
+    def uri(self, export=""):
+        return f"nbd+unix:///{export}?socket={self.socket}"
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.end(signal.SIGKILL)
+
+    def start(self):
+        if os.path.exists(self.socket):
+            os.remove(self.socket)
+        with open(os.path.join(self.folder, "nbd.log"), "ab") as log:
+            command = [word.replace("SOCKET", self.socket) for word in self.command]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+                                            preexec_fn=servers.die_with_parent)
+        wait_for(f"the start of {self.command[0]}", self.listens)
+
+    def listens(self):
+        if self.process.poll() is not None:
+            with open(os.path.join(self.folder, "nbd.log"), errors="replace") as log:
+                raise RuntimeError(f"{self.command[0]} ended: {log.read()[-500:]}")
+        # Connecting would be a connection that some servers end after.
+        with open("/proc/net/unix") as table:
+            return any(line.split()[-1] == self.socket and line.split()[3] == "00010000" for line in table)
+
+    def send(self, number):
+        self.process.send_signal(number)
+
+    def end(self, number=signal.SIGTERM):
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(WAIT_MAX_S)
+            self.process = None
+
+    def restart(self):
+        """The process is killed, and started again."""
+        self.end(signal.SIGKILL)
+        self.start()
+
+
+def nbdkit(folder, *words):
+    return NbdServer(folder, "nbdkit", "--foreground", "--unix", "SOCKET", *words)
+
+
+def qemu_nbd(folder, image, form):
+    return NbdServer(folder, "qemu-nbd", "--persistent", "--shared=4", f"--format={form}", "--socket=SOCKET", "--discard=unmap", image)
+
+
+class Targe(servers.Targe):
+    """Serves exports: a `Lun` of medium "nbd" has its `uri` among its claims."""
+
+    def config_lines(self):
+        is_export = False
+        for line in super().config_lines():
+            is_export = is_export and not line.startswith("[[") or line == 'type = "nbd"'
+            if not (is_export and line.startswith("size = ")):
+                yield line
+
+    def log_says(self, words):
+        """Waits for a line of the log."""
+        wait_for(f"{words!r} in the log", lambda: words in self.log_of_this_run())
+
+    def unit(self, number=0):
+        """What the daemon tells of a unit."""
+        return json.loads(self.admin("luns"))["luns"][number]
+
+
+def export(uri, **more):
+    """A LUN that is an export."""
+    lun = {key: more.pop(key) for key in ("thin", "readonly", "write_cache", "block") if key in more}
+    return servers.Lun(medium="nbd", claims=(("uri", uri), *more.items()), **lun)
+

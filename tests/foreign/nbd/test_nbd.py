@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 import servers
-from exports import Targe, export, nbdkit, qemu_nbd, wait_for
+from exports import Targe, export, nbdkit, nbdkit_by_tcp, qemu_nbd, wait_for
 from libiscsi.suite import Runner, build_counter, list_suites
 from servers import MIB, Export, Lun
 from verdicts import expect
@@ -64,7 +64,8 @@ def test_a_file_of_nbdkit_holds_what_was_written(tmp_path, reactor):
     disk = tmp_path / "disk"
     with open(disk, "wb") as file:
         file.truncate(SIZE)
-    with nbdkit(tmp_path, "file", str(disk)) as nbd, targe(tmp_path, export(nbd.uri()), reactor=reactor) as server:
+    start = {"uring": nbdkit, "epoll": nbdkit_by_tcp}[reactor]
+    with start(tmp_path, "file", str(disk)) as nbd, targe(tmp_path, export(nbd.uri()), reactor=reactor) as server:
         finish(start_verify(server))
         code, data, said = read(server, "--bs=1M")
         expect(code == 0, said)
@@ -120,13 +121,13 @@ def test_errors_and_silence_of_one_export_reach_its_hosts_only(tmp_path):
     with broken, silent:
         luns = (export(broken.uri()), export(silent.uri(), reconnect_timeout="1s"), Lun(medium="ram", size=SIZE))
         with targe(tmp_path, *luns) as server:
-            others = start_verify(server, "--count=3000", unit=2)
+            others = start_verify(server, "--count=1000", unit=2)
             fail.touch()
             code, _, said = read(server, "--bs=64K")
             expect(code != 0 and "MEDIUM ERROR" in said.upper(), f"a read that fails: {code} {said}")
             fail.unlink()
             finish(start_verify(server, "--count=200"))
-            finish(start_verify(server, "--count=50", unit=1))
+            finish(start_verify(server, "--count=20", unit=1))
 
             silent.send(signal.SIGSTOP)
             code, _, said = read(server, "--bs=64K", unit=1)
@@ -164,6 +165,31 @@ def test_an_export_that_grows_is_larger_and_one_that_shrinks_is_withheld_until_a
         expect(server.unit()["naa"] == name, "the identity has changed")
 
 
+def test_a_server_is_left_in_order_when_its_lun_is_removed_and_when_targe_ends(tmp_path):
+    """qemu-nbd without --persistent ends when its only client leaves."""
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "disk").write_bytes(bytes(SIZE))
+    servers_of = [qemu_nbd(folder, str(folder / "disk"), "raw") for folder in folders]
+    for nbd in servers_of:
+        nbd.command = [word for word in nbd.command if word not in ("--persistent", "--shared=4")]
+    first, second = servers_of
+    with first, second:
+        with targe(tmp_path, export(first.uri())) as server:
+            server.export = Export(luns=(export(first.uri()), export(second.uri())))
+            server.reload()
+            wait_for("the second LUN", lambda: len(json.loads(server.admin("luns"))["luns"]) == 2)
+            finish(start_verify(server, "--count=100", unit=1))
+            server.export = Export(luns=(export(first.uri()),))
+            server.reload()
+            wait_for("the end of the second server", lambda: second.process.poll() is not None)
+            finish(start_verify(server, "--count=100"))
+            expect(first.process.poll() is None, "the first server has ended")
+        wait_for("the end of the first server", lambda: first.process.poll() is not None)
+        expect(first.process.poll() == second.process.poll() == 0, "a server did not end as it should")
+
+
 def test_the_example_counts_writes_of_two_hosts(tmp_path):
     with nbdkit(tmp_path, "python", EXAMPLE, "size=8M") as nbd, targe(tmp_path, export(nbd.uri())) as server:
         zeros = tmp_path / "zeros"
@@ -192,7 +218,7 @@ def test_libiscsi_finds_no_fault(tmp_path):
                 passed += verdict.kind == "PASS"
                 if verdict.kind not in ("PASS", "SKIP") and test != WRONG_TEST:
                     wrong.append(f"{suite}.{test}: {verdict.kind}: {verdict.reasons}")
-        expect(not wrong and passed > 15, f"{passed} passed; {wrong}")
+        expect(not wrong and passed >= 15, f"{passed} passed; {wrong}")
 
 
 @pytest.mark.parametrize("uri, why", [

@@ -19,7 +19,7 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build deb tidy packages dist
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build deb tidy packages dist test-nbd
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ test-luks: build packages  ## LUKS2 images of ours and of cryptsetup, each opene
 
 test-tape: build packages  ## virtual tape cartridges read by a second reader, tape images, imports that are killed
 	$(PYTEST) tests/foreign/tape $(ARGS)
+
+test-nbd: build packages  ## LUNs from NBD servers that others wrote, which are killed, stopped and changed meanwhile
+	$(PYTEST) tests/foreign/nbd $(ARGS)
 
 test-recovery: build packages  ## whole disks verified through a proxy that breaks PDUs, at every recovery level
 	$(PYTEST) tests/recovery $(ARGS)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// The help text of `--lun`; its brackets are no links.
-const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T, disc:FILE.iso; \
+const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T, disc:FILE.iso, nbd:URI; \
                         lun=N sets its number, protection=encrypt requires encrypted access; docs/config.md lists the \
                         keys";
 

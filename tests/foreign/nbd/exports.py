@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import servers
+from listening import free_port, listeners
 
 # After so long a server hangs that did not open its socket, or a condition that did not come true, seconds.
 WAIT_MAX_S = 60
@@ -23,14 +24,14 @@ def wait_for(what, condition):
 
 
 class NbdServer:
-    """A process that listens on a Unix socket."""
+    """A process that listens on a Unix socket, or on a port of 127.0.0.1."""
 
-    def __init__(self, folder, *command):
-        self.folder, self.command, self.process = str(folder), command, None
+    def __init__(self, folder, *command, port=None):
+        self.folder, self.command, self.port, self.process = str(folder), command, port, None
         self.socket = os.path.join(self.folder, "nbd.sock")
 
     def uri(self, export=""):
-        return f"nbd+unix:///{export}?socket={self.socket}"
+        return f"nbd://localhost:{self.port}/{export}" if self.port else f"nbd+unix:///{export}?socket={self.socket}"
 
     def __enter__(self):
         self.start()
@@ -53,6 +54,8 @@ class NbdServer:
             with open(os.path.join(self.folder, "nbd.log"), errors="replace") as log:
                 raise RuntimeError(f"{self.command[0]} ended: {log.read()[-500:]}")
         # Connecting would be a connection that some servers end after.
+        if self.port:
+            return ("127.0.0.1", self.port) in listeners(self.process.pid)
         with open("/proc/net/unix") as table:
             return any(line.split()[-1] == self.socket and line.split()[3] == "00010000" for line in table)
 
@@ -73,6 +76,11 @@ class NbdServer:
 
 def nbdkit(folder, *words):
     return NbdServer(folder, "nbdkit", "--foreground", "--unix", "SOCKET", *words)
+
+
+def nbdkit_by_tcp(folder, *words):
+    port = free_port()
+    return NbdServer(folder, "nbdkit", "--foreground", "--ipaddr=127.0.0.1", f"--port={port}", *words, port=port)
 
 
 def qemu_nbd(folder, image, form):

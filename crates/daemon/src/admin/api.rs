@@ -145,7 +145,8 @@ object! {
         rival_logins: u64,
         /// How often the files and devices that are served now have failed.
         medium_errors: u64,
-        /// How many disks are not ready because their file or device has changed.
+        /// How many disks are not ready because their file or device has changed, or their server does not
+        /// answer.
         not_ready: u32,
         /// Number of internal errors (violated invariants and panics) since the start.
         bugs: u64,
@@ -547,8 +548,8 @@ object! {
         medium_errors: u64,
         /// How often its file or device took longer than `io_timeout` so far.
         io_timeouts: u64,
-        /// Why it is not ready: how its file or device changed, or why there is no disc or cartridge. Null if
-        /// it is.
+        /// Why it is not ready: how its file or device changed, why there is no disc or cartridge, or that
+        /// its server does not answer. Null if it is.
         not_ready: Option<String>,
         /// The commands that ended with a status, by class.
         operations: Vec<Operation>,

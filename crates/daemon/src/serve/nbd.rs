@@ -1,5 +1,5 @@
-//! Exports of NBD servers on their reactor. Each is a client whose connection the reactor drives like those of
-//! initiators. The logical unit and the daemon share it. It counts and logs failures, and refuses all
+//! Exports of NBD servers on their reactor. Each is a client whose connection the reactor drives like those
+//! of initiators. The logical unit and the daemon share it. It counts and logs failures, and refuses all
 //! operations while it is withheld.
 
 use std::cell::{Cell, RefCell};

@@ -1,10 +1,9 @@
 //! Resolves logical units: their media, numbers and identities.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::Metadata;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, SpcLevel as Standard, TaskRules};
@@ -19,6 +18,7 @@ use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
+use super::medium_key::{MediumKey, medium_keys};
 use super::tapes;
 use super::{Environment, at_line, check_access, nbd};
 use crate::os_error;
@@ -39,15 +39,6 @@ struct Shared {
     /// The identity of a shared unit. The first target that shows the unit completes it.
     identity: Option<Derived>,
     used: bool,
-}
-
-/// The identity of a file or device.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum MediumKey {
-    Inode(u64, u64),
-    Device(u64),
-    Path(PathBuf),
-    Uri(String),
 }
 
 /// The parts of an identity that may have to be derived.
@@ -566,42 +557,4 @@ fn warn_of_size(path: &Path, lun: &raw::Lun, report: &mut ConfigReport) {
         );
         report.warn(&size.span, message);
     }
-}
-
-/// Returns every key that identifies a medium; for a loop device also the key of the file behind it.
-fn medium_keys(path: &Path) -> Vec<MediumKey> {
-    let key = medium_key(path);
-    let behind = match &key {
-        MediumKey::Device(device) => loop_file(*device),
-        _ => None,
-    };
-    std::iter::once(key).chain(behind.map(|file| medium_key(&file))).collect()
-}
-
-/// Returns the file behind a loop device, or behind the loop device that this device is a partition of.
-fn loop_file(device: u64) -> Option<PathBuf> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()?;
-    let told = |device: &Path| std::fs::read_to_string(device.join("loop/backing_file")).ok();
-    let name = told(&device).or_else(|| told(device.parent()?))?;
-    Some(PathBuf::from(name.trim_end_matches('\n')))
-}
-
-/// Returns the key of a medium, which is the same for each path that leads to the medium.
-fn medium_key(path: &Path) -> MediumKey {
-    let of_meta = |meta: &Metadata| {
-        if meta.file_type().is_block_device() {
-            MediumKey::Device(meta.rdev())
-        } else {
-            MediumKey::Inode(meta.dev(), meta.ino())
-        }
-    };
-    if let Ok(meta) = path.metadata() {
-        return of_meta(&meta);
-    }
-    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    MediumKey::Path(match (parent, path.file_name()) {
-        (Some(parent), Some(name)) => parent.join(name),
-        _ => path.to_path_buf(),
-    })
 }

@@ -11,6 +11,7 @@ mod http;
 mod hyperscsi_groups;
 mod isns;
 mod luns;
+mod medium_key;
 mod nbd;
 mod portals;
 mod process;

@@ -14,8 +14,8 @@ use crate::os_error;
 /// The keys of a LUN that do not apply to an export.
 pub(super) const UNFIT_KEYS: &[&str] = &["path", "size", "direct", "atomic_bs", "encrypt"];
 
-/// Returns the medium of an export. Reports a server on this host that is not there; no server is asked, since
-/// some serve a single connection and end.
+/// Returns the medium of an export. Reports a server on this host that is not there. No server is asked,
+/// since some serve a single connection and end.
 pub(super) fn medium(lun: &raw::Lun, report: &mut ConfigReport) -> Option<Medium> {
     let at = lun.uri.as_ref()?;
     let uri = NbdUri::parse(&at.value).map_err(|why| report.error(&at.span, why)).ok()?;

@@ -12,6 +12,7 @@ mod attribute;
 mod data_in;
 mod density;
 mod drive;
+mod eject;
 mod load;
 mod log_pages;
 mod mode_pages;

@@ -46,6 +46,12 @@ pub(crate) struct TapeDrive {
     pub(crate) is_close_failed: bool,
     /// Whether to make them durable when no task uses the drive.
     pub(crate) sync_wanted: bool,
+    /// Whether the cartridge is given up when no task uses the drive.
+    pub(crate) is_ejecting: bool,
+    /// Why it cannot be given up.
+    pub(crate) eject_failure: Option<Sense>,
+    /// Whether the cartridge was put in and no host has been told.
+    pub(crate) is_new: bool,
     pub(crate) counts: TransferCounts,
 }
 
@@ -62,6 +68,8 @@ pub(crate) enum DriveState {
     Loading,
     Loaded,
     Unloaded,
+    /// There is no cartridge.
+    Empty,
     /// The cartridge cannot be loaded.
     Unusable(Sense),
 }
@@ -72,6 +80,8 @@ pub(crate) enum Running {
     /// It is loaded, by this host or when the unit was created.
     Load(Option<NexusId>),
     Unload,
+    /// It is unloaded because it is given up.
+    Eject,
     Write,
     Synchronize,
     Other,
@@ -93,6 +103,9 @@ impl TapeDrive {
             is_unsynced: false,
             is_close_failed: false,
             sync_wanted: false,
+            is_ejecting: false,
+            eject_failure: None,
+            is_new: false,
             counts: TransferCounts::default(),
         }
     }
@@ -146,7 +159,7 @@ impl TapeDrive {
         match self.state {
             DriveState::Loaded => None,
             DriveState::Loading => Some(BECOMING_READY),
-            DriveState::Unloaded => Some(NOT_PRESENT),
+            DriveState::Unloaded | DriveState::Empty => Some(NOT_PRESENT),
             DriveState::Unusable(sense) => Some(sense),
         }
     }

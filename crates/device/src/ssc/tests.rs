@@ -3,6 +3,7 @@
 mod deferred;
 mod faults;
 mod fixture;
+mod library;
 mod media;
 mod modes;
 mod motion;

@@ -12,15 +12,18 @@ use base::units::{BlockSize, Blocks, Lba};
 use cartridge::blocking::Files as _;
 use cartridge::io::FileId;
 use cartridge::label::{Blank, Label};
+use cartridge::library::{Counts, Element, Library};
 use cartridge::profile::Profile;
 use cartridge::testing::MemoryFiles;
 use device::contract::{
     Access, Command, DataOutFault, DeviceKind, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort,
     TaskKey, ThirdPartyCaller, ThirdPartyRequest, Tmf, TmfKey, UnitConfig, UnitEvent,
 };
+use device::library::{ChangeFailure, LibraryEvent, LibraryInput, OperatorChange};
 use device::unit::{LogicalUnit, Reset};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
+use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::TaskAttribute;
 use scsi::transport_id::TransportId;
 use store::Store;
@@ -111,8 +114,11 @@ fn nearly_right_cdb(rng: &mut Rng) -> Vec<u8> {
         0x2e, 0x2f, 0x34, 0x35, 0x37, 0x3b, 0x3c, 0x41, 0x42, 0x48, 0x4c, 0x4d, 0x55, 0x56, 0x57, 0x5a, 0x5e,
         0x5f, 0x7f, 0x83, 0x84, 0x88, 0x89, 0x8a, 0x8b, 0x8e, 0x8f, 0x90, 0x91, 0x93, 0x9b, 0x9c, 0x9e, 0xa0,
         0xa3, 0xa4, 0xa8, 0xaa, 0xae, 0xaf, 0xb7, 0x43, 0x46, 0x4a, 0x51, 0x52, 0x5c, 0xac, 0xad, 0xb6, 0xb9,
-        0xbb, 0xbd, 0xbe, 0x01, 0x05, 0x10, 0x11, 0x13, 0x19, 0x2b, 0x44, 0x80, 0x8c, 0x8d, 0x92,
+        0xbb, 0xbd, 0xbe, 0x01, 0x05, 0x10, 0x11, 0x13, 0x19, 0x2b, 0x44, 0x80, 0x8c, 0x8d, 0x92, 0x07, 0xa5,
+        0xa6, 0xb8,
     ];
+    /// Elements of a library, one that it does not have, and none.
+    const ELEMENTS: &[u16] = &[0, 1, 10, 11, 500, 501, 1000, 1001, 1002, 1003, 1004];
     let code = CODES[usize::try_from(rng.below(CODES.len() as u64)).unwrap()];
     let len = match code >> 5 {
         0 => 6,
@@ -132,6 +138,13 @@ fn nearly_right_cdb(rng: &mut Rng) -> Vec<u8> {
         let at = 2 + usize::try_from(rng.below(len as u64 - 3)).unwrap();
         if len != 32 || at > 9 {
             cdb[at] = byte(rng) & [0xff, 0x0f, 0x01][usize::try_from(rng.below(3)).unwrap()];
+        }
+    }
+    if matches!(code, 0xa5 | 0xa6 | 0xb8) && rng.chance(3, 4) {
+        let words = if code == 0xa5 { 2..4 } else if code == 0xa6 { 2..5 } else { 1..2 };
+        for at in words.map(|word| word * 2) {
+            let element = ELEMENTS[usize::try_from(rng.below(ELEMENTS.len() as u64)).unwrap()];
+            cdb[at..at + 2].copy_from_slice(&element.to_be_bytes());
         }
     }
     cdb
@@ -163,10 +176,12 @@ struct Task {
 impl Ordeal {
     fn new(choice: u8) -> Self {
         let gate = Rc::new(Cell::new(true));
-        let is_disc = choice & 0xc0 == 0x80;
+        let is_changer = choice & 0xf0 == 0xb0;
+        let is_disc = choice & 0xc0 == 0x80 && !is_changer;
         let is_tape = choice & 0xc0 == 0xc0;
         let config = UnitConfig {
             device: match choice & 0xc0 {
+                _ if is_changer => DeviceKind::Changer,
                 0x80 => DeviceKind::Disc { profile: None },
                 0xc0 => DeviceKind::Tape,
                 _ => DeviceKind::Disk,
@@ -185,7 +200,7 @@ impl Ordeal {
             },
             physical_exponent: 3,
             read_only: choice & 0x0c == 0x0c,
-            removable: is_disc || is_tape || choice & 2 != 0,
+            removable: is_disc || is_tape || is_changer || choice & 2 != 0,
             long_cdbs: choice & 0x40 == 0,
             atomic_blocks: 1 << (choice & 3),
             thin: choice & 4 == 0,
@@ -206,6 +221,7 @@ impl Ordeal {
         };
         let medium: Box<dyn Store> = match choice >> 4 & 3 {
             kind if is_tape => Box::new(Cassette::new(kind)),
+            _ if is_changer => Box::new(Null::new(0)),
             0 => Box::new(Ram::new(MEDIUM_LEN)),
             1 => Box::new(Power::new(MEDIUM_LEN).store()),
             2 => Box::new(flaky()),
@@ -214,6 +230,9 @@ impl Ordeal {
         let medium = Box::new(Gated { inner: medium, open: Rc::clone(&gate), held: RefCell::default() });
         let mut unit = LogicalUnit::new(config, medium, None, Pool::new(1 << 20)).unwrap();
         unit.seed(&[9; 32]);
+        if is_changer {
+            unit.library_input(Instant::ORIGIN, LibraryInput::Install { file: library(), unusable: vec!["F2".into()] });
+        }
         let mut ordeal = Self {
             unit,
             gate,
@@ -318,6 +337,18 @@ impl Ordeal {
         if first & 0xc0 == 0xc0 && matches!(self.unit.config().device, DeviceKind::Disc { .. }) {
             return self.unit.medium_replaced(self.now);
         }
+        if first & 0xc0 == 0xc0 && self.unit.config().device == DeviceKind::Tape {
+            return self.unit.library_input(self.now, LibraryInput::Eject);
+        }
+        if first & 0xc0 == 0xc0 && self.unit.config().device == DeviceKind::Changer {
+            let number = u16::from(first >> 3 & 1) + 1;
+            let change = match first >> 1 & 3 {
+                0 => OperatorChange::Load(Element::Slot(3), vec![("F9".into(), String::new())]),
+                1 => OperatorChange::Eject(Element::Slot(3)),
+                other => OperatorChange::Vault(Element::Mail(number), other == 2),
+            };
+            return self.unit.library_input(self.now, LibraryInput::Operator { ticket: u64::from(first), change });
+        }
         if first & 0x80 != 0 {
             return self.unit.capacity_changed(self.now);
         }
@@ -391,6 +422,7 @@ impl Ordeal {
                     assert!(self.manage_open.remove(&key.0).is_some(), "{key:?} answered twice");
                 }
                 UnitEvent::SaveState { ticket, state } => self.save(ticket, &state),
+                UnitEvent::Library(event) => self.answer_library(event),
                 UnitEvent::ThirdPartyCall(call) => {
                     // Every unit it may name is this one.
                     self.calls += 1;
@@ -403,6 +435,22 @@ impl Ordeal {
                 }
                 UnitEvent::ThirdPartyReply { .. } => {}
             }
+        }
+    }
+
+    /// Answers as the owner of a library: a change fails now and then, and a cartridge comes back at once.
+    fn answer_library(&mut self, event: LibraryEvent) {
+        match event {
+            LibraryEvent::Change(change) => {
+                let library = Library::decode(&change.file).expect("the file of a library");
+                assert!(library.cartridges().len() <= 4, "no cartridge is there twice");
+                let sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED);
+                let failure = ChangeFailure { sense, unusable: Some("F1".into()), why: String::new() };
+                let result = if self.key_next % 5 == 0 { Err(failure) } else { Ok(()) };
+                self.unit.library_input(self.now, LibraryInput::Changed(result));
+            }
+            LibraryEvent::Ejected(_) => self.unit.library_input(self.now, LibraryInput::Inserted),
+            LibraryEvent::OperatorDone { .. } => {}
         }
     }
 
@@ -481,6 +529,16 @@ struct Cassette {
     /// Whether every eighth write fails.
     is_flaky: bool,
     writes: u32,
+}
+
+/// Returns the file of a library with two drives, three slots and two mail slots, and three cartridges.
+fn library() -> Vec<u8> {
+    let counts = Counts { drives: 2, slots: 3, mail_slots: 2 };
+    let mut library = Library::new("FUZZ0001".into(), Profile::Lto8, counts).expect("a possible library");
+    for (element, name) in [(Element::Slot(1), "F1"), (Element::Drive(2), "F2"), (Element::Mail(1), "F3")] {
+        library.put(element, name, name).expect("a free element");
+    }
+    library.encode()
 }
 
 impl Cassette {

@@ -35,6 +35,31 @@ pub enum Element {
     Slot(u16),
 }
 
+impl core::fmt::Display for Element {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Mail(number) => write!(f, "mail slot {number}"),
+            Self::Drive(number) => write!(f, "drive {number}"),
+            Self::Slot(number) => write!(f, "slot {number}"),
+        }
+    }
+}
+
+/// Parses an element as operators write it: `5`, `mail1`, `drive2`.
+impl core::str::FromStr for Element {
+    type Err = LibraryError;
+
+    fn from_str(text: &str) -> Result<Self, LibraryError> {
+        let (number, kind): (&str, fn(u16) -> Self) =
+            match (text.strip_prefix("mail"), text.strip_prefix("drive")) {
+                (Some(number), _) => (number, Self::Mail),
+                (_, Some(number)) => (number, Self::Drive),
+                _ => (text.strip_prefix("slot").unwrap_or(text), Self::Slot),
+            };
+        number.parse().map(kind).map_err(|_| LibraryError::ElementName)
+    }
+}
+
 /// How many elements of each kind a library has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -74,6 +99,8 @@ pub struct Library {
 /// Why a change of a library is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LibraryError {
+    /// The name of an element is none.
+    ElementName,
     /// The library has no such element.
     NoElement,
     /// There is no cartridge in the element that one is taken from.
@@ -105,6 +132,9 @@ pub enum LibraryError {
 impl core::fmt::Display for LibraryError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
+            Self::ElementName => f.write_str(
+                "a slot is a number, such as 5, and a mail slot a number behind \"mail\", such as mail1",
+            ),
             Self::NoElement => f.write_str("the library has no such slot"),
             Self::Empty => f.write_str("there is no cartridge"),
             Self::Full => f.write_str("there is a cartridge already"),

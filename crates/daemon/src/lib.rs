@@ -9,6 +9,7 @@ pub mod admin;
 pub mod config;
 pub mod config_file;
 pub mod fault_injection;
+pub mod library;
 pub mod log;
 pub mod luks;
 pub mod passwords;

@@ -136,6 +136,23 @@ fn a_cartridge_remembers_the_slot_that_it_came_from() {
     assert_eq!(library.at(Element::Mail(1)).unwrap().source, Some(3));
 }
 
+#[test]
+fn elements_are_written_as_operators_name_them() {
+    let cases = [
+        ("5", Ok(Element::Slot(5))),
+        ("slot5", Ok(Element::Slot(5))),
+        ("mail1", Ok(Element::Mail(1))),
+        ("drive2", Ok(Element::Drive(2))),
+        ("", Err(LibraryError::ElementName)),
+        ("mail", Err(LibraryError::ElementName)),
+        ("-1", Err(LibraryError::ElementName)),
+        ("65536", Err(LibraryError::ElementName)),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(text.parse::<Element>(), expected, "{text}");
+    }
+}
+
 /// Random changes beside a map from elements to names. After each, the file is read again.
 #[test]
 fn random_changes_are_those_of_a_model() {

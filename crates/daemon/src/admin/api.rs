@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::change_api::{Change, SessionSelector};
+use super::change_api::{Change, LibraryRequest, SessionSelector};
 use super::shape::{Described, Field, Object, Shape, object, words};
 
 /// The version of the protocol.
@@ -39,6 +39,8 @@ words! {
         Abandon = "abandon",
         /// Ends sessions. Needs `sessions`.
         DropSessions = "drop-sessions",
+        /// Makes the change of an operator in a tape library. Needs `library`.
+        Library = "library",
     }
 }
 
@@ -51,13 +53,15 @@ object! {
         change: Option<Change>,
         /// The sessions that `drop-sessions` is about; null or absent otherwise.
         sessions: Option<SessionSelector>,
+        /// The change that `library` makes; null or absent otherwise.
+        library: Option<LibraryRequest>,
     }
 }
 
 impl Request {
     /// Returns a request without arguments.
     pub const fn new(method: Method) -> Self {
-        Self { method, change: None, sessions: None }
+        Self { method, change: None, sessions: None, library: None }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::api::{Failure, LINE_LEN_MAX, Luns, Method, REQUEST_LEN_MAX, Request, Sessions, Status, VERSION};
-use super::change_api::{Abandoned, Applied, DroppedSessions, Plan};
+use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Plan};
 use super::shape::{Described, Object, Shape};
 
 /// Returns the description of the protocol.
@@ -23,6 +23,7 @@ pub fn document() -> Value {
         (Method::Commit, Applied::describe(&mut types)),
         (Method::Abandon, Abandoned::describe(&mut types)),
         (Method::DropSessions, DroppedSessions::describe(&mut types)),
+        (Method::Library, LibraryChanged::describe(&mut types)),
     ] {
         if let Ok(Value::String(name)) = serde_json::to_value(method) {
             results.insert(name, value(&shape));

@@ -311,6 +311,18 @@ pub enum Medium {
         /// The absolute path of the folder of the cartridge.
         path: PathBuf,
     },
+    /// The medium changer of a tape library. Its drives are the units after it.
+    Changer {
+        /// The absolute path of the folder of the library.
+        path: PathBuf,
+    },
+    /// A tape drive of a library.
+    LibraryDrive {
+        /// The absolute path of the folder of the library.
+        path: PathBuf,
+        /// The number of the drive, from 1.
+        number: u16,
+    },
 }
 
 impl Medium {
@@ -320,7 +332,9 @@ impl Medium {
             Self::File { path, .. }
             | Self::Block { path, .. }
             | Self::Disc { path, .. }
-            | Self::Tape { path } => Some(path),
+            | Self::Tape { path }
+            | Self::Changer { path }
+            | Self::LibraryDrive { path, .. } => Some(path),
             Self::Ram { .. } | Self::Null { .. } => None,
         }
     }
@@ -334,6 +348,8 @@ impl fmt::Display for Medium {
             Self::Block { path, .. } => write!(f, "block:{}", path.display()),
             Self::Disc { path, .. } => write!(f, "disc:{}", path.display()),
             Self::Tape { path } => write!(f, "tape:{}", path.display()),
+            Self::Changer { path } => write!(f, "changer:{}", path.display()),
+            Self::LibraryDrive { path, number } => write!(f, "changer:{} drive {number}", path.display()),
             Self::Ram { size } => write!(f, "ram:{}", super::quantity::show_size(size.0)),
             Self::Null { size } => write!(f, "null:{}", super::quantity::show_size(size.0)),
         }

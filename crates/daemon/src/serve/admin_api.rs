@@ -20,6 +20,7 @@ use shard::admin::{HyperScsiSessionReport, SessionReport};
 use super::audit::AuditLog;
 use super::changes;
 use super::daemon_event::DaemonEvent;
+use super::library_change;
 use super::panics;
 use super::reactor_shard::{HyperScsiReport, ReactorShard, UnitView};
 use super::reactors::{ReactorInfo, ReactorThread};
@@ -81,6 +82,9 @@ impl RequestHandler for Shared {
                 request.sessions,
                 &caller.peer,
             )?),
+            Method::Library => {
+                json(&library_change::make(&self.reactors, &self.audit, request.library, &caller.peer)?)
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use store::ram::Ram;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::Disk;
+use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::state::StateDir;
 use super::tape::Tape;
@@ -41,8 +42,10 @@ enum Bare {
     Null(ByteLen),
     /// A drive, and the image of the disc in it.
     Drive(Option<DiscImage>),
-    /// A cartridge.
-    Tape(CartridgeFolder),
+    /// A drive for tapes, and the cartridge in it.
+    Tape(Option<CartridgeFolder>),
+    /// A tape library.
+    Library(OpenLibrary),
 }
 
 /// A medium cannot be opened or extended.
@@ -104,7 +107,15 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
         Medium::Tape { path } => {
             let opened = CartridgeFolder::open(path, unit.read_only);
             let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
-            return opened.map(Bare::Tape).map_err(failed);
+            return opened.map(|folder| Bare::Tape(Some(folder))).map_err(failed);
+        }
+        Medium::Changer { path } => {
+            let opened = OpenLibrary::open(path);
+            return opened.map(Bare::Library).map_err(|why| MediaError { unit: unit.label.clone(), why });
+        }
+        Medium::LibraryDrive { path, number } => {
+            let opened = libraries::open_drive(path, *number);
+            return opened.map(Bare::Tape).map_err(|why| MediaError { unit: unit.label.clone(), why });
         }
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
@@ -165,7 +176,8 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
 /// Makes all data of a unit's file or device durable.
 pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
     // The unit of a cartridge makes it durable when it is removed.
-    let is_synced = !unit.read_only && !holds_hosts_writes(unit);
+    let is_changer = matches!(unit.medium, Medium::Changer { .. });
+    let is_synced = !unit.read_only && !holds_hosts_writes(unit) && !is_changer;
     let Some(path) = unit.medium.path().filter(|_| is_synced) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {
@@ -177,11 +189,11 @@ pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
 /// Returns whether the unit is a tape drive that hosts can write, which holds what they wrote until it is
 /// removed.
 pub(super) const fn holds_hosts_writes(unit: &Unit) -> bool {
-    matches!(unit.medium, Medium::Tape { .. }) && !unit.read_only
+    matches!(unit.medium, Medium::Tape { .. } | Medium::LibraryDrive { .. }) && !unit.read_only
 }
 
 /// Formats an error with its cause.
-fn describe_error(error: &(dyn Error + 'static)) -> String {
+pub(super) fn describe_error(error: &(dyn Error + 'static)) -> String {
     match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
         Some(source) => format!("{error}: {}", os_error(source)),
         None => error.to_string(),
@@ -204,17 +216,19 @@ enum PlacedBare {
     Null(ByteLen),
     /// A drive for discs.
     Drive(DiscDrive),
-    /// A cartridge.
+    /// A drive for tapes.
     Tape(Tape),
+    /// A tape library.
+    Library(OpenLibrary),
 }
 
 impl OpenMedium {
     /// Returns the identity of the file or device, if the medium is one.
-    pub(super) const fn identity(&self) -> Option<FileIdentity> {
+    pub(super) fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
-            Bare::Tape(folder) => Some(folder.identity()),
-            Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) => None,
+            Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
+            Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Library(_) => None,
         }
     }
 
@@ -228,6 +242,7 @@ impl OpenMedium {
                 PlacedBare::Drive(DiscDrive::new(image.map(|image| image.place(files, id, label))))
             }
             Bare::Tape(folder) => PlacedBare::Tape(Tape::new(folder, files.queue(id), label)),
+            Bare::Library(library) => PlacedBare::Library(library),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };
@@ -245,6 +260,7 @@ impl ReactorMedium {
             PlacedBare::Tape(tape) => Box::new(tape.clone()),
             PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
+            PlacedBare::Library(_) => Box::new(Null::new(0)),
         };
         match &self.keys {
             None => bare,
@@ -260,12 +276,14 @@ impl ReactorMedium {
         }
     }
 
-    /// Returns the file or device, if the medium is one, and the drive, if it is in a drive.
-    pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>) {
+    /// Returns the file or device, if the medium is one, the drive, if it is in a drive for discs, and the
+    /// library, if it is one.
+    pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>, Option<OpenLibrary>) {
         match self.bare {
-            PlacedBare::Disk(disk) => (Some(disk), None),
-            PlacedBare::Drive(drive) => (drive.disc(), Some(drive)),
-            PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) => (None, None),
+            PlacedBare::Disk(disk) => (Some(disk), None, None),
+            PlacedBare::Drive(drive) => (drive.disc(), Some(drive), None),
+            PlacedBare::Library(library) => (None, None, Some(library)),
+            PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) => (None, None, None),
         }
     }
 }

@@ -12,6 +12,8 @@ mod daemon_event;
 mod discs;
 mod disk;
 mod disk_ids;
+mod libraries;
+mod library_change;
 mod login_peek;
 mod media;
 mod media_key;

@@ -2,6 +2,7 @@
 //! around it.
 
 mod discs;
+mod libraries;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ use super::runtime_config::RuntimeConfig;
 use super::state_writer::{StateWrite, StateWriter};
 use super::tape::Tape;
 use crate::config::{Medium, Naa, UnitIndex};
+use libraries::ServedLibrary;
 
 /// A shard with the daemon's data around it, on the reactor's thread.
 pub(super) struct ReactorShard {
@@ -45,6 +47,8 @@ pub(super) struct ReactorShard {
     disks: BTreeMap<UnitId, Disk>,
     drives: BTreeMap<UnitId, DiscDrive>,
     tapes: BTreeMap<UnitId, Tape>,
+    /// The tape libraries, by the unit of the changer.
+    libraries: BTreeMap<UnitId, ServedLibrary>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -125,6 +129,7 @@ impl ReactorShard {
             disks,
             drives: BTreeMap::new(),
             tapes: BTreeMap::new(),
+            libraries: BTreeMap::new(),
             naas,
             retiring,
             files,
@@ -179,10 +184,13 @@ impl ReactorShard {
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.naas.insert(id, naa);
         self.tapes.extend(placed.tape().map(|tape| (id, tape)));
-        let (disk, drive) = placed.into_parts();
+        let (disk, drive, library) = placed.into_parts();
         self.drives.extend(drive.map(|drive| (id, drive)));
         if let Some(disk) = disk {
             self.watch(id, disk);
+        }
+        if let Some(library) = library {
+            self.serve_library(now, id, &label, library)?;
         }
         Ok(())
     }
@@ -248,6 +256,7 @@ impl ReactorShard {
                 self.shard.reconfigure_unit(now, *id, config);
             }
         }
+        self.tell_drive_identities(now);
         if let Some(wrong) = wrong {
             self.update_capacities(now, wrong);
         }
@@ -258,6 +267,7 @@ impl ReactorShard {
             self.disks.remove(&id);
             self.drives.remove(&id);
             self.tapes.remove(&id);
+            self.libraries.remove(&id);
             let unit = before.unit(id);
             let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
             let path = unit.and_then(|unit| unit.medium.path().cloned());
@@ -409,6 +419,7 @@ impl ReactorShard {
             let disk = self.disks.get(&report.unit);
             let tape = self.tapes.get(&report.unit);
             let no_disc = match self.drives.get(&report.unit) {
+                None if tape.is_some_and(Tape::is_empty) => Some("there is no cartridge in the drive"),
                 None if tape.is_some() && !report.medium_present => {
                     Some("an initiator has unloaded the cartridge")
                 }
@@ -568,6 +579,7 @@ impl StreamMachine for ReactorShard {
     /// shard's state writes and log entries are passed on here.
     fn poll_action(&mut self) -> Option<Action> {
         self.submit_state_writes();
+        self.pass_library_events();
         self.report_binding_changes();
         self.log_notices();
         self.close_removed();

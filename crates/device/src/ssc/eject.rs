@@ -1,6 +1,8 @@
 //! The cartridge of a drive in a library: it is given up when no task uses the drive, and another one is put
 //! in.
 
+use alloc::boxed::Box;
+
 use cartridge::Cartridge;
 use cartridge::command::Command;
 use cartridge::error::Error;
@@ -9,7 +11,7 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use crate::contract::UnitEvent;
 use crate::device_server::DeviceServer;
 use crate::library::LibraryEvent;
-use crate::tape_drive::{DriveState, Running};
+use crate::tape_drive::{DriveState, Running, TapeDrive};
 
 /// The sense data of a motion whose cartridge stays in the drive, because not everything could be written.
 const EJECT_FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED);
@@ -78,7 +80,9 @@ impl DeviceServer {
     /// Begins to load the cartridge that was put into the store. Every host is told when it is loaded.
     pub(crate) fn cartridge_inserted(&mut self) {
         self.info.capabilities = self.medium.capabilities();
-        if let Some(drive) = self.tape.as_mut().filter(|drive| drive.state == DriveState::Empty) {
+        let has_cartridge = self.info.has_medium();
+        let is_empty = |drive: &&mut Box<TapeDrive>| drive.state == DriveState::Empty;
+        if let Some(drive) = self.tape.as_mut().filter(|drive| has_cartridge && is_empty(drive)) {
             drive.is_new = true;
             self.begin_load(None);
         }

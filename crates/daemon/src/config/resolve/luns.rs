@@ -17,6 +17,7 @@ use super::super::raw;
 use super::super::resolved::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
+use super::changers::{self, ResolvedLibrary};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
 use super::tapes;
@@ -26,11 +27,13 @@ use crate::os_error;
 /// The units that are resolved so far.
 pub(super) struct UnitResolver<'a> {
     environment: &'a Environment,
-    units: Vec<Unit>,
+    pub(super) units: Vec<Unit>,
+    /// The libraries, by the unit of the changer.
+    pub(super) libraries: BTreeMap<UnitIndex, ResolvedLibrary>,
     shared: BTreeMap<String, Shared>,
     /// The label of the unit that uses each file or device, so that no two units write to one medium.
     media: BTreeMap<MediumKey, String>,
-    names: BTreeMap<Naa, String>,
+    pub(super) names: BTreeMap<Naa, String>,
 }
 
 struct Shared {
@@ -70,6 +73,7 @@ impl<'a> UnitResolver<'a> {
         let mut pool = Self {
             environment,
             units: Vec::new(),
+            libraries: BTreeMap::new(),
             shared: BTreeMap::new(),
             media: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -130,7 +134,9 @@ impl<'a> UnitResolver<'a> {
                 let read_only = lun.ro && lun.share.is_some();
                 let protection = lun.protection.as_ref().map_or(Level::None, |at| level(at.value));
                 let groups = lun.groups.as_ref().map_or(GroupSet::ALL, |names| groups.set(names, report));
-                mapped.push(MappedLun { lun: number, unit, read_only, protection, groups });
+                let entry = MappedLun { lun: number, unit, read_only, protection, groups };
+                mapped.extend(self.drive_luns(&entry, &lun, &mut numbers, report));
+                mapped.push(entry);
             }
         }
         mapped.sort_unstable_by_key(|lun| lun.lun);
@@ -197,7 +203,7 @@ impl<'a> UnitResolver<'a> {
     /// Resolves everything of a unit except its identity.
     fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
         let is_disc = lun.kind.as_ref().is_some_and(|kind| kind.value == "disc");
-        let is_tape = lun.kind.as_ref().is_some_and(|kind| kind.value == "tape");
+        let is_tape = lun.kind.as_ref().is_some_and(|kind| matches!(kind.value, "tape" | "changer"));
         let block_size = if is_disc { BlockSize::B2048 } else { block_size(lun.bs.as_ref()) };
         let physical_block_size = match is_disc {
             true => block_size,
@@ -252,7 +258,9 @@ impl<'a> UnitResolver<'a> {
             report.error(&lun.span, format!("more than {UNITS_MAX} LUNs"));
         }
         self.units.push(unit);
-        Some(UnitIndex(self.units.len() - 1))
+        let index = UnitIndex(self.units.len() - 1);
+        self.add_drives(index, lun, report);
+        Some(index)
     }
 
     fn identify(
@@ -268,10 +276,12 @@ impl<'a> UnitResolver<'a> {
         let Some(naa) = given.naa.map(|at| at.value).or_else(derived) else { return };
         let Some(unit) = self.units.get_mut(index.0) else { return };
         unit.identity.naa = naa;
-        unit.identity.serial = given.serial.unwrap_or_else(|| naa.to_string());
+        let serial = given.serial.or_else(|| Some(self.libraries.get(&index)?.serial.clone()));
+        unit.identity.serial = serial.unwrap_or_else(|| naa.to_string());
         if let Some(other) = self.names.insert(naa, unit.label.clone()) {
             report.error(&span, format!("the name naa.{naa} is already used by {other}"));
         }
+        self.identify_drives(index, naa, &span, report);
     }
 
     fn medium(
@@ -289,8 +299,8 @@ impl<'a> UnitResolver<'a> {
             return None;
         };
         let is_disc = kind.value == "disc";
-        let is_tape = kind.value == "tape";
-        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape");
+        let (is_tape, is_changer) = (kind.value == "tape", kind.value == "changer");
+        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape" | "changer");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
@@ -302,8 +312,10 @@ impl<'a> UnitResolver<'a> {
             let fits = match *name {
                 "path" => on_disk,
                 "profile" => is_disc,
+                "drive_vendor" | "drive_product" => is_changer,
                 name if is_disc => discs::KEYS.contains(&name),
                 name if is_tape => tapes::KEYS.contains(&name),
+                name if is_changer => changers::KEYS.contains(&name),
                 "direct" => on_disk,
                 "atomic_bs" => !on_disk,
                 "encrypt" => kind.value != "null",
@@ -325,6 +337,7 @@ impl<'a> UnitResolver<'a> {
                 let checked = match kind.value {
                     "file" => check_file(&path, &at.span, lun, bs, report),
                     "tape" => tapes::check(&path, lun.ro),
+                    "changer" => changers::check(&path, lun.ro),
                     _ => check_device(&path, lun),
                 };
                 if let Err(why) = checked {
@@ -344,6 +357,7 @@ impl<'a> UnitResolver<'a> {
                 Some(match kind.value {
                     "file" => Medium::File { path, size, direct },
                     "tape" => Medium::Tape { path },
+                    "changer" => Medium::Changer { path },
                     _ => Medium::Block { path, direct },
                 })
             }
@@ -377,6 +391,7 @@ fn usual_product(lun: &raw::Lun) -> &'static str {
     match lun.kind.as_ref().map(|kind| kind.value) {
         Some("disc") => "Virtual Disc",
         Some("tape") => "Virtual Tape",
+        Some("changer") => "Virtual Library",
         _ => "Virtual Disk",
     }
 }
@@ -416,7 +431,7 @@ fn derived(lun: &raw::Lun, report: &mut ConfigReport) -> Derived {
 }
 
 /// Returns a string for an ASCII field of INQUIRY data (SPC-5 §4.3); reports other characters.
-fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
+pub(super) fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
     let at = at?;
     if at.value.chars().all(|c| matches!(c, ' '..='~')) {
         return Some(at.value.clone());

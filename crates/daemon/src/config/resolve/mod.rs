@@ -6,6 +6,7 @@
 //! is never used, because a report with mistakes never yields a configuration.
 
 mod access;
+mod changers;
 mod discs;
 mod hyperscsi_groups;
 mod luns;

@@ -64,12 +64,23 @@ fn wrong_specs_say_what_is_wrong() {
     scratch.file("short", [7; 31], 0o600);
     scratch.file("good", [7; 32], 0o600);
     for (spec, expected) in [
-        ("disk.img", "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"disk.img\""),
+        (
+            "disk.img",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or changer:, not \"disk.img\"",
+        ),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or changer:, not \"fill\" (did you mean \"file\"?)",
         ),
-        ("changer:/x", "media of type \"changer\" are not in this build"),
+        ("changer:none", "cannot use DIR/none/library: no such file or directory"),
+        (
+            "changer:.",
+            "DIR/. holds no library: it has no file \"library\" (targe changer create makes a library)",
+        ),
+        ("changer:none,ro", "a library cannot be \"ro\": hosts move its cartridges"),
+        ("changer:none,bs=512", "a lun of type changer takes no \"bs\""),
+        ("tape:none,drive_vendor=IBM", "a lun of type tape takes no \"drive_vendor\""),
+        ("ram:1M,drive_lun=3", "only a lun of type changer takes \"drive_lun\""),
         ("file:", "\"file\" has no path (such as file:/srv/disk.img)"),
         ("ram:", "\"ram\" has no size (such as ram:512M)"),
         ("ram:lots", "\"lots\" is not a size (such as 512M or 10G)"),

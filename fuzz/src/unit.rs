@@ -12,18 +12,16 @@ use base::units::{BlockSize, Blocks, Lba};
 use cartridge::blocking::Files as _;
 use cartridge::io::FileId;
 use cartridge::label::{Blank, Label};
-use cartridge::library::{Counts, Element, Library};
 use cartridge::profile::Profile;
 use cartridge::testing::MemoryFiles;
 use device::contract::{
     Access, Command, DataOutFault, DeviceKind, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort,
     TaskKey, ThirdPartyCaller, ThirdPartyRequest, Tmf, TmfKey, UnitConfig, UnitEvent,
 };
-use device::library::{ChangeFailure, LibraryEvent, LibraryInput, OperatorChange};
+use device::library::LibraryInput;
 use device::unit::{LogicalUnit, Reset};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
-use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::TaskAttribute;
 use scsi::transport_id::TransportId;
 use store::Store;
@@ -32,6 +30,8 @@ use store::fault_inject::{FaultInjector, OpKind, Rule};
 use store::null::Null;
 use store::powercut::Power;
 use store::ram::Ram;
+
+use crate::libraries;
 
 /// The medium is small, so that ranges meet.
 const MEDIUM_LEN: u64 = 4 << 20;
@@ -117,8 +117,6 @@ fn nearly_right_cdb(rng: &mut Rng) -> Vec<u8> {
         0xbb, 0xbd, 0xbe, 0x01, 0x05, 0x10, 0x11, 0x13, 0x19, 0x2b, 0x44, 0x80, 0x8c, 0x8d, 0x92, 0x07, 0xa5,
         0xa6, 0xb8,
     ];
-    /// Elements of a library, one that it does not have, and none.
-    const ELEMENTS: &[u16] = &[0, 1, 10, 11, 500, 501, 1000, 1001, 1002, 1003, 1004];
     let code = CODES[usize::try_from(rng.below(CODES.len() as u64)).unwrap()];
     let len = match code >> 5 {
         0 => 6,
@@ -140,13 +138,7 @@ fn nearly_right_cdb(rng: &mut Rng) -> Vec<u8> {
             cdb[at] = byte(rng) & [0xff, 0x0f, 0x01][usize::try_from(rng.below(3)).unwrap()];
         }
     }
-    if matches!(code, 0xa5 | 0xa6 | 0xb8) && rng.chance(3, 4) {
-        let words = if code == 0xa5 { 2..4 } else if code == 0xa6 { 2..5 } else { 1..2 };
-        for at in words.map(|word| word * 2) {
-            let element = ELEMENTS[usize::try_from(rng.below(ELEMENTS.len() as u64)).unwrap()];
-            cdb[at..at + 2].copy_from_slice(&element.to_be_bytes());
-        }
-    }
+    libraries::put_elements(&mut cdb, rng);
     cdb
 }
 
@@ -231,7 +223,7 @@ impl Ordeal {
         let mut unit = LogicalUnit::new(config, medium, None, Pool::new(1 << 20)).unwrap();
         unit.seed(&[9; 32]);
         if is_changer {
-            unit.library_input(Instant::ORIGIN, LibraryInput::Install { file: library(), unusable: vec!["F2".into()] });
+            unit.library_input(Instant::ORIGIN, libraries::install());
         }
         let mut ordeal = Self {
             unit,
@@ -341,13 +333,7 @@ impl Ordeal {
             return self.unit.library_input(self.now, LibraryInput::Eject);
         }
         if first & 0xc0 == 0xc0 && self.unit.config().device == DeviceKind::Changer {
-            let number = u16::from(first >> 3 & 1) + 1;
-            let change = match first >> 1 & 3 {
-                0 => OperatorChange::Load(Element::Slot(3), vec![("F9".into(), String::new())]),
-                1 => OperatorChange::Eject(Element::Slot(3)),
-                other => OperatorChange::Vault(Element::Mail(number), other == 2),
-            };
-            return self.unit.library_input(self.now, LibraryInput::Operator { ticket: u64::from(first), change });
+            return self.unit.library_input(self.now, libraries::operator(first));
         }
         if first & 0x80 != 0 {
             return self.unit.capacity_changed(self.now);
@@ -422,7 +408,10 @@ impl Ordeal {
                     assert!(self.manage_open.remove(&key.0).is_some(), "{key:?} answered twice");
                 }
                 UnitEvent::SaveState { ticket, state } => self.save(ticket, &state),
-                UnitEvent::Library(event) => self.answer_library(event),
+                UnitEvent::Library(event) => {
+                    let answer = libraries::answer(&event, self.key_next % 5 == 0);
+                    answer.into_iter().for_each(|answer| self.unit.library_input(self.now, answer));
+                }
                 UnitEvent::ThirdPartyCall(call) => {
                     // Every unit it may name is this one.
                     self.calls += 1;
@@ -435,22 +424,6 @@ impl Ordeal {
                 }
                 UnitEvent::ThirdPartyReply { .. } => {}
             }
-        }
-    }
-
-    /// Answers as the owner of a library: a change fails now and then, and a cartridge comes back at once.
-    fn answer_library(&mut self, event: LibraryEvent) {
-        match event {
-            LibraryEvent::Change(change) => {
-                let library = Library::decode(&change.file).expect("the file of a library");
-                assert!(library.cartridges().len() <= 4, "no cartridge is there twice");
-                let sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED);
-                let failure = ChangeFailure { sense, unusable: Some("F1".into()), why: String::new() };
-                let result = if self.key_next % 5 == 0 { Err(failure) } else { Ok(()) };
-                self.unit.library_input(self.now, LibraryInput::Changed(result));
-            }
-            LibraryEvent::Ejected(_) => self.unit.library_input(self.now, LibraryInput::Inserted),
-            LibraryEvent::OperatorDone { .. } => {}
         }
     }
 
@@ -529,16 +502,6 @@ struct Cassette {
     /// Whether every eighth write fails.
     is_flaky: bool,
     writes: u32,
-}
-
-/// Returns the file of a library with two drives, three slots and two mail slots, and three cartridges.
-fn library() -> Vec<u8> {
-    let counts = Counts { drives: 2, slots: 3, mail_slots: 2 };
-    let mut library = Library::new("FUZZ0001".into(), Profile::Lto8, counts).expect("a possible library");
-    for (element, name) in [(Element::Slot(1), "F1"), (Element::Drive(2), "F2"), (Element::Mail(1), "F3")] {
-        library.put(element, name, name).expect("a free element");
-    }
-    library.encode()
 }
 
 impl Cassette {

@@ -1,5 +1,5 @@
-//! The folder of a tape library: the file `library`, which tells where each cartridge is, and the folders of the
-//! cartridges.
+//! The folder of a tape library: the file `library`, which tells where each cartridge is, and the folders of
+//! the cartridges.
 //!
 //! The file is replaced as a whole, so it tells one state or the next one, whatever interrupts the
 //! replacement. Everything here blocks.

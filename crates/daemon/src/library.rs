@@ -96,9 +96,78 @@ pub(crate) fn operator_change(request: &LibraryRequest) -> Result<(PathBuf, Oper
 }
 
 /// Formats an error with the system's message.
-fn with_cause(error: &dyn Error) -> String {
+pub(crate) fn with_cause(error: &dyn Error) -> String {
     match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
         Some(source) => format!("{error}: {}", os_error(source)),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    /// The file of a library with a drive, two slots and a mail slot.
+    const LIBRARY: &str = "targe-library 1\nserial LIB00001\nprofile lto8\ndrives 1\nslots 2\nmail-slots 1\n\
+                           crc32c 331e6448\n";
+
+    fn request(path: &Path, action: LibraryAction, element: &str, cartridges: &[&str]) -> LibraryRequest {
+        LibraryRequest {
+            path: path.display().to_string(),
+            action,
+            element: element.to_owned(),
+            cartridges: cartridges.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    fn told(result: Result<(), ChangeError>) -> String {
+        match result {
+            Ok(()) => String::new(),
+            Err(ChangeError::InUse(why) | ChangeError::Failed(why)) => why,
+        }
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_granted_is_one_sentence() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("lib");
+        create(&path, LIBRARY.as_bytes()).unwrap();
+        std::fs::create_dir(path.join("empty")).unwrap();
+        let before = read(&path).unwrap();
+        for (action, element, cartridges, expected) in [
+            (LibraryAction::Load, "1", &["none"][..], "cannot open LIB/none: no such file or directory"),
+            (LibraryAction::Load, "1", &["empty"], "LIB/empty holds no cartridge"),
+            (LibraryAction::Load, "1", &["../lib/empty"], "../lib/empty is no name of a folder in LIB"),
+            (LibraryAction::Load, "1", &[], "name at least one cartridge"),
+            (LibraryAction::Load, "3", &["empty"], "3: the library has no such slot"),
+            (LibraryAction::Load, "x", &["empty"], "x: a slot is a number"),
+            (LibraryAction::Eject, "2", &[], "2: there is no cartridge"),
+            (LibraryAction::Eject, "drive1", &[], "drive1: a cartridge in a drive is moved to a slot first"),
+            (LibraryAction::Vault, "mail1", &[], "mail1: there is no cartridge"),
+            (LibraryAction::Vault, "1", &[], "1: a cartridge can be locked in a mail slot only"),
+        ] {
+            let told = told(change(&request(&path, action, element, cartridges)));
+            let told = told.replace(path.to_str().unwrap(), "LIB");
+            assert!(told.starts_with(expected), "{element} {cartridges:?}: {told}");
+        }
+        assert_eq!(read(&path).unwrap(), before);
+        let missing = request(&scratch.path().join("nowhere"), LibraryAction::Eject, "1", &[]);
+        assert!(told(change(&missing)).ends_with("no such file or directory"));
+    }
+
+    #[test]
+    fn a_library_that_is_in_use_is_told_apart() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("lib");
+        create(&path, LIBRARY.as_bytes()).unwrap();
+        let held = LibraryFolder::open(&path).unwrap();
+        let busy = change(&request(&path, LibraryAction::Eject, "1", &[]));
+        assert!(matches!(busy, Err(ChangeError::InUse(_))));
+        drop(held);
+        assert!(matches!(
+            change(&request(&path, LibraryAction::Eject, "1", &[])),
+            Err(ChangeError::Failed(_))
+        ));
     }
 }

@@ -8,8 +8,7 @@ use alloc::vec::Vec;
 use cartridge::library::{Counts, Element, Library};
 use scsi::sense::Sense;
 
-use crate::contract::Identity;
-use crate::library::OperatorChange;
+use crate::library::{DriveName, OperatorChange};
 use crate::task::TaskId;
 
 /// A medium changer.
@@ -19,8 +18,8 @@ pub(crate) struct Changer {
     pub(crate) library: Option<Library>,
     /// The names of the cartridges that cannot be used.
     pub(crate) unusable: BTreeSet<String>,
-    /// The identities of the drives, in order.
-    pub(crate) drives: Vec<Identity>,
+    /// The names of the drives, in order.
+    pub(crate) drives: Vec<DriveName>,
     /// The change that the owner of the library makes now, and the library after it.
     pub(crate) running: Option<(Motion, Library)>,
     /// The changes that wait. There are no more than tasks and operators.

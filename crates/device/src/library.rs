@@ -12,8 +12,6 @@ use alloc::vec::Vec;
 use cartridge::library::{Element, Library, LibraryError};
 use scsi::sense::Sense;
 
-use crate::contract::Identity;
-
 /// What the owner of a library tells a changer or a drive.
 #[derive(Debug)]
 pub enum LibraryInput {
@@ -25,8 +23,8 @@ pub enum LibraryInput {
         /// The names of the cartridges that cannot be used.
         unusable: Vec<String>,
     },
-    /// To a changer: the identities of its drives, in order.
-    Drives(Vec<Identity>),
+    /// To a changer: the names of its drives, in order.
+    Drives(Vec<DriveName>),
     /// To a changer: an operator wants a change. [`LibraryEvent::OperatorDone`] answers.
     Operator {
         /// Names the request.
@@ -42,6 +40,15 @@ pub enum LibraryInput {
     Inserted,
 }
 
+/// The names of a drive, beside its serial number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriveName {
+    /// T10 vendor identification: ASCII, space-padded.
+    pub vendor: [u8; 8],
+    /// Product identification: ASCII, space-padded.
+    pub product: [u8; 16],
+}
+
 /// What a changer or a drive asks of the owner of its library, or answers.
 #[derive(Debug)]
 pub enum LibraryEvent {
@@ -54,7 +61,7 @@ pub enum LibraryEvent {
         /// Why it is refused.
         result: Result<(), String>,
     },
-    /// A drive has given up its cartridge, and no operation on it is under way. Otherwise the cartridge stays.
+    /// A drive has given up its cartridge, and no operation on it is under way. Or the cartridge stays.
     Ejected(Result<(), Sense>),
 }
 
@@ -83,8 +90,8 @@ pub struct ChangeFailure {
 /// A change that an operator makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorChange {
-    /// Put cartridges, each with its name and bar code, into elements: the first into this one, the others into
-    /// the ones after it.
+    /// Put cartridges, each with its name and bar code, into elements: the first into this one, the others
+    /// into the ones after it.
     Load(Element, Vec<(String, String)>),
     /// Take a cartridge out.
     Eject(Element),

@@ -188,7 +188,7 @@ object! {
 words! {
     /// What an operator does in a tape library.
     LibraryAction {
-        /// Puts cartridges into elements: the first into the one that is named, the others into the ones after it.
+        /// Puts cartridges into elements: the first into the one that is named, the others behind it.
         Load = "load",
         /// Takes a cartridge out of an element.
         Eject = "eject",

@@ -110,8 +110,8 @@ pub(crate) struct Lun {
     pub(crate) groups: Option<Vec<Located<String>>>,
     /// Only in a target.
     pub(crate) drive_lun: Option<Located<u16>>,
-    /// The keys given besides `lun`, `drive_lun`, `share`, `ro`, `protection` and `groups`. Only those six may
-    /// be given together with `share`.
+    /// The keys given besides `lun`, `drive_lun`, `share`, `ro`, `protection` and `groups`. Only those six
+    /// may be given together with `share`.
     pub(crate) own_keys: Vec<(&'static str, SourceSpan)>,
     /// Only at the top level.
     pub(crate) name: Option<Located<String>>,

@@ -1,18 +1,16 @@
-//! The folder of a tape library that is served, and the thread that changes it: no reactor waits for the disk.
+//! The folder of a tape library that is served, and the thread that changes it: no reactor waits for the
+//! disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::library_folder::LibraryFolder;
 use device::library::{ChangeFailure, LibraryChange};
-use drivers::message_queue::Handle;
 use scsi::sense::{Asc, Sense, SenseKey};
-use target::units::UnitId;
 
-use super::media::describe_error;
-use super::reactor_shard::ReactorShard;
+use crate::library::with_cause;
 use crate::os_error;
 
 /// The sense data of a change whose files could not be opened or written.
@@ -36,8 +34,8 @@ impl OpenLibrary {
     /// # Errors
     /// A sentence that says why it cannot be served.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
-        let folder = LibraryFolder::open(path).map_err(|error| describe_error(&error))?;
-        let library = folder.library().map_err(|error| describe_error(&error))?;
+        let folder = LibraryFolder::open(path).map_err(|error| with_cause(&error))?;
+        let library = folder.library().map_err(|error| with_cause(&error))?;
         let unusable = folder.unusable(&library);
         let canonical =
             path.canonicalize().map_err(|error| format!("{}: {}", path.display(), os_error(&error)))?;
@@ -49,13 +47,17 @@ impl OpenLibrary {
         self.folder.path().to_owned()
     }
 
-    /// Starts the thread that changes the library for the reactor of `own`. It ends when the sender is dropped.
-    pub(super) fn start(self, id: UnitId, own: Handle<ReactorShard>) -> io::Result<Sender<LibraryChange>> {
-        let (sender, changes) = channel();
+    /// Starts the thread that changes the library, and tells `done` of each change. It ends when the sender
+    /// is dropped.
+    pub(super) fn start(
+        self,
+        done: impl Fn(ChangeOutcome) + Send + 'static,
+    ) -> io::Result<Sender<LibraryChange>> {
+        let (sender, changes) = channel::<LibraryChange>();
         let Self { folder, .. } = self;
         std::thread::Builder::new()
             .name("library".to_owned())
-            .spawn(move || make_all(&folder, id, &own, &changes))
+            .spawn(move || changes.iter().for_each(|change| done(make(&folder, &change))))
             .map(drop)?;
         Ok(sender)
     }
@@ -67,7 +69,7 @@ impl OpenLibrary {
 /// # Errors
 /// A sentence that says why the library cannot be read.
 pub(super) fn open_drive(path: &Path, number: u16) -> Result<Option<CartridgeFolder>, String> {
-    let library = LibraryFolder::read(path).map_err(|error| describe_error(&error))?;
+    let library = LibraryFolder::read(path).map_err(|error| with_cause(&error))?;
     let drive = format!("drive{number}").parse();
     let held = drive.ok().and_then(|drive| library.at(drive));
     Ok(held.and_then(|held| CartridgeFolder::open(&path.join(&held.name), false).ok()))
@@ -78,19 +80,6 @@ pub(super) fn open_drive(path: &Path, number: u16) -> Result<Option<CartridgeFol
 pub(super) struct ChangeOutcome {
     pub(super) cartridges: Vec<(u16, CartridgeFolder)>,
     pub(super) result: Result<(), ChangeFailure>,
-}
-
-fn make_all(
-    folder: &LibraryFolder,
-    id: UnitId,
-    own: &Handle<ReactorShard>,
-    changes: &Receiver<LibraryChange>,
-) {
-    for change in changes {
-        let outcome = make(folder, &change);
-        // A reactor that has stopped moves nothing, so an error is ignored.
-        let _ = own.post(move |member, now| member.library_changed(now, id, outcome));
-    }
 }
 
 /// Makes a change: opens the cartridges that go into drives, and replaces the file. If that fails, the drives
@@ -131,7 +120,7 @@ fn try_make(
 
 fn open(folder: &LibraryFolder, name: &str) -> Result<CartridgeFolder, ChangeFailure> {
     CartridgeFolder::open(&folder.cartridge(name), false).map_err(|error| {
-        let why = describe_error(&error);
+        let why = with_cause(&error);
         crate::error!("{why}");
         ChangeFailure { sense: FAILED, unusable: Some(name.to_owned()), why }
     })

@@ -193,7 +193,7 @@ pub(super) const fn holds_hosts_writes(unit: &Unit) -> bool {
 }
 
 /// Formats an error with its cause.
-pub(super) fn describe_error(error: &(dyn Error + 'static)) -> String {
+fn describe_error(error: &(dyn Error + 'static)) -> String {
     match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
         Some(source) => format!("{error}: {}", os_error(source)),
         None => error.to_string(),

@@ -256,7 +256,7 @@ impl ReactorShard {
                 self.shard.reconfigure_unit(now, *id, config);
             }
         }
-        self.tell_drive_identities(now);
+        self.tell_drive_names(now);
         if let Some(wrong) = wrong {
             self.update_capacities(now, wrong);
         }

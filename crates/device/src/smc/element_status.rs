@@ -232,9 +232,9 @@ fn identifier(changer: &Changer, library: &Library, drive: Option<u16>, out: &mu
     let Some(number) = drive else { return out.extend([0; 4]) };
     let len = u8::try_from(IDENTIFIER_LEN).unwrap_or(0);
     out.extend([0x02, 0x01, 0, len]);
-    let identity = usize::from(number).checked_sub(1).and_then(|at| changer.drives.get(at));
-    out.extend(identity.map_or([b' '; 8], |identity| identity.vendor));
-    out.extend(identity.map_or([b' '; 16], |identity| identity.product));
+    let name = usize::from(number).checked_sub(1).and_then(|at| changer.drives.get(at));
+    out.extend(name.map_or([b' '; 8], |name| name.vendor));
+    out.extend(name.map_or([b' '; 16], |name| name.product));
     out.extend(padded(library.drive_serial(number).as_bytes(), DRIVE_SERIAL_LEN, b' '));
 }
 

@@ -17,8 +17,8 @@ use crate::tape_drive::{DriveState, Running, TapeDrive};
 const EJECT_FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED);
 
 impl DeviceServer {
-    /// Begins to give up the cartridge: the command that uses the drive ends first, and then everything is made
-    /// durable.
+    /// Begins to give up the cartridge: the command that uses the drive ends first, and then everything is
+    /// made durable.
     pub(crate) fn eject_cartridge(&mut self) {
         if let Err(sense) = self.spc.removal.check() {
             return self.emit(UnitEvent::Library(LibraryEvent::Ejected(Err(sense))));

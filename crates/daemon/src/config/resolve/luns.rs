@@ -17,23 +17,23 @@ use super::super::raw;
 use super::super::resolved::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
-use super::changers::{self, ResolvedLibrary};
+use super::changers::{self, Libraries};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
 use super::tapes;
-use super::{Environment, at_line, check_access};
+use super::{Environment, at_line, check_access, printable};
 use crate::os_error;
 
 /// The units that are resolved so far.
 pub(super) struct UnitResolver<'a> {
     environment: &'a Environment,
-    pub(super) units: Vec<Unit>,
+    units: Vec<Unit>,
     /// The libraries, by the unit of the changer.
-    pub(super) libraries: BTreeMap<UnitIndex, ResolvedLibrary>,
+    libraries: Libraries,
     shared: BTreeMap<String, Shared>,
     /// The label of the unit that uses each file or device, so that no two units write to one medium.
     media: BTreeMap<MediumKey, String>,
-    pub(super) names: BTreeMap<Naa, String>,
+    names: BTreeMap<Naa, String>,
 }
 
 struct Shared {
@@ -73,7 +73,7 @@ impl<'a> UnitResolver<'a> {
         let mut pool = Self {
             environment,
             units: Vec::new(),
-            libraries: BTreeMap::new(),
+            libraries: Libraries::new(),
             shared: BTreeMap::new(),
             media: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -135,7 +135,7 @@ impl<'a> UnitResolver<'a> {
                 let protection = lun.protection.as_ref().map_or(Level::None, |at| level(at.value));
                 let groups = lun.groups.as_ref().map_or(GroupSet::ALL, |names| groups.set(names, report));
                 let entry = MappedLun { lun: number, unit, read_only, protection, groups };
-                mapped.extend(self.drive_luns(&entry, &lun, &mut numbers, report));
+                mapped.extend(changers::drive_luns(&self.libraries, &entry, &lun, &mut numbers, report));
                 mapped.push(entry);
             }
         }
@@ -259,7 +259,7 @@ impl<'a> UnitResolver<'a> {
         }
         self.units.push(unit);
         let index = UnitIndex(self.units.len() - 1);
-        self.add_drives(index, lun, report);
+        changers::add_drives(&mut self.units, &mut self.libraries, index, lun, report);
         Some(index)
     }
 
@@ -281,7 +281,12 @@ impl<'a> UnitResolver<'a> {
         if let Some(other) = self.names.insert(naa, unit.label.clone()) {
             report.error(&span, format!("the name naa.{naa} is already used by {other}"));
         }
-        self.identify_drives(index, naa, &span, report);
+        let drives = self.libraries.get(&index).map(|library| library.identify(&mut self.units, naa));
+        for (naa, label) in drives.unwrap_or_default() {
+            if let Some(other) = self.names.insert(naa, label) {
+                report.error(&span, format!("the name naa.{naa} is already used by {other}"));
+            }
+        }
     }
 
     fn medium(
@@ -428,16 +433,6 @@ fn derived(lun: &raw::Lun, report: &mut ConfigReport) -> Derived {
         }
     });
     Derived { naa, serial: printable(lun.serial.as_ref(), report), span: lun.span.clone() }
-}
-
-/// Returns a string for an ASCII field of INQUIRY data (SPC-5 §4.3); reports other characters.
-pub(super) fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
-    let at = at?;
-    if at.value.chars().all(|c| matches!(c, ' '..='~')) {
-        return Some(at.value.clone());
-    }
-    report.error(&at.span, format!("{:?} is not printable ASCII", at.value));
-    None
 }
 
 /// Returns the version of targe in the four characters of INQUIRY's PRODUCT REVISION LEVEL.

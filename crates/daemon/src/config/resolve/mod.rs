@@ -213,3 +213,13 @@ fn at_line(span: &SourceSpan) -> String {
         SourceSpan::Flag(_) | SourceSpan::Default => String::new(),
     }
 }
+
+/// Returns a string for an ASCII field of INQUIRY data (SPC-5 §4.3); reports other characters.
+fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
+    let at = at?;
+    if at.value.chars().all(|c| matches!(c, ' '..='~')) {
+        return Some(at.value.clone());
+    }
+    report.error(&at.span, format!("{:?} is not printable ASCII", at.value));
+    None
+}

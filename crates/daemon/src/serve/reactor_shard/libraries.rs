@@ -10,7 +10,8 @@ use std::sync::mpsc::Sender;
 
 use base::state_machine::MediumId;
 use base::time::Instant;
-use device::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput, OperatorChange};
+use device::contract::UnitConfig;
+use device::library::{ChangeFailure, DriveName, LibraryChange, LibraryEvent, LibraryInput, OperatorChange};
 use scsi::sense::Sense;
 use target::units::UnitId;
 
@@ -54,7 +55,11 @@ impl ReactorShard {
         }
         let unusable = library.unusable.iter().map(|(name, _)| name.clone()).collect();
         let (path, canonical, file) = (library.path(), library.canonical.clone(), library.file.clone());
-        let changes = library.start(id, self.own.clone());
+        let own = self.own.clone();
+        let changes = library.start(move |outcome| {
+            // A reactor that has stopped moves nothing, so an error is ignored.
+            let _ = own.post(move |member: &mut Self, now| member.library_changed(now, id, outcome));
+        });
         let changes = changes.map_err(|error| format!("{label}: no thread: {}", crate::os_error(&error)))?;
         let served = ServedLibrary {
             path,
@@ -67,16 +72,20 @@ impl ReactorShard {
         };
         self.libraries.insert(id, served);
         self.shard.library_input(now, id, LibraryInput::Install { file, unusable });
-        self.tell_drive_identities(now);
+        self.tell_drive_names(now);
         Ok(())
     }
 
-    /// Tells every changer the identities of its drives.
-    pub(super) fn tell_drive_identities(&mut self, now: Instant) {
+    /// Tells every changer the names of its drives.
+    pub(super) fn tell_drive_names(&mut self, now: Instant) {
         let libraries = self.libraries.iter().map(|(id, library)| (*id, library.path.clone()));
         for (id, path) in libraries.collect::<Vec<_>>() {
             let drives = self.drives_of(&path).filter_map(|(_, index)| self.runtime.unit_config(index));
-            let drives = drives.map(|config| config.identity).collect();
+            let name = |config: UnitConfig| DriveName {
+                vendor: config.identity.vendor,
+                product: config.identity.product,
+            };
+            let drives = drives.map(name).collect();
             self.shard.library_input(now, id, LibraryInput::Drives(drives));
         }
     }
@@ -96,8 +105,8 @@ impl ReactorShard {
         self.drives_of(path).nth(at).map(|(id, _)| id)
     }
 
-    /// Passes on what changers and drives ask. It is posted to the message queue, because the units are in the
-    /// middle of an input.
+    /// Passes on what changers and drives ask. It is posted to the message queue, because the units are in
+    /// the middle of an input.
     pub(super) fn pass_library_events(&mut self) {
         while let Some((id, event)) = self.shard.poll_library_event() {
             // The reactor that runs this has not stopped.
@@ -191,7 +200,7 @@ impl ReactorShard {
     }
 
     /// Puts the cartridges of a change into their drives, and tells the changer how it ended.
-    pub(in crate::serve) fn library_changed(&mut self, now: Instant, id: UnitId, outcome: ChangeOutcome) {
+    fn library_changed(&mut self, now: Instant, id: UnitId, outcome: ChangeOutcome) {
         let Some(path) = self.libraries.get(&id).map(|library| library.path.clone()) else { return };
         for (number, cartridge) in outcome.cartridges {
             let Some(drive) = self.drive_of(&path, number) else { continue };

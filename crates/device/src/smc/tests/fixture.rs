@@ -13,7 +13,9 @@ pub(super) use scsi::sense::{Asc, Sense, SenseKey};
 use store::null::Null;
 
 pub(super) use crate::contract::{DeviceKind, UnitConfig, UnitEvent};
-pub(super) use crate::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput, OperatorChange};
+pub(super) use crate::library::{
+    ChangeFailure, DriveName, LibraryChange, LibraryEvent, LibraryInput, OperatorChange,
+};
 pub(super) use crate::testing::{A, B, Reply, Rig, config};
 
 /// The addresses of the elements that the tests use.
@@ -26,8 +28,8 @@ pub(super) const SLOT_2: u16 = 1001;
 pub(super) const SLOT_3: u16 = 1002;
 pub(super) const SLOT_4: u16 = 1003;
 
-/// Returns a library with two drives, four slots and two mail slots; cartridges are in slots 1 and 2, in drive
-/// 2 and in mail slot 2.
+/// Returns a library with two drives, four slots and two mail slots; cartridges are in slots 1 and 2, in
+/// drive 2 and in mail slot 2.
 pub(super) fn library() -> Library {
     let counts = Counts { drives: 2, slots: 4, mail_slots: 2 };
     let mut library = Library::new("LIB00001".to_owned(), Profile::Lto8, counts).unwrap();
@@ -52,9 +54,8 @@ pub(super) fn configuration() -> UnitConfig {
 pub(super) fn changer() -> Rig {
     let mut rig = Rig::with(configuration(), Box::new(Null::new(0)));
     rig.tell(LibraryInput::Install { file: library().encode(), unusable: Vec::new() });
-    let mut drive = config().identity;
-    (drive.vendor, drive.product) = (*b"IBM     ", *b"ULT3580-TD8     ");
-    rig.tell(LibraryInput::Drives(vec![drive.clone(), drive]));
+    let drive = DriveName { vendor: *b"IBM     ", product: *b"ULT3580-TD8     " };
+    rig.tell(LibraryInput::Drives(vec![drive; 2]));
     rig
 }
 

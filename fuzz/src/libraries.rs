@@ -42,20 +42,39 @@ pub fn answer(event: &LibraryEvent, fails: bool) -> Option<LibraryInput> {
     }
 }
 
-/// Puts addresses of elements into the CDB of a command that moves cartridges or lists them, most of the time.
-pub fn put_elements(cdb: &mut [u8], rng: &mut Rng) {
-    /// Elements of a library, one that it does not have, and none.
+/// Makes an input of commands for a medium changer, so that a corpus begins with motions, and with what comes
+/// between them.
+pub fn motions(seed: u64) -> Vec<u8> {
+    /// Elements of the library, one that it does not have, and none.
     const ELEMENTS: &[u16] = &[0, 1, 10, 11, 500, 501, 1000, 1001, 1002, 1003];
-    let words = match cdb[0] {
-        0xa5 => 2..4,
-        0xa6 => 2..5,
-        0xb8 => 1..2,
-        _ => return,
-    };
-    if rng.chance(3, 4) {
-        for at in words.map(|word| word * 2) {
-            let element = ELEMENTS[usize::try_from(rng.below(ELEMENTS.len() as u64)).unwrap()];
-            cdb[at..at + 2].copy_from_slice(&element.to_be_bytes());
+    let mut rng = Rng::from_seed(seed);
+    let mut input = vec![0xb0];
+    for _ in 0..rng.below(40) {
+        let mut any = |from: &[u16]| from[usize::try_from(rng.below(from.len() as u64)).unwrap()];
+        let [a, b, c] = [any(ELEMENTS), any(ELEMENTS), any(ELEMENTS)];
+        let (words, tail): ([u16; 4], [u8; 2]) = match any(&[0xa5, 0xa6, 0xb8, 0x1e, 0x2b]) {
+            0xa5 => ([0xa500, 0, a, b], [0, 0]),
+            0xa6 => ([0xa600, 1, a, b], c.to_be_bytes()),
+            0xb8 => ([0xb810 | any(&[0, 1, 2, 3, 4]), a, any(&[0, 1, 5, 0xffff]), any(&[0, 0x0100, 0x0300])], [1, 0]),
+            0x1e => ([0x1e00, 0, any(&[0, 0x0100]), 0], [0, 0]),
+            _ => ([0x2b00, 0, a, 0], [0, 0]),
+        };
+        let mut cdb: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).chain(tail).collect();
+        cdb.resize(if cdb[0] == 0x1e { 6 } else if cdb[0] == 0x2b { 10 } else { 12 }, 0);
+        let nexus = any(&[0, 1, 2]).to_be_bytes()[1];
+        let mut bytes = vec![nexus, 0, 0x40, 0, 0, 0, 0, u8::try_from(cdb.len()).unwrap()];
+        bytes.extend(cdb);
+        let (mut which, mut choice) = (0, 0);
+        if rng.chance(1, 4) {
+            // Something that comes between commands: an operator, or an abort.
+            (which, choice) = (4 + u8::from(rng.chance(1, 2)), 0xc0 | u8::try_from(rng.below(64)).unwrap());
         }
+        if which != 0 {
+            bytes[0] = choice;
+        }
+        input.push(which);
+        input.extend(u16::try_from(bytes.len()).unwrap().to_be_bytes());
+        input.extend(bytes);
     }
+    input
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use cartridge::library::file::{FILE_LEN_MAX, LibraryFileError};
 use cartridge::library::{Element, Library};
 
-use crate::cartridge_folder::CartridgeFolder;
+use crate::cartridge_folder::{CartridgeError, CartridgeFolder};
 use crate::open::{OpenError, lock};
 
 /// The file of the library, and the one that takes its place.
@@ -161,14 +161,14 @@ impl LibraryFolder {
 
     /// Returns the names of the cartridges that cannot be used, with the reasons. One in a drive must be free
     /// for this process.
-    pub fn unusable(&self, library: &Library) -> Vec<(String, String)> {
+    pub fn unusable(&self, library: &Library) -> Vec<(String, CartridgeError)> {
         let problem = |held: &cartridge::library::StoredCartridge| {
             let path = self.cartridge(&held.name);
             let checked = match held.element {
                 Element::Drive(_) => CartridgeFolder::open(&path, false).map(drop),
                 Element::Mail(_) | Element::Slot(_) => CartridgeFolder::check(&path, false),
             };
-            checked.err().map(|error| (held.name.clone(), with_cause(&error)))
+            checked.err().map(|error| (held.name.clone(), error))
         };
         library.cartridges().iter().filter_map(problem).collect()
     }
@@ -176,14 +176,6 @@ impl LibraryFolder {
     /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-/// Formats an error with its cause.
-fn with_cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }
 
@@ -280,6 +272,6 @@ mod tests {
         let unusable = folder.unusable(&library);
         let names: Vec<&str> = unusable.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["A2", "A1"]);
-        assert!(unusable[1].1.contains("holds no cartridge"), "{unusable:?}");
+        assert!(unusable[1].1.to_string().contains("holds no cartridge"), "{unusable:?}");
     }
 }

@@ -36,7 +36,8 @@ impl OpenLibrary {
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let folder = LibraryFolder::open(path).map_err(|error| with_cause(&error))?;
         let library = folder.library().map_err(|error| with_cause(&error))?;
-        let unusable = folder.unusable(&library);
+        let unusable = folder.unusable(&library).into_iter();
+        let unusable = unusable.map(|(name, error)| (name, with_cause(&error))).collect();
         let canonical =
             path.canonicalize().map_err(|error| format!("{}: {}", path.display(), os_error(&error)))?;
         Ok(Self { file: library.encode(), folder, canonical, unusable })

@@ -1,4 +1,4 @@
-//! The owner of a tape library beside a medium changer: an operator at work, and files that cannot be written.
+//! The owner of a tape library beside a medium changer: an operator, and files that cannot be written.
 
 use base::rng::Rng;
 use cartridge::library::{Counts, Element, Library};

@@ -601,8 +601,8 @@ mod tests {
                 assert_eq!(std::fs::read(&path).unwrap(), make(seed), "{target}, seed {seed}");
             }
         }
-        check("cdb", "nearly_right", nearly_right);
         check("cdb", "motions", libraries::motions);
+        check("cdb", "nearly_right", nearly_right);
         check("lists", "meaningful", crate::lists::meaningful);
         check("sequences", "sensible", crate::whole::sensible);
     }

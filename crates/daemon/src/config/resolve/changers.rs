@@ -63,6 +63,10 @@ pub(super) fn add_drives(
             ..unit.clone()
         });
     }
+    // Only what is written to drives is cached.
+    if let Some(unit) = units.get_mut(changer.0) {
+        unit.write_cache = false;
+    }
     libraries.insert(changer, ResolvedLibrary { serial: library.serial().to_owned(), drives });
 }
 

@@ -80,6 +80,7 @@ fn drives_have_names_of_their_own() {
     let naas: BTreeSet<Naa> = config.units.iter().map(|unit| unit.identity.naa).collect();
     assert_eq!(naas.len(), 3);
     assert!(config.units.iter().all(|unit| unit.removable && !unit.read_only && !unit.thin));
+    assert_eq!(config.units.iter().map(|unit| unit.write_cache).collect::<Vec<_>>(), [false, true, true]);
     // Another start, the same names.
     let again = scratch.config(&with_luns("", &format!("{{ {keys} }}")));
     assert!(Config::diff(&config, &again).is_empty());

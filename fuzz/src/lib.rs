@@ -2,6 +2,7 @@
 //! input into operations.
 
 pub mod hyper;
+mod libraries;
 pub mod lists;
 pub mod unit;
 pub mod whole;

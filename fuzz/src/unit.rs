@@ -18,6 +18,7 @@ use device::contract::{
     Access, Command, DataOutFault, DeviceKind, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort,
     TaskKey, ThirdPartyCaller, ThirdPartyRequest, Tmf, TmfKey, UnitConfig, UnitEvent,
 };
+use device::library::LibraryInput;
 use device::unit::{LogicalUnit, Reset};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
@@ -29,6 +30,8 @@ use store::fault_inject::{FaultInjector, OpKind, Rule};
 use store::null::Null;
 use store::powercut::Power;
 use store::ram::Ram;
+
+use crate::libraries;
 
 /// The medium is small, so that ranges meet.
 const MEDIUM_LEN: u64 = 4 << 20;
@@ -163,10 +166,12 @@ struct Task {
 impl Ordeal {
     fn new(choice: u8) -> Self {
         let gate = Rc::new(Cell::new(true));
-        let is_disc = choice & 0xc0 == 0x80;
+        let is_changer = choice & 0xf0 == 0xb0;
+        let is_disc = choice & 0xc0 == 0x80 && !is_changer;
         let is_tape = choice & 0xc0 == 0xc0;
         let config = UnitConfig {
             device: match choice & 0xc0 {
+                _ if is_changer => DeviceKind::Changer,
                 0x80 => DeviceKind::Disc { profile: None },
                 0xc0 => DeviceKind::Tape,
                 _ => DeviceKind::Disk,
@@ -185,7 +190,7 @@ impl Ordeal {
             },
             physical_exponent: 3,
             read_only: choice & 0x0c == 0x0c,
-            removable: is_disc || is_tape || choice & 2 != 0,
+            removable: is_disc || is_tape || is_changer || choice & 2 != 0,
             long_cdbs: choice & 0x40 == 0,
             atomic_blocks: 1 << (choice & 3),
             thin: choice & 4 == 0,
@@ -206,6 +211,7 @@ impl Ordeal {
         };
         let medium: Box<dyn Store> = match choice >> 4 & 3 {
             kind if is_tape => Box::new(Cassette::new(kind)),
+            _ if is_changer => Box::new(Null::new(0)),
             0 => Box::new(Ram::new(MEDIUM_LEN)),
             1 => Box::new(Power::new(MEDIUM_LEN).store()),
             2 => Box::new(flaky()),
@@ -214,6 +220,9 @@ impl Ordeal {
         let medium = Box::new(Gated { inner: medium, open: Rc::clone(&gate), held: RefCell::default() });
         let mut unit = LogicalUnit::new(config, medium, None, Pool::new(1 << 20)).unwrap();
         unit.seed(&[9; 32]);
+        if is_changer {
+            unit.library_input(Instant::ORIGIN, libraries::install());
+        }
         let mut ordeal = Self {
             unit,
             gate,
@@ -318,6 +327,12 @@ impl Ordeal {
         if first & 0xc0 == 0xc0 && matches!(self.unit.config().device, DeviceKind::Disc { .. }) {
             return self.unit.medium_replaced(self.now);
         }
+        if first & 0xc0 == 0xc0 && self.unit.config().device == DeviceKind::Tape {
+            return self.unit.library_input(self.now, LibraryInput::Eject);
+        }
+        if first & 0xc0 == 0xc0 && self.unit.config().device == DeviceKind::Changer {
+            return self.unit.library_input(self.now, libraries::operator(first));
+        }
         if first & 0x80 != 0 {
             return self.unit.capacity_changed(self.now);
         }
@@ -391,6 +406,10 @@ impl Ordeal {
                     assert!(self.manage_open.remove(&key.0).is_some(), "{key:?} answered twice");
                 }
                 UnitEvent::SaveState { ticket, state } => self.save(ticket, &state),
+                UnitEvent::Library(event) => {
+                    let answer = libraries::answer(&event, self.key_next % 5 == 0);
+                    answer.into_iter().for_each(|answer| self.unit.library_input(self.now, answer));
+                }
                 UnitEvent::ThirdPartyCall(call) => {
                     // Every unit it may name is this one.
                     self.calls += 1;
@@ -582,6 +601,7 @@ mod tests {
                 assert_eq!(std::fs::read(&path).unwrap(), make(seed), "{target}, seed {seed}");
             }
         }
+        check("cdb", "motions", libraries::motions);
         check("cdb", "nearly_right", nearly_right);
         check("lists", "meaningful", crate::lists::meaningful);
         check("sequences", "sensible", crate::whole::sensible);
@@ -592,6 +612,16 @@ mod tests {
         for seed in 0..20_000 {
             let input = crate::lists::meaningful(seed);
             if std::panic::catch_unwind(|| torment_with_lists(&input)).is_err() {
+                panic!("seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_motion_breaks_a_changer() {
+        for seed in 0..10_000 {
+            let input = libraries::motions(seed);
+            if std::panic::catch_unwind(|| torment(&input)).is_err() {
                 panic!("seed {seed}");
             }
         }

@@ -1,17 +1,19 @@
-"""What a target serves: files, and the folders of cartridges."""
+"""What a target serves: files, and the folders of cartridges and libraries."""
 
 import shutil
 import subprocess
 
 MIB = 1 << 20
 # The types of LUNs that have a path.
-WITH_PATH = ("file", "block", "disc", "tape")
+WITH_PATH = ("file", "block", "disc", "tape", "changer")
 
 
 def make(server, unit, lun):
     """Makes the medium of a unit: full of zeros, or blank."""
     if lun.medium == "tape":
         make_cartridge(server.binary, server.medium_path(unit), f"A{unit:05}L8", lun.size)
+    elif lun.medium == "changer":
+        make_library(server.binary, server.medium_path(unit), lun.size)
     else:
         make_file(server.medium_path(unit), lun)
 
@@ -29,3 +31,10 @@ def make_file(path, lun):
 def make_cartridge(binary, folder, barcode, size):
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([binary, "tape", "create", folder, "--barcode", barcode, "--capacity", str(size)], check=True, capture_output=True)
+
+
+def make_library(binary, folder, size):
+    """Two drives, four slots of which three have a cartridge of this size, and two mail slots."""
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([binary, "changer", "create", folder, "--drives", "2", "--slots", "4", "--mail-slots", "2", "--cartridges", "3",
+                    "--capacity", str(size)], check=True, capture_output=True)

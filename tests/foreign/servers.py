@@ -114,7 +114,7 @@ class Server:
 
     def make_media(self):
         for unit, lun in enumerate(self.export.luns):
-            if lun.medium in ("file", "disc", "tape") or self.every_medium_is_a_file:
+            if lun.medium in ("file", "disc", "tape", "changer") or self.every_medium_is_a_file:
                 media.make(self, unit, lun)
 
     def start(self, fresh=True):
@@ -285,7 +285,7 @@ class Targe(Server):
             yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"')
             yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
             yield f'path = "{self.medium_path(unit)}"' if lun.medium in media.WITH_PATH else f"size = {lun.size}"
-            if lun.medium in ("disc", "tape"):
+            if lun.medium in ("disc", "tape", "changer"):
                 continue
             if lun.medium != "block":
                 yield f'provisioning = "{"thin" if lun.thin else "full"}"'

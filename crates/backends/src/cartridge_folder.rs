@@ -21,6 +21,7 @@ use base::buffer::DataList;
 use base::int_cast::to_usize;
 use cartridge::io::FileId;
 use cartridge::label::{COPY_LEN, FILE_LEN, Label};
+use cartridge::profile::Profile;
 use drivers::files::{
     Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
 };
@@ -45,6 +46,8 @@ pub struct CartridgeFolder {
     label: File,
     identity: FileIdentity,
     capacity: u64,
+    barcode: String,
+    profile: Profile,
     is_read_only: bool,
 }
 
@@ -103,7 +106,8 @@ impl CartridgeFolder {
             label.sync_all().and_then(|()| folder.sync_all()).map_err(io_failed)?;
         }
         let (identity, _) = FileIdentity::of_path(&path.join(LABEL)).map_err(io_failed)?;
-        Ok(Self { path: path.to_owned(), folder, label, identity, capacity: found.capacity, is_read_only })
+        let Label { capacity, barcode, profile, .. } = found;
+        Ok(Self { path: path.to_owned(), folder, label, identity, capacity, barcode, profile, is_read_only })
     }
 
     /// Checks that a folder holds a cartridge that can be served, without locking it.
@@ -123,6 +127,16 @@ impl CartridgeFolder {
     /// Returns the capacity of the cartridge in bytes.
     pub const fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    /// Returns the bar code, or nothing.
+    pub fn barcode(&self) -> &str {
+        &self.barcode
+    }
+
+    /// Returns the generation.
+    pub const fn profile(&self) -> Profile {
+        self.profile
     }
 
     /// Returns the path of the folder.
@@ -527,7 +541,7 @@ mod tests {
             let path = std::env::temp_dir().join(format!("targe-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
             let label = Label::blank(&cartridge::label::Blank {
-                profile: cartridge::profile::Profile::Lto8,
+                profile: Profile::Lto8,
                 is_worm: false,
                 barcode: String::new(),
                 capacity: 64 << 20,

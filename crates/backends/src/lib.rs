@@ -2,8 +2,8 @@
 //!
 //! [`open::FileSpec`] and [`open::BlockSpec`] open and lock a medium, on any thread and before the process
 //! drops its privileges. [`store::FileStore`] serves an open medium on one reactor, through the file queue of
-//! that reactor. [`cartridge_folder`] does both for the folder of a tape cartridge. [`nbd`] connects to the
-//! server of an export.
+//! that reactor. [`cartridge_folder`] does both for the folder of a tape cartridge, and [`library_folder`]
+//! holds a tape library, on a thread that may block. [`nbd`] connects to the server of an export.
 //!
 //! **Invariant:** this crate knows no SCSI and never blocks the thread of the reactor.
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@
 pub mod cartridge_folder;
 pub mod errno_map;
 pub mod fault_injection;
+pub mod library_folder;
 pub mod nbd;
 pub mod open;
 pub mod store;

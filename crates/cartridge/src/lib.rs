@@ -27,6 +27,7 @@ pub mod fault_injection;
 pub mod io;
 pub mod label;
 pub mod layout;
+pub mod library;
 mod machine;
 pub mod profile;
 pub mod tap;

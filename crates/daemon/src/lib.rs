@@ -10,6 +10,7 @@ pub mod config;
 pub mod config_file;
 pub mod fault_injection;
 pub mod http;
+pub mod library;
 pub mod log;
 pub mod luks;
 pub mod passwords;

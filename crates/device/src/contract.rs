@@ -13,6 +13,8 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
 use security::Level;
 
+use crate::library::LibraryEvent;
+
 /// An I_T nexus, as the target numbers it. A number is used again only after `nexus_lost`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub u32);
@@ -179,6 +181,8 @@ pub enum UnitEvent {
         /// The result of the call.
         result: ThirdPartyResult,
     },
+    /// A medium changer or a drive in it needs the owner of the library, or answers it.
+    Library(LibraryEvent),
 }
 
 /// Encoded sense data, in the format the unit's control mode page asks for.
@@ -417,8 +421,10 @@ pub enum DeviceKind {
         profile: Option<DiscProfile>,
     },
     /// A tape drive (SSC-4). Its store holds the files of one cartridge, each byte at the address that
-    /// [`cartridge::io::FileId::address`] returns.
+    /// [`cartridge::io::FileId::address`] returns. A store without a byte is a drive without a cartridge.
     Tape,
+    /// A medium changer (SMC-3). Its store has no byte.
+    Changer,
 }
 
 /// The kind of a read-only disc (MMC-6: profiles).

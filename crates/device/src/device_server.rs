@@ -17,6 +17,7 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use store::Store;
 use store::api::{Capabilities, Durability, Failure, Fault, OpAction};
 
+use crate::changer::Changer;
 use crate::contract::{
     Access, NexusId, TaskRules, ThirdPartyCall, ThirdPartyCaller, ThirdPartyRequest, ThirdPartyResult,
     ThirdPartyUnit, UnitConfig, UnitEvent,
@@ -114,6 +115,8 @@ pub(crate) struct DeviceServer {
     pub(crate) nexuses: Nexuses,
     /// The drive, if the unit is a tape drive.
     pub(crate) tape: Option<Box<TapeDrive>>,
+    /// The changer, if the unit is one.
+    pub(crate) changer: Option<Box<Changer>>,
     /// What the device type of the unit brings.
     pub(crate) command_set: &'static CommandSet,
     /// Every command.
@@ -199,6 +202,7 @@ impl DeviceServer {
             orw_generations: OrwGenerations::default(),
             nexuses: Nexuses::default(),
             tape: None,
+            changer: None,
             command_set,
             table,
             pool,
@@ -380,6 +384,7 @@ impl DeviceServer {
     pub(crate) fn task_ended(&mut self, task: TaskId) {
         self.medium.unlock(task);
         self.end_turn(task);
+        self.forget_motion(task);
         if !self.closing_cache.is_empty() {
             self.closing_cache.retain(|other| *other != task);
             self.drains.retain(|(other, _)| *other != task);

@@ -11,8 +11,11 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod alua;
+mod changer;
 pub mod contract;
 mod copy;
 mod copy_manager;
@@ -22,6 +25,7 @@ pub mod fault_injection;
 mod flush;
 mod identifying_info;
 mod inquiry;
+pub mod library;
 mod log;
 mod medium;
 mod medium_error;
@@ -42,6 +46,7 @@ mod sbc;
 mod self_test;
 mod settings;
 pub mod slow_command;
+mod smc;
 mod spc;
 mod spc2_reserve;
 mod spc_state;

@@ -9,6 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use base::bytes::Reader;
+use cartridge::library::Counts;
 use scsi::mode::{
     self, BlockDescriptor, Header, HeaderFormat, Page, PageControl, Parameters, device_specific, page,
 };
@@ -45,6 +46,8 @@ pub(crate) struct MediumParameters {
     pub(crate) locked: bool,
     /// What a tape drive reports of its cartridge.
     pub(crate) tape: TapeParameters,
+    /// The elements of a medium changer.
+    pub(crate) elements: Counts,
     /// The mode parameters of the unit's device type.
     pub(crate) layout: &'static ModeLayout,
 }

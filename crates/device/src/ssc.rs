@@ -15,6 +15,7 @@ mod attribute;
 mod data_in;
 mod density;
 mod drive;
+mod eject;
 mod encryption;
 mod format;
 mod load;

@@ -50,6 +50,12 @@ pub(crate) struct TapeDrive {
     pub(crate) is_close_failed: bool,
     /// Whether to make them durable when no task uses the drive.
     pub(crate) sync_wanted: bool,
+    /// Whether the cartridge is given up when no task uses the drive.
+    pub(crate) is_ejecting: bool,
+    /// Why it cannot be given up.
+    pub(crate) eject_failure: Option<Sense>,
+    /// Whether the cartridge was put in and no host has been told.
+    pub(crate) is_new: bool,
     pub(crate) counts: TransferCounts,
     pub(crate) encryption: TapeEncryption,
     /// What may be overwritten in append-only mode.
@@ -80,6 +86,8 @@ pub(crate) enum DriveState {
     Loading,
     Loaded,
     Unloaded,
+    /// There is no cartridge.
+    Empty,
     /// The cartridge cannot be loaded.
     Unusable(Sense),
 }
@@ -90,6 +98,8 @@ pub(crate) enum Running {
     /// It is loaded, by this host or when the unit was created.
     Load(Option<NexusId>),
     Unload,
+    /// It is unloaded because it is given up.
+    Eject,
     Write,
     Synchronize,
     Other,
@@ -111,6 +121,9 @@ impl TapeDrive {
             is_unsynced: false,
             is_close_failed: false,
             sync_wanted: false,
+            is_ejecting: false,
+            eject_failure: None,
+            is_new: false,
             counts: TransferCounts::default(),
             encryption: TapeEncryption::new(),
             overwrite: Overwrite::Disabled,
@@ -166,7 +179,7 @@ impl TapeDrive {
         match self.state {
             DriveState::Loaded => None,
             DriveState::Loading => Some(BECOMING_READY),
-            DriveState::Unloaded => Some(NOT_PRESENT),
+            DriveState::Unloaded | DriveState::Empty => Some(NOT_PRESENT),
             DriveState::Unusable(sense) => Some(sense),
         }
     }

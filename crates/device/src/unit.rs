@@ -29,12 +29,14 @@ use crate::device_server::outcome::Outcome;
 use crate::device_server::table::Table;
 use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
+use crate::library::LibraryInput;
 use crate::medium_removal::MediaEvent;
 use crate::mmc;
 use crate::persistent_state::{self, PersistentState};
 use crate::pr::PersistentReservations;
 use crate::sbc;
 use crate::slow_command::SlowCommand;
+use crate::smc;
 use crate::spc;
 use crate::spc_state::SpcState;
 use crate::ssc;
@@ -147,7 +149,9 @@ impl LogicalUnit {
             return Err(UnitError::DiscBlockLength);
         }
         let is_tape = config.device == DeviceKind::Tape;
-        if !is_disc && profile.len < u64::from(config.block_size.bytes()) {
+        let is_changer = config.device == DeviceKind::Changer;
+        let may_be_empty = is_disc || is_tape || is_changer;
+        if !may_be_empty && profile.len < u64::from(config.block_size.bytes()) {
             return Err(UnitError::TooSmall);
         }
         if !config.block_size.bytes().is_multiple_of(profile.logical_block_len.max(1)) {
@@ -161,6 +165,9 @@ impl LogicalUnit {
         }
         if is_tape {
             server.install_drive();
+        }
+        if is_changer {
+            server.changer = Some(Box::default());
         }
         server.settings = server.power_on_settings();
         server.resume_sanitizing();
@@ -408,6 +415,17 @@ impl LogicalUnit {
         self.process_pending();
     }
 
+    /// Handles what the owner of a library tells its changer, or a drive in it.
+    pub fn library_input(&mut self, now: Instant, input: LibraryInput) {
+        self.server.now = now;
+        match input {
+            LibraryInput::Eject => self.server.eject_cartridge(),
+            LibraryInput::Inserted => self.server.cartridge_inserted(),
+            input => self.server.changer_input(input),
+        }
+        self.process_pending();
+    }
+
     /// Returns whether a nexus prevents the removal of the medium.
     pub const fn is_removal_prevented(&self) -> bool {
         self.server.spc.removal.check().is_err()
@@ -504,6 +522,7 @@ const fn command_set(device: DeviceKind) -> &'static CommandSet {
         DeviceKind::Disk => &sbc::COMMAND_SET,
         DeviceKind::Disc { .. } => &mmc::COMMAND_SET,
         DeviceKind::Tape => &ssc::COMMAND_SET,
+        DeviceKind::Changer => &smc::COMMAND_SET,
     }
 }
 

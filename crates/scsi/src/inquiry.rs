@@ -38,6 +38,7 @@ pub mod version_descriptor {
     pub const SPC_3: u16 = 0x0300;
     pub const SSC_3: u16 = 0x0400;
     pub const SPC_4: u16 = 0x0460;
+    pub const SMC_3: u16 = 0x0480;
     pub const SBC_3: u16 = 0x04c0;
     pub const MMC_6: u16 = 0x04e0;
     pub const SSC_4: u16 = 0x0520;

@@ -17,6 +17,10 @@ pub mod page {
     pub const POWER_CONDITION: u8 = 0x1a;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1c;
     pub const TIMEOUT_AND_PROTECT: u8 = 0x1d;
+    /// On a medium changer.
+    pub const ELEMENT_ADDRESS_ASSIGNMENT: u8 = 0x1d;
+    pub const TRANSPORT_GEOMETRY: u8 = 0x1e;
+    pub const DEVICE_CAPABILITIES: u8 = 0x1f;
     pub const CAPABILITIES_AND_MECHANICAL_STATUS: u8 = 0x2a;
     /// Requests every page.
     pub const ALL: u8 = 0x3f;

@@ -11,6 +11,8 @@ pub const FORMAT_MEDIUM: u8 = 0x04;
 pub const SET_CAPACITY: u8 = 0x0b;
 pub const READ_BLOCK_LIMITS: u8 = 0x05;
 pub const REASSIGN_BLOCKS: u8 = 0x07;
+/// The code of REASSIGN BLOCKS, on a medium changer.
+pub const INITIALIZE_ELEMENT_STATUS: u8 = 0x07;
 pub const READ_6: u8 = 0x08;
 pub const WRITE_6: u8 = 0x0a;
 pub const WRITE_FILEMARKS_6: u8 = 0x10;
@@ -25,6 +27,8 @@ pub const MODE_SENSE_6: u8 = 0x1a;
 pub const START_STOP_UNIT: u8 = 0x1b;
 /// LOAD UNLOAD has the operation code of START STOP UNIT.
 pub const LOAD_UNLOAD: u8 = 0x1b;
+/// The code of START STOP UNIT, on a medium changer.
+pub const OPEN_CLOSE_IMPORT_EXPORT_ELEMENT: u8 = 0x1b;
 pub const RECEIVE_DIAGNOSTIC_RESULTS: u8 = 0x1c;
 pub const SEND_DIAGNOSTIC: u8 = 0x1d;
 pub const PREVENT_ALLOW_MEDIUM_REMOVAL: u8 = 0x1e;
@@ -32,6 +36,8 @@ pub const READ_CAPACITY_10: u8 = 0x25;
 pub const READ_10: u8 = 0x28;
 pub const WRITE_10: u8 = 0x2a;
 pub const LOCATE_10: u8 = 0x2b;
+/// The code of LOCATE(10), on a medium changer.
+pub const POSITION_TO_ELEMENT: u8 = 0x2b;
 pub const WRITE_AND_VERIFY_10: u8 = 0x2e;
 pub const VERIFY_10: u8 = 0x2f;
 pub const PRE_FETCH_10: u8 = 0x34;
@@ -39,6 +45,8 @@ pub const PRE_FETCH_10: u8 = 0x34;
 pub const READ_POSITION: u8 = 0x34;
 pub const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 pub const READ_DEFECT_DATA_10: u8 = 0x37;
+/// The code of READ DEFECT DATA(10), on a medium changer.
+pub const INITIALIZE_ELEMENT_STATUS_WITH_RANGE: u8 = 0x37;
 pub const WRITE_BUFFER: u8 = 0x3b;
 pub const READ_BUFFER_10: u8 = 0x3c;
 pub const WRITE_SAME_10: u8 = 0x41;
@@ -87,6 +95,8 @@ pub const REPORT_LUNS: u8 = 0xa0;
 pub const SECURITY_PROTOCOL_IN: u8 = 0xa2;
 pub const MAINTENANCE_IN: u8 = 0xa3;
 pub const MAINTENANCE_OUT: u8 = 0xa4;
+pub const MOVE_MEDIUM: u8 = 0xa5;
+pub const EXCHANGE_MEDIUM: u8 = 0xa6;
 pub const READ_12: u8 = 0xa8;
 pub const WRITE_12: u8 = 0xaa;
 pub const GET_PERFORMANCE: u8 = 0xac;
@@ -96,6 +106,7 @@ pub const VERIFY_12: u8 = 0xaf;
 pub const SECURITY_PROTOCOL_OUT: u8 = 0xb5;
 pub const SET_STREAMING: u8 = 0xb6;
 pub const READ_DEFECT_DATA_12: u8 = 0xb7;
+pub const READ_ELEMENT_STATUS: u8 = 0xb8;
 pub const READ_CD_MSF: u8 = 0xb9;
 pub const SET_CD_SPEED: u8 = 0xbb;
 pub const MECHANISM_STATUS: u8 = 0xbd;

@@ -349,6 +349,7 @@ impl Asc {
     pub const INVALID_COMMAND_OPERATION_CODE: Self = Self(0x2000);
     pub const ACCESS_DENIED_NO_ACCESS_RIGHTS: Self = Self(0x2002);
     pub const LBA_OUT_OF_RANGE: Self = Self(0x2100);
+    pub const INVALID_ELEMENT_ADDRESS: Self = Self(0x2101);
     pub const ILLEGAL_MODE_FOR_THIS_TRACK: Self = Self(0x6400);
     pub const SECURITY_ERROR: Self = Self(0x7400);
     pub const UNABLE_TO_DECRYPT_DATA: Self = Self(0x7401);
@@ -374,6 +375,7 @@ impl Asc {
     pub const SOFTWARE_WRITE_PROTECTED: Self = Self(0x2702);
     pub const SPACE_ALLOCATION_FAILED_WRITE_PROTECT: Self = Self(0x2707);
     pub const MEDIUM_MAY_HAVE_CHANGED: Self = Self(0x2800);
+    pub const IMPORT_OR_EXPORT_ELEMENT_ACCESSED: Self = Self(0x2801);
     pub const POWER_ON_RESET_OR_BUS_DEVICE_RESET: Self = Self(0x2900);
     pub const POWER_ON_OCCURRED: Self = Self(0x2901);
     pub const BUS_DEVICE_RESET_OCCURRED: Self = Self(0x2903);
@@ -391,6 +393,7 @@ impl Asc {
     pub const COMMAND_SEQUENCE_ERROR: Self = Self(0x2c00);
     pub const ORWRITE_GENERATION_DOES_NOT_MATCH: Self = Self(0x2c0c);
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self = Self(0x2f00);
+    pub const INCOMPATIBLE_MEDIUM_INSTALLED: Self = Self(0x3000);
     pub const CANNOT_READ_MEDIUM_INCOMPATIBLE_FORMAT: Self = Self(0x3002);
     pub const CANNOT_READ_MEDIUM_UNKNOWN_FORMAT: Self = Self(0x3001);
     pub const WORM_OVERWRITE_ATTEMPTED: Self = Self(0x300c);
@@ -403,6 +406,8 @@ impl Asc {
     pub const POSITION_PAST_BEGINNING_OF_MEDIUM: Self = Self(0x3b0c);
     pub const MEDIUM_NOT_PRESENT_TRAY_CLOSED: Self = Self(0x3a01);
     pub const MEDIUM_NOT_PRESENT_TRAY_OPEN: Self = Self(0x3a02);
+    pub const MEDIUM_DESTINATION_ELEMENT_FULL: Self = Self(0x3b0d);
+    pub const MEDIUM_SOURCE_ELEMENT_EMPTY: Self = Self(0x3b0e);
     pub const TIMEOUT_ON_LOGICAL_UNIT: Self = Self(0x3e02);
     pub const LOGICAL_UNIT_FAILED_SELF_TEST: Self = Self(0x3e03);
     pub const INQUIRY_DATA_HAS_CHANGED: Self = Self(0x3f03);
@@ -419,6 +424,7 @@ impl Asc {
     pub const INVALID_MESSAGE_ERROR: Self = Self(0x4900);
     pub const OVERLAPPED_COMMANDS_ATTEMPTED: Self = Self(0x4e00);
     pub const WRITE_APPEND_ERROR: Self = Self(0x5000);
+    pub const MEDIA_LOAD_OR_EJECT_FAILED: Self = Self(0x5300);
     pub const MEDIUM_REMOVAL_PREVENTED: Self = Self(0x5302);
     pub const INSUFFICIENT_RESOURCES: Self = Self(0x5503);
     pub const AUXILIARY_MEMORY_OUT_OF_SPACE: Self = Self(0x5506);

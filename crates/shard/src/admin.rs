@@ -9,6 +9,7 @@ use base::ether::{EtherPort, Mac, PortState};
 use base::state_machine::PortalId;
 use base::time::{Duration, Instant};
 use device::contract::{NexusId, UnitConfig};
+use device::library::{LibraryEvent, LibraryInput};
 use device::slow_command::SlowCommand;
 use device::unit::LogicalUnit;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
@@ -293,6 +294,17 @@ impl Shard {
     pub fn removal_requested(&mut self, now: Instant, id: UnitId) {
         self.target.removal_requested(now, id);
         self.process_pending(now);
+    }
+
+    /// Passes on what the owner of a library tells its changer, or a drive in it.
+    pub fn library_input(&mut self, now: Instant, id: UnitId, input: LibraryInput) {
+        self.target.library_input(now, id, input);
+        self.process_pending(now);
+    }
+
+    /// Returns the next event for the owner of a library. Call this after every call into the shard.
+    pub fn poll_library_event(&mut self) -> Option<(UnitId, LibraryEvent)> {
+        self.target.poll_library_event()
     }
 
     /// Replaces the limits of sessions and logins, also for existing sessions. Of `limits`, it uses those

@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Passwd(crate::passwd::PasswdArgs),
     /// Make, list and verify virtual tape cartridges, and import and export tape images
     Tape(crate::tape::TapeArgs),
+    /// Make and list tape libraries, and put cartridges into them or take them out, as an operator does
+    Changer(crate::changer::ChangerArgs),
     /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
     Proxy(crate::proxy::ProxyArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies

@@ -9,6 +9,7 @@ mod admin;
 mod attach;
 mod bench;
 mod change;
+mod changer;
 mod check;
 mod cli;
 mod confirm;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         Command::Luks(args) => luks::run(&args),
         Command::Passwd(args) => passwd::run(&args),
         Command::Tape(args) => tape::run(&args),
+        Command::Changer(args) => changer::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),

@@ -184,18 +184,37 @@ impl Tape {
 }
 
 fn create(args: &CreateArgs) -> Result<(), Failure> {
-    let name = args.dir.display();
     let capacity = args.capacity.unwrap_or_else(|| args.profile.capacity());
     let partitions = partition_sizes(&args.partitions, capacity).map_err(Failure::Misused)?;
     expect_barcode(&args.barcode, args.profile, args.worm).map_err(Failure::Misused)?;
+    create_with(&args.dir, (args.profile, args.worm), &args.barcode, (capacity, partitions))
+}
+
+/// Makes a blank cartridge with one partition.
+pub(crate) fn create_blank(
+    dir: &Path,
+    profile: Profile,
+    barcode: &str,
+    capacity: u64,
+) -> Result<(), Failure> {
+    create_with(dir, (profile, false), barcode, (capacity, Vec::new()))
+}
+
+fn create_with(
+    dir: &Path,
+    (profile, is_worm): (Profile, bool),
+    barcode: &str,
+    (capacity, partitions): (u64, Vec<u64>),
+) -> Result<(), Failure> {
+    let name = dir.display();
     let mut entropy = [0; 48];
     File::open("/dev/urandom")
         .and_then(|mut random| random.read_exact(&mut entropy))
         .map_err(|error| Failure::Failed(format!("/dev/urandom: {error}")))?;
     let blank = Blank {
-        profile: args.profile,
-        is_worm: args.worm,
-        barcode: args.barcode.clone(),
+        profile,
+        is_worm,
+        barcode: barcode.to_owned(),
         capacity,
         partitions,
         segment_len: SEGMENT_LEN,
@@ -203,7 +222,7 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
         entropy,
     };
     let label = Label::blank(&blank).map_err(|error| Failure::Misused(error.to_string()))?;
-    Folder::create(&args.dir, &label).map_err(|error| Failure::Failed(format!("{name}: {error}")))
+    Folder::create(dir, &label).map_err(|error| Failure::Failed(format!("{name}: {error}")))
 }
 
 /// Tells on stderr what loading found behind the last checkpoint.
@@ -224,11 +243,11 @@ fn note_recovery(tape: &Tape) {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     daemon::config::parse_size(text)
 }
 
-fn profile(text: &str) -> Result<Profile, String> {
+pub(crate) fn profile(text: &str) -> Result<Profile, String> {
     Profile::of_name(text).ok_or_else(|| "expected lto5, lto6, lto7, lto8 or lto9".to_owned())
 }
 

@@ -188,6 +188,7 @@ impl Target {
                 self.saves.push_back(SaveRequest { unit: self.units.given(id), ticket, state });
             }
             UnitEvent::ThirdPartyCall(call) => self.route_third_party(now, id, call),
+            UnitEvent::Library(event) => self.library_events.push_back((self.units.given(id), event)),
             UnitEvent::ThirdPartyReply { caller, result } => {
                 if let Some(unit) = self.units.find(caller.unit).and_then(|id| self.units.mark_dirty(id)) {
                     unit.third_party_reply(now, caller.call, result);

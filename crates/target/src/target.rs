@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use base::buffer::Bytes;
 use base::time::{Duration, Instant};
 use device::contract::{NexusId, TaskKey, UnitConfig};
+use device::library::{LibraryEvent, LibraryInput};
 use device::slow_command::SlowCommand;
 use device::stats::UnitStats;
 use device::unit::LogicalUnit;
@@ -36,6 +37,7 @@ pub struct Target {
     pub(crate) slow_limit: Option<Duration>,
     /// Slow commands to report, and the units that executed them.
     pub(crate) slow: VecDeque<(UnitId, SlowCommand)>,
+    pub(crate) library_events: VecDeque<(UnitId, LibraryEvent)>,
     /// Data-Out that came with commands of the unit that is being drained. The unit has requested it, and
     /// gets it when it has no further events.
     pub(crate) data_of_commands: Vec<(TaskKey, u32, Bytes)>,
@@ -279,6 +281,18 @@ impl Target {
         if let Some(unit) = self.units.mark_dirty(id) {
             unit.removal_requested(now);
         }
+    }
+
+    /// Passes on what the owner of a library tells its changer, or a drive in it.
+    pub fn library_input(&mut self, now: Instant, id: UnitId, input: LibraryInput) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.library_input(now, input);
+        }
+    }
+
+    /// Returns the next event for the owner of a library. Call this after every other call.
+    pub fn poll_library_event(&mut self) -> Option<(UnitId, LibraryEvent)> {
+        self.library_events.pop_front()
     }
 
     /// Notifies the unit with this number, and the retiring units that had it, that their medium has

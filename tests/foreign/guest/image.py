@@ -45,6 +45,9 @@ DISC_MODULES = ["sr_mod", "isofs", "sg"]
 TAPE_PROGRAMS = ["/bin/mt-gnu", "/usr/bin/tar", "/usr/bin/dd", "/usr/bin/sg_raw", "/usr/bin/sg_opcodes", "/usr/bin/sg_modes", "/usr/bin/sg_logs",
                  "/usr/bin/sg_read_attr", "/usr/bin/sg_vpd", "/usr/bin/sg_turs", "/usr/bin/stenc"]
 TAPE_MODULES = ["st", "sg"]
+# What the guest with a tape library has beside that.
+CHANGER_PROGRAMS = ["/usr/sbin/mtx"]
+CHANGER_MODULES = ["ch"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"
@@ -82,6 +85,11 @@ def prepare_disc(out):
 def prepare_tape(out):
     """The same with what a tape drive needs, and the programs that judge it."""
     return prepare_drive(out, "tape", TAPE_PROGRAMS, TAPE_MODULES)
+
+
+def prepare_changer(out):
+    """The same with what a tape library needs, and the programs that judge it."""
+    return prepare_drive(out, "changer", [*TAPE_PROGRAMS, *CHANGER_PROGRAMS], [*TAPE_MODULES, *CHANGER_MODULES])
 
 
 def prepare_drive(out, name, programs, modules):

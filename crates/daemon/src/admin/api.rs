@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::change_api::{Change, SessionSelector};
+use super::change_api::{Change, LibraryRequest, SessionSelector};
 use super::counters_api::{IscsiTotals, Memory, Operation, SenseKeyCount, TlsTotals};
 use super::lun_api::LunSelector;
 use super::shape::{Described, Field, Object, Shape, object, words};
@@ -45,6 +45,8 @@ words! {
         DrainLun = "drain-lun",
         /// Makes a file that has the contents of the file of a LUN. Needs `lun`.
         SnapshotLun = "snapshot-lun",
+        /// Makes the change of an operator in a tape library. Needs `library`.
+        Library = "library",
     }
 }
 
@@ -59,13 +61,15 @@ object! {
         sessions: Option<SessionSelector>,
         /// The LUN that `drain-lun` or `snapshot-lun` is about; null or absent otherwise.
         lun: Option<LunSelector>,
+        /// The change that `library` makes; null or absent otherwise.
+        library: Option<LibraryRequest>,
     }
 }
 
 impl Request {
     /// Returns a request without arguments.
     pub const fn new(method: Method) -> Self {
-        Self { method, change: None, sessions: None, lun: None }
+        Self { method, change: None, sessions: None, lun: None, library: None }
     }
 }
 

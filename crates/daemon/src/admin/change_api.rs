@@ -205,3 +205,39 @@ object! {
         within_s: u32,
     }
 }
+
+words! {
+    /// What an operator does in a tape library.
+    LibraryAction {
+        /// Puts cartridges into elements: the first into the one that is named, the others behind it.
+        Load = "load",
+        /// Takes a cartridge out of an element.
+        Eject = "eject",
+        /// Locks the cartridge in a mail slot, so that no host can move it.
+        Vault = "vault",
+        /// Unlocks it.
+        Release = "release",
+    }
+}
+
+object! {
+    /// A change of a tape library by an operator.
+    LibraryRequest {
+        /// The folder of the library.
+        path: String,
+        /// What is done.
+        action: LibraryAction,
+        /// Where: the number of a slot, such as `5`, or of a mail slot, such as `mail1`.
+        element: String,
+        /// For `load`: the names of the folders of the cartridges, in the folder of the library.
+        cartridges: Vec<String>,
+    }
+}
+
+object! {
+    /// The answer to `library`: the change was made.
+    LibraryChanged {
+        /// The element.
+        element: String,
+    }
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::api::{Failure, LINE_LEN_MAX, Luns, Method, REQUEST_LEN_MAX, Request, Sessions, Status, VERSION};
-use super::change_api::{Abandoned, Applied, DroppedSessions, Plan};
+use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Plan};
 use super::lun_api::{Drained, Snapshot};
 use super::shape::{Described, Object, Shape};
 
@@ -26,6 +26,7 @@ pub fn document() -> Value {
         (Method::DropSessions, DroppedSessions::describe(&mut types)),
         (Method::DrainLun, Drained::describe(&mut types)),
         (Method::SnapshotLun, Snapshot::describe(&mut types)),
+        (Method::Library, LibraryChanged::describe(&mut types)),
     ] {
         if let Ok(Value::String(name)) = serde_json::to_value(method) {
             results.insert(name, value(&shape));

@@ -245,7 +245,12 @@ impl Unit {
             Medium::File { direct, .. } | Medium::Block { direct, .. } => direct,
             // The lock of a cartridge that is only read is another one.
             Medium::Tape { .. } => self.read_only,
-            Medium::Ram { .. } | Medium::Null { .. } | Medium::Disc { .. } | Medium::Nbd { .. } => false,
+            Medium::Ram { .. }
+            | Medium::Null { .. }
+            | Medium::Disc { .. }
+            | Medium::Nbd { .. }
+            | Medium::Changer { .. }
+            | Medium::LibraryDrive { .. } => false,
         };
         UnitKey {
             medium: match &self.medium {

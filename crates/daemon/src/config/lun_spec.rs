@@ -7,7 +7,7 @@ use super::schema::{Key, Kind, LUN};
 use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
 /// Media types that are reserved for later releases.
-const LATER: &[&str] = &["rbd", "sg", "changer"];
+const LATER: &[&str] = &["rbd", "sg"];
 
 /// Parses a spec into the table that it stands for. Mistakes are added to the report; the valid part is
 /// returned all the same.
@@ -17,7 +17,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     let head = words.next().unwrap_or_default();
     let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
     let argument_key = match kind {
-        "file" | "block" | "disc" | "tape" => Some("path"),
+        "file" | "block" | "disc" | "tape" | "changer" => Some("path"),
         "nbd" => Some("uri"),
         "ram" | "null" => Some("size"),
         "share" => Some("share"),
@@ -26,11 +26,11 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
             None
         }
         _ => {
-            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape", "nbd"]);
+            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape", "nbd", "changer"]);
             report.error(
                 span,
                 format!(
-                    "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or nbd:, not \"{kind}\"{hint}"
+                    "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd: or changer:, not \"{kind}\"{hint}"
                 ),
             );
             None
@@ -44,6 +44,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
             let example = match (name, kind) {
                 ("path", "disc") => "/srv/disc.iso",
                 ("path", "tape") => "/srv/cartridge",
+                ("path", "changer") => "/srv/library",
                 ("path", _) => "/srv/disk.img",
                 ("share", _) => "NAME",
                 ("uri", _) => "nbd://host/export",

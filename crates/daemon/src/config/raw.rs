@@ -128,8 +128,10 @@ pub(crate) struct Lun {
     pub(crate) protection: Option<Located<&'static str>>,
     /// Only in a target.
     pub(crate) groups: Option<Vec<Located<String>>>,
-    /// The keys given besides `lun`, `share`, `ro`, `protection` and `groups`. Only those five may be given
-    /// together with `share`.
+    /// Only in a target.
+    pub(crate) drive_lun: Option<Located<u16>>,
+    /// The keys given besides `lun`, `drive_lun`, `share`, `ro`, `protection` and `groups`. Only those six
+    /// may be given together with `share`.
     pub(crate) own_keys: Vec<(&'static str, SourceSpan)>,
     /// Only at the top level.
     pub(crate) name: Option<Located<String>>,
@@ -167,6 +169,8 @@ pub(crate) struct Lun {
     pub(crate) vendor: Option<Located<String>>,
     pub(crate) product: Option<Located<String>>,
     pub(crate) revision: Option<Located<String>>,
+    pub(crate) drive_vendor: Option<Located<String>>,
+    pub(crate) drive_product: Option<Located<String>>,
 }
 
 pub(crate) struct Target {
@@ -381,13 +385,14 @@ impl Lun {
         let own_keys = section
             .keys
             .iter()
-            .filter(|key| !["lun", "share", "ro", "protection", "groups"].contains(&key.name))
+            .filter(|key| !["lun", "drive_lun", "share", "ro", "protection", "groups"].contains(&key.name))
             .filter_map(|key| Some((key.name, r.given(key.name)?)))
             .collect();
         Self {
             span: r.span().clone(),
             own_keys,
             lun: if shared { None } else { r.count16("lun") },
+            drive_lun: if shared { None } else { r.count16("drive_lun") },
             share: if shared { None } else { r.text("share") },
             protection: if shared { None } else { r.choice("protection") },
             groups: if shared { None } else { r.some_texts("groups") },
@@ -425,6 +430,8 @@ impl Lun {
             vendor: r.text("vendor"),
             product: r.text("product"),
             revision: r.text("revision"),
+            drive_vendor: r.text("drive_vendor"),
+            drive_product: r.text("drive_product"),
         }
     }
 }

@@ -378,6 +378,18 @@ pub enum Medium {
         /// How long commands wait for the server; `None` for no limit.
         patience: Option<Duration>,
     },
+    /// The medium changer of a tape library. Its drives are the units after it.
+    Changer {
+        /// The absolute path of the folder of the library.
+        path: PathBuf,
+    },
+    /// A tape drive of a library.
+    LibraryDrive {
+        /// The absolute path of the folder of the library.
+        path: PathBuf,
+        /// The number of the drive, from 1.
+        number: u16,
+    },
 }
 
 impl Medium {
@@ -387,7 +399,9 @@ impl Medium {
             Self::File { path, .. }
             | Self::Block { path, .. }
             | Self::Disc { path, .. }
-            | Self::Tape { path } => Some(path),
+            | Self::Tape { path }
+            | Self::Changer { path }
+            | Self::LibraryDrive { path, .. } => Some(path),
             Self::Ram { .. } | Self::Null { .. } | Self::Nbd { .. } => None,
         }
     }
@@ -402,6 +416,8 @@ impl fmt::Display for Medium {
             Self::Disc { path, .. } => write!(f, "disc:{}", path.display()),
             Self::Tape { path } => write!(f, "tape:{}", path.display()),
             Self::Nbd { uri, .. } => write!(f, "nbd:{uri}"),
+            Self::Changer { path } => write!(f, "changer:{}", path.display()),
+            Self::LibraryDrive { path, number } => write!(f, "changer:{} drive {number}", path.display()),
             Self::Ram { size } => write!(f, "ram:{}", super::quantity::show_size(size.0)),
             Self::Null { size } => write!(f, "null:{}", super::quantity::show_size(size.0)),
         }

@@ -305,12 +305,13 @@ macro_rules! lun_keys {
     ($($extra:expr),* ; $type_default:expr) => {
         &[
             $($extra,)*
-            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape", "nbd"]), $type_default,
+            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape", "nbd", "changer"]), $type_default,
                 "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at \
                  exit), `null` (reads as zeros, discards writes), `disc` (a drive with the image of a CD, DVD \
-                 or BD in it), `tape` (a tape drive with a cartridge in it) and `nbd` (an export of an NBD server), see [devices.md](devices.md)."),
-            key("path", Path, Told("required for `file`, `block`, `disc` and `tape`"),
-                "The file or device, or the folder of a cartridge."),
+                 or BD in it), `tape` (a tape drive with a cartridge in it), `nbd` (an export of an NBD server) \
+                 and `changer` (a tape library with its drives), see [devices.md](devices.md)."),
+            key("path", Path, Told("required for `file`, `block`, `disc`, `tape` and `changer`"),
+                "The file or device, or the folder of a cartridge or library."),
             key("uri", Text { len_max: 8192 }, Told("required for `nbd`"),
                 "The export of an NBD server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`."),
             key("reconnect_timeout", Span { min_ms: 0, max_ms: 86_400_000 }, Value("30s"),
@@ -378,8 +379,12 @@ macro_rules! lun_keys {
                  one."),
             key("vendor", Text { len_max: 8 }, Value("TARGE"), "The vendor identification in INQUIRY data, \
                                                                 printable ASCII."),
-            key("product", Text { len_max: 16 }, Told("`Virtual Disk`, `Virtual Disc` or `Virtual Tape`"), "The product identification in \
+            key("product", Text { len_max: 16 }, Told("`Virtual Disk`, `Virtual Disc`, `Virtual Tape` or `Virtual Library`"), "The product identification in \
                                                                          INQUIRY data, printable ASCII."),
+            key("drive_vendor", Text { len_max: 8 }, Value("TARGE"), "The vendor identification of the drives of a \
+                                                                      library. Only for `changer`."),
+            key("drive_product", Text { len_max: 16 }, Value("Virtual Tape"), "The product identification of the \
+                                                                               drives of a library. Only for `changer`."),
             key("revision", Text { len_max: 4 }, Told("the version of targe"), "The product revision level in INQUIRY \
                                                                                 data, printable ASCII."),
         ]
@@ -394,9 +399,12 @@ pub(crate) static LUN: Section = Section {
     doc: "A logical unit of a target. `--lun` takes the same keys: `file:PATH,size=10G,ro,bs=4096`.",
     keys: lun_keys!(
         key("lun", Count { min: 0, max: LUN_MAX }, Told("the lowest free number"), "The logical unit number."),
+        key("drive_lun", Count { min: 0, max: LUN_MAX }, Told("the lowest free number above `lun`, for each drive"),
+            "The logical unit number of the first drive of a library; the others have the numbers after it. Only for \
+             `changer`."),
         key("share", Text { len_max: LABEL_LEN_MAX }, Told("a LUN of its own"),
-            "Exports the top-level `lun` of this name instead; only `lun`, `ro`, `protection` and `groups` \
-             can be given with it."),
+            "Exports the top-level `lun` of this name instead; only `lun`, `drive_lun`, `ro`, `protection` and \
+             `groups` can be given with it."),
         key("protection", Choice(LEVELS), Value("none"),
             "The least protection that access to it requires: `none`, `integrity` or `encrypt`. A session with less does \
              not see the LUN: see [Protection of LUNs](security.md#protection-of-luns)."),

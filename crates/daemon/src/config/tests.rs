@@ -1,6 +1,7 @@
 //! Tests of whole configurations: their meaning, the mistakes with their source spans, and the differences
 //! between two.
 
+mod changers;
 mod discs;
 mod ethernet;
 mod flags;

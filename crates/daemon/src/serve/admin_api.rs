@@ -24,6 +24,7 @@ use shard::admin::{HyperScsiSessionReport, SessionReport};
 use super::audit::AuditLog;
 use super::changes;
 use super::daemon_event::DaemonEvent;
+use super::library_change;
 use super::lun_maintenance::LunMaintenance;
 use super::name_servers::Reports;
 use super::panics;
@@ -97,6 +98,9 @@ impl RequestHandler for Shared {
             )?),
             Method::DrainLun => json(&self.maintenance(&caller.peer).drain(request.lun)?),
             Method::SnapshotLun => json(&self.maintenance(&caller.peer).snapshot(request.lun)?),
+            Method::Library => {
+                json(&library_change::make(&self.reactors, &self.audit, request.library, &caller.peer)?)
+            }
         }
     }
 }

@@ -42,7 +42,7 @@ enum Data {
     Memory(usize),
     /// Zeros, with the length in bytes.
     Null(u64),
-    /// Any disc that is in the drive.
+    /// Any disc or cartridge that is in the drive, and the library of a changer.
     Drive,
     /// An export of a server, by its address: a server tells nothing else to recognise it by.
     Export(String),
@@ -58,7 +58,7 @@ impl DiskIds {
         let data = match (&unit.medium, identity) {
             (Medium::Ram { .. }, _) => Data::Memory(self.memories),
             (Medium::Null { size }, _) => Data::Null(size.0),
-            (Medium::Disc { .. }, _) => Data::Drive,
+            (Medium::Disc { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. }, _) => Data::Drive,
             (Medium::Nbd { uri, .. }, _) => Data::Export(uri.to_string()),
             (
                 Medium::File { path, .. } | Medium::Block { path, .. } | Medium::Tape { path },

@@ -156,7 +156,10 @@ impl LunMaintenance<'_> {
             Medium::Nbd { .. } => "its data is behind an NBD server; what serves it can make a snapshot",
             Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",
             Medium::Disc { .. } => "it is a drive for discs; hosts never change the image, so copy that file",
-            Medium::Tape { .. } => {
+            Medium::Changer { .. } => {
+                "it is a medium changer; copy the folder of the library while it is not served"
+            }
+            Medium::Tape { .. } | Medium::LibraryDrive { .. } => {
                 "it is a tape drive; copy the folder of the cartridge while it is not served"
             }
         };

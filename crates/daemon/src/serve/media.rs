@@ -18,6 +18,7 @@ use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::Disk;
+use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::nbd::{ATTEMPT_MAX, NbdExport, NbdExports, OpenExport};
 use super::state::StateDir;
@@ -43,8 +44,10 @@ enum Bare {
     Null(ByteLen),
     /// A drive, and the image of the disc in it.
     Drive(Option<DiscImage>),
-    /// A cartridge.
-    Tape(CartridgeFolder),
+    /// A drive for tapes, and the cartridge in it.
+    Tape(Option<CartridgeFolder>),
+    /// A tape library.
+    Library(OpenLibrary),
     /// An export of an NBD server, with a connection.
     Nbd(OpenExport),
 }
@@ -108,7 +111,15 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
         Medium::Tape { path } => {
             let opened = CartridgeFolder::open(path, unit.read_only);
             let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
-            return opened.map(Bare::Tape).map_err(failed);
+            return opened.map(|folder| Bare::Tape(Some(folder))).map_err(failed);
+        }
+        Medium::Changer { path } => {
+            let opened = OpenLibrary::open(path);
+            return opened.map(Bare::Library).map_err(|why| MediaError { unit: unit.label.clone(), why });
+        }
+        Medium::LibraryDrive { path, number } => {
+            let opened = libraries::open_drive(path, *number);
+            return opened.map(Bare::Tape).map_err(|why| MediaError { unit: unit.label.clone(), why });
         }
         Medium::Nbd { uri, .. } => {
             let failed = |why| MediaError { unit: unit.label.clone(), why };
@@ -175,7 +186,8 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
 /// Makes all data of a unit's file or device durable.
 pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
     // The unit of a cartridge makes it durable when it is removed.
-    let is_synced = !unit.read_only && !holds_hosts_writes(unit);
+    let is_changer = matches!(unit.medium, Medium::Changer { .. });
+    let is_synced = !unit.read_only && !holds_hosts_writes(unit) && !is_changer;
     let Some(path) = unit.medium.path().filter(|_| is_synced) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {
@@ -187,7 +199,7 @@ pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
 /// Returns whether the unit is a tape drive that hosts can write, which holds what they wrote until it is
 /// removed.
 pub(super) const fn holds_hosts_writes(unit: &Unit) -> bool {
-    matches!(unit.medium, Medium::Tape { .. }) && !unit.read_only
+    matches!(unit.medium, Medium::Tape { .. } | Medium::LibraryDrive { .. }) && !unit.read_only
 }
 
 /// Formats an error with its cause.
@@ -214,19 +226,21 @@ enum PlacedBare {
     Null(ByteLen),
     /// A drive for discs.
     Drive(DiscDrive),
-    /// A cartridge.
+    /// A drive for tapes.
     Tape(Tape),
     /// An export of an NBD server.
     Nbd(NbdExport),
+    /// A tape library.
+    Library(OpenLibrary),
 }
 
 impl OpenMedium {
     /// Returns the identity of the file or device, if the medium is one.
-    pub(super) const fn identity(&self) -> Option<FileIdentity> {
+    pub(super) fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
-            Bare::Tape(folder) => Some(folder.identity()),
-            Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Nbd(_) => None,
+            Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
+            Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Library(_) | Bare::Nbd(_) => None,
         }
     }
 
@@ -246,6 +260,7 @@ impl OpenMedium {
             }
             Bare::Tape(folder) => PlacedBare::Tape(Tape::new(folder, files.queue(id), label)),
             Bare::Nbd(export) => PlacedBare::Nbd(exports.add(export, UnitId(id.0), label, pool)),
+            Bare::Library(library) => PlacedBare::Library(library),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };
@@ -264,6 +279,7 @@ impl ReactorMedium {
             PlacedBare::Nbd(export) => Box::new(export.clone()),
             PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
+            PlacedBare::Library(_) => Box::new(Null::new(0)),
         };
         match &self.keys {
             None => bare,
@@ -279,13 +295,15 @@ impl ReactorMedium {
         }
     }
 
-    /// Returns the file or device, if the medium is one, and the drive, if it is in a drive.
-    pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>) {
+    /// Returns the file or device, if the medium is one, the drive, if it is in a drive for discs, and the
+    /// library, if it is one.
+    pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>, Option<OpenLibrary>) {
         match self.bare {
-            PlacedBare::Disk(disk) => (Some(disk), None),
-            PlacedBare::Drive(drive) => (drive.disc(), Some(drive)),
+            PlacedBare::Disk(disk) => (Some(disk), None, None),
+            PlacedBare::Drive(drive) => (drive.disc(), Some(drive), None),
+            PlacedBare::Library(library) => (None, None, Some(library)),
             PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) | PlacedBare::Nbd(_) => {
-                (None, None)
+                (None, None, None)
             }
         }
     }

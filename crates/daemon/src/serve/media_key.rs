@@ -186,7 +186,9 @@ pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
         | Medium::Null { .. }
         | Medium::Disc { .. }
         | Medium::Tape { .. }
-        | Medium::Nbd { .. } => None,
+        | Medium::Nbd { .. }
+        | Medium::Changer { .. }
+        | Medium::LibraryDrive { .. } => None,
     }
 }
 

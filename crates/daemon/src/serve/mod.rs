@@ -13,6 +13,8 @@ mod discs;
 mod disk;
 mod disk_ids;
 mod http_api;
+mod libraries;
+mod library_change;
 mod login_peek;
 mod lun_maintenance;
 mod media;

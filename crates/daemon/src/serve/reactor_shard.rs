@@ -3,6 +3,7 @@
 
 pub(super) mod counts;
 mod discs;
+mod libraries;
 mod maintenance;
 mod nbd;
 mod streams;
@@ -38,6 +39,7 @@ use super::runtime_config::RuntimeConfig;
 use super::state_writer::{StateWrite, StateWriter};
 use super::tape::Tape;
 use crate::config::{Medium, Naa, UnitIndex};
+use libraries::ServedLibrary;
 
 /// A shard with the daemon's data around it, on the reactor's thread.
 pub(super) struct ReactorShard {
@@ -50,6 +52,8 @@ pub(super) struct ReactorShard {
     drives: BTreeMap<UnitId, DiscDrive>,
     tapes: BTreeMap<UnitId, Tape>,
     nbd: NbdExports,
+    /// The tape libraries, by the unit of the changer.
+    libraries: BTreeMap<UnitId, ServedLibrary>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -131,6 +135,7 @@ impl ReactorShard {
             drives: BTreeMap::new(),
             tapes: BTreeMap::new(),
             nbd: NbdExports::new(nbd::links(&own)),
+            libraries: BTreeMap::new(),
             naas,
             retiring,
             files,
@@ -186,10 +191,13 @@ impl ReactorShard {
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.naas.insert(id, naa);
         self.tapes.extend(placed.tape().map(|tape| (id, tape)));
-        let (disk, drive) = placed.into_parts();
+        let (disk, drive, library) = placed.into_parts();
         self.drives.extend(drive.map(|drive| (id, drive)));
         if let Some(disk) = disk {
             self.watch(id, disk);
+        }
+        if let Some(library) = library {
+            self.serve_library(now, id, &label, library)?;
         }
         Ok(())
     }
@@ -257,6 +265,7 @@ impl ReactorShard {
                 self.shard.reconfigure_unit(now, *id, config);
             }
         }
+        self.tell_drive_names(now);
         if let Some(wrong) = wrong {
             self.update_capacities(now, wrong);
         }
@@ -267,6 +276,7 @@ impl ReactorShard {
             self.disks.remove(&id);
             self.drives.remove(&id);
             self.tapes.remove(&id);
+            self.libraries.remove(&id);
             let unit = before.unit(id);
             let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
             let path = unit.and_then(|unit| unit.medium.path().cloned());
@@ -410,6 +420,7 @@ impl ReactorShard {
             let others = || tape.map(Tape::errors).or(export.map(NbdExport::errors)).unwrap_or(0);
             let not_ready = match self.drives.get(&report.unit) {
                 _ if report.drained => Some("the operator drains it"),
+                None if tape.is_some_and(Tape::is_empty) => Some("there is no cartridge in the drive"),
                 None if tape.is_some() && !report.medium_present => {
                     Some("an initiator has unloaded the cartridge")
                 }

@@ -459,7 +459,8 @@ impl RuntimeConfig {
             },
             device: match unit.medium {
                 Medium::Disc { profile, .. } => DeviceKind::Disc { profile },
-                Medium::Tape { .. } => DeviceKind::Tape,
+                Medium::Tape { .. } | Medium::LibraryDrive { .. } => DeviceKind::Tape,
+                Medium::Changer { .. } => DeviceKind::Changer,
                 _ => DeviceKind::Disk,
             },
             block_size: unit.block_size,

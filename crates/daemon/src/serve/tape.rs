@@ -1,55 +1,89 @@
-//! A cartridge on its reactor. The logical unit and the daemon share it. It counts and logs failures.
+//! The cartridge of a drive on its reactor. The logical unit and the daemon share it. It counts and logs
+//! failures. The drives of a library can be empty.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use backends::cartridge_folder::{CartridgeFolder, CartridgeStore};
+use base::buffer::DataList;
 use drivers::files::FileQueue;
 use store::Store;
-use store::api::{Capabilities, Completion, Failure, Fault, Op};
+use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpOutput};
+use store::null::Null;
 
 use crate::os_error;
 
 /// The least time between two logged failures of one cartridge.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// A cartridge. Clones share one state.
+/// The place for a cartridge in a drive. Clones share one state.
 #[derive(Clone)]
 pub(super) struct Tape(Rc<RefCell<Inner>>);
 
 struct Inner {
-    store: CartridgeStore,
-    path: PathBuf,
+    cartridge: Option<Loaded>,
     label: String,
-    capacity: u64,
     errors: u64,
     told: Option<Instant>,
+    /// Completions of operations that an empty drive got.
+    without: VecDeque<Completion>,
+}
+
+/// A cartridge.
+struct Loaded {
+    store: CartridgeStore,
+    path: PathBuf,
+    capacity: u64,
     /// Whether the log says that the cartridge cannot be loaded again.
     told_broken: bool,
 }
 
 impl Tape {
-    /// Serves an opened cartridge through `queue`.
-    pub(super) fn new(folder: CartridgeFolder, queue: FileQueue, label: &str) -> Self {
-        let (path, capacity) = (folder.path().to_owned(), folder.capacity());
-        let store = CartridgeStore::new(folder, queue);
-        let label = label.to_owned();
-        Self(Rc::new(RefCell::new(Inner {
-            store,
-            path,
-            label,
-            capacity,
+    /// Serves an opened cartridge, or none, through `queue`.
+    pub(super) fn new(folder: Option<CartridgeFolder>, queue: FileQueue, label: &str) -> Self {
+        let inner = Inner {
+            cartridge: None,
+            label: label.to_owned(),
             errors: 0,
             told: None,
-            told_broken: false,
-        })))
+            without: VecDeque::new(),
+        };
+        let tape = Self(Rc::new(RefCell::new(inner)));
+        if let Some(folder) = folder {
+            tape.insert(folder, queue);
+        }
+        tape
+    }
+
+    /// Puts a cartridge into an empty drive.
+    pub(super) fn insert(&self, folder: CartridgeFolder, queue: FileQueue) {
+        let (path, capacity) = (folder.path().to_owned(), folder.capacity());
+        let store = CartridgeStore::new(folder, queue);
+        self.0.borrow_mut().cartridge = Some(Loaded { store, path, capacity, told_broken: false });
+    }
+
+    /// Takes the cartridge out and closes it. No operation is under way.
+    pub(super) fn remove(&self) {
+        self.0.borrow_mut().cartridge = None;
+    }
+
+    /// Returns whether there is no cartridge.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().cartridge.is_none()
+    }
+
+    /// Returns whether the files could not be made durable, so that the cartridge must not be opened again by
+    /// this process.
+    pub(super) fn is_flush_broken(&self) -> bool {
+        self.0.borrow().cartridge.as_ref().is_some_and(|loaded| loaded.store.is_flush_broken())
     }
 
     /// Returns the capacity in bytes.
     pub(super) fn capacity(&self) -> u64 {
-        self.0.borrow().capacity
+        self.0.borrow().cartridge.as_ref().map_or(0, |loaded| loaded.capacity)
     }
 
     /// Returns how many operations failed so far.
@@ -69,9 +103,10 @@ impl Inner {
             _ => "read or write failed",
         };
         self.errors = self.errors.saturating_add(1);
-        let error = self.store.take_error();
-        if self.store.is_flush_broken() && !std::mem::replace(&mut self.told_broken, true) {
-            let path = self.path.display();
+        let Some(loaded) = &mut self.cartridge else { return };
+        let error = loaded.store.take_error();
+        if loaded.store.is_flush_broken() && !std::mem::replace(&mut loaded.told_broken, true) {
+            let path = loaded.path.display();
             crate::error!(
                 "{}: {path} could not be made durable; once it is unloaded, it cannot be loaded again until targe is restarted",
                 self.label
@@ -82,22 +117,39 @@ impl Inner {
         }
         self.told = Some(Instant::now());
         let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
-        crate::error!("{}: {}: {what}{error}", self.label, self.path.display());
+        crate::error!("{}: {}: {what}{error}", self.label, loaded.path.display());
     }
 }
 
 impl Store for Tape {
     fn capabilities(&self) -> Capabilities {
-        self.0.borrow().store.capabilities()
+        match &self.0.borrow().cartridge {
+            Some(loaded) => loaded.store.capabilities(),
+            None => Null::new(0).capabilities(),
+        }
     }
 
     fn submit(&mut self, op: Op) {
-        self.0.borrow_mut().store.submit(op);
+        let mut inner = self.0.borrow_mut();
+        match &mut inner.cartridge {
+            Some(loaded) => loaded.store.submit(op),
+            None => {
+                // There is nothing that is not durable.
+                let result = match op.action {
+                    OpAction::Flush => Ok(OpOutput::Done(DataList::new())),
+                    _ => Err(Fault::NotSubmitted.into()),
+                };
+                inner.without.push_back(Completion { id: op.id, result });
+            }
+        }
     }
 
     fn poll(&mut self) -> Option<Completion> {
         let mut inner = self.0.borrow_mut();
-        let completion = inner.store.poll()?;
+        if let Some(completion) = inner.without.pop_front() {
+            return Some(completion);
+        }
+        let completion = inner.cartridge.as_mut()?.store.poll()?;
         if let Err(failure) = completion.result {
             inner.failed(failure);
         }

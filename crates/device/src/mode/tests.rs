@@ -7,6 +7,7 @@ const MEDIUM: MediumParameters = MediumParameters {
     descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 },
     locked: false,
     tape: TapeParameters::EMPTY,
+    elements: Counts { drives: 0, slots: 0, mail_slots: 0 },
     layout: &crate::sbc::COMMAND_SET.mode,
 };
 

@@ -145,6 +145,7 @@ fn medium_facts(server: &DeviceServer, task: &TaskInfo) -> MediumParameters {
         descriptor: BlockDescriptor { blocks, block_len: server.info.block_size().bytes() },
         locked: server.spc.removal.check().is_err(),
         tape: (server.command_set.tape_parameters)(server),
+        elements: server.changer.as_ref().map(|changer| changer.counts()).unwrap_or_default(),
         layout: &server.command_set.mode,
     }
 }

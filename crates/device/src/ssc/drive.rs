@@ -21,10 +21,14 @@ use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Overwrite, Running, Tape
 use crate::task::{TaskId, TaskInfo};
 
 impl DeviceServer {
-    /// Puts the cartridge of the store into a new drive, and begins to load it.
+    /// Puts the cartridge of the store, if it has one, into a new drive, and begins to load it.
     pub(crate) fn install_drive(&mut self) {
         self.tape = Some(Box::new(TapeDrive::new()));
-        self.begin_load(None);
+        if self.info.has_medium() {
+            self.begin_load(None);
+        } else {
+            self.empty_drive();
+        }
     }
 
     /// Returns why the cartridge cannot be used now, or `None` if it can or the unit is no tape drive.
@@ -94,7 +98,7 @@ impl DeviceServer {
         self.begin_cartridge(Command::Load { is_writable }, Running::Load(by));
     }
 
-    fn begin_cartridge(&mut self, command: Command, running: Running) {
+    pub(super) fn begin_cartridge(&mut self, command: Command, running: Running) {
         let Some(drive) = &mut self.tape else { return };
         drive.running = Some(running);
         drive.cartridge.handle_command(command);
@@ -147,8 +151,9 @@ impl DeviceServer {
                     Err(error) => DriveState::Unusable(error_sense(error)),
                 };
                 drive.is_unsynced = false;
+                let is_new = core::mem::take(&mut drive.is_new);
                 self.spc.removal.load(true);
-                if by.is_some() {
+                if by.is_some() || is_new {
                     self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, by);
                 }
             }
@@ -162,6 +167,10 @@ impl DeviceServer {
                 {
                     self.untold_loss(error);
                 }
+            }
+            (Some(Running::Eject), result) => {
+                let failure = result.as_ref().err().cloned();
+                self.unloaded_for_eject(failure);
             }
             (Some(Running::Write), _) => drive.is_unsynced = true,
             (Some(Running::Synchronize), Ok(_)) => drive.is_unsynced = false,
@@ -179,7 +188,7 @@ impl DeviceServer {
 
     /// Keeps the error of an unload whose task is gone. If the unit is not removed, the next host that uses
     /// the drive is told.
-    fn untold_loss(&mut self, error: &Error) {
+    pub(super) fn untold_loss(&mut self, error: &Error) {
         let sense = self.cartridge_failure(error);
         let is_removed = self.is_retiring();
         if let Some(drive) = &mut self.tape {
@@ -205,8 +214,11 @@ impl DeviceServer {
         self.grant_turn();
     }
 
-    fn grant_turn(&mut self) {
+    pub(super) fn grant_turn(&mut self) {
         let Some(drive) = self.tape.as_mut().filter(|drive| drive.is_free()) else { return };
+        if drive.is_ejecting {
+            return self.unload_for_eject();
+        }
         if core::mem::take(&mut drive.sync_wanted) && drive.is_loaded() && drive.is_unsynced {
             return self.begin_cartridge(Command::Synchronize, Running::Synchronize);
         }

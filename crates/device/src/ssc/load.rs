@@ -10,6 +10,7 @@ use super::turn::{TapeCommand, failed, in_turn_or_at_once, run};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
 use crate::pr::conflict::Conflict;
+use crate::tape_drive::{DriveState, NOT_PRESENT};
 use crate::task::TaskInfo;
 
 /// IMMED, which has no effect on an unload.
@@ -50,6 +51,9 @@ impl TapeCommand for LoadUnload {
         let is_loaded = server.tape.as_ref().is_some_and(|drive| drive.is_loaded());
         match (self.is_load, is_loaded) {
             (true, true) => run(server, Command::Locate { partition: 0, destination: START }),
+            (true, false) if server.tape.as_ref().is_some_and(|drive| drive.state == DriveState::Empty) => {
+                JobStep::Done(Outcome::CheckCondition(NOT_PRESENT))
+            }
             (true, false) => {
                 server.begin_load(Some(task.nexus));
                 JobStep::Wait

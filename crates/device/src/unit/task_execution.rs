@@ -62,7 +62,10 @@ impl LogicalUnit {
                 self.begin_background(spawned);
             } else if let Some(id) = self.tasks.next_enabled() {
                 self.start(id);
-            } else if !self.complete_waiting_tmf() && !self.server.final_flush(self.tasks.len()) {
+            } else if !self.complete_waiting_tmf()
+                && !self.server.finish_eject()
+                && !self.server.final_flush(self.tasks.len())
+            {
                 break;
             }
         }

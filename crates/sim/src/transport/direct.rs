@@ -361,6 +361,8 @@ impl Direct {
                     }
                 }
             }
+            // No unit is a medium changer.
+            UnitEvent::Library(_) => {}
             UnitEvent::ThirdPartyReply { caller, result } => {
                 self.units[usize::try_from(caller.unit).unwrap()].third_party_reply(now, caller.call, result);
             }

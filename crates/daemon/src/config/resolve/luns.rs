@@ -16,17 +16,20 @@ use super::super::raw;
 use super::super::resolved::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
+use super::changers::{self, Libraries};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
 use super::medium_key::{MediumKey, medium_keys};
 use super::tapes;
-use super::{Environment, at_line, check_access, nbd};
+use super::{Environment, at_line, check_access, nbd, printable};
 use crate::os_error;
 
 /// The units that are resolved so far.
 pub(super) struct UnitResolver<'a> {
     environment: &'a Environment,
     units: Vec<Unit>,
+    /// The libraries, by the unit of the changer.
+    libraries: Libraries,
     shared: BTreeMap<String, Shared>,
     /// The label of the unit that uses each file or device, so that no two units write to one medium.
     media: BTreeMap<MediumKey, String>,
@@ -62,6 +65,7 @@ impl<'a> UnitResolver<'a> {
         let mut pool = Self {
             environment,
             units: Vec::new(),
+            libraries: Libraries::new(),
             shared: BTreeMap::new(),
             media: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -122,7 +126,9 @@ impl<'a> UnitResolver<'a> {
                 let read_only = lun.ro && lun.share.is_some();
                 let protection = lun.protection.as_ref().map_or(Level::None, |at| level(at.value));
                 let groups = lun.groups.as_ref().map_or(GroupSet::ALL, |names| groups.set(names, report));
-                mapped.push(MappedLun { lun: number, unit, read_only, protection, groups });
+                let entry = MappedLun { lun: number, unit, read_only, protection, groups };
+                mapped.extend(changers::drive_luns(&self.libraries, &entry, &lun, &mut numbers, report));
+                mapped.push(entry);
             }
         }
         mapped.sort_unstable_by_key(|lun| lun.lun);
@@ -189,7 +195,7 @@ impl<'a> UnitResolver<'a> {
     /// Resolves everything of a unit except its identity.
     fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
         let is_disc = lun.kind.as_ref().is_some_and(|kind| kind.value == "disc");
-        let is_tape = lun.kind.as_ref().is_some_and(|kind| kind.value == "tape");
+        let is_tape = lun.kind.as_ref().is_some_and(|kind| matches!(kind.value, "tape" | "changer"));
         let block_size = if is_disc { BlockSize::B2048 } else { block_size(lun.bs.as_ref()) };
         let physical_block_size = match is_disc {
             true => block_size,
@@ -244,7 +250,9 @@ impl<'a> UnitResolver<'a> {
             report.error(&lun.span, format!("more than {UNITS_MAX} LUNs"));
         }
         self.units.push(unit);
-        Some(UnitIndex(self.units.len() - 1))
+        let index = UnitIndex(self.units.len() - 1);
+        changers::add_drives(&mut self.units, &mut self.libraries, index, lun, report);
+        Some(index)
     }
 
     fn identify(
@@ -260,9 +268,16 @@ impl<'a> UnitResolver<'a> {
         let Some(naa) = given.naa.map(|at| at.value).or_else(derived) else { return };
         let Some(unit) = self.units.get_mut(index.0) else { return };
         unit.identity.naa = naa;
-        unit.identity.serial = given.serial.unwrap_or_else(|| naa.to_string());
+        let serial = given.serial.or_else(|| Some(self.libraries.get(&index)?.serial.clone()));
+        unit.identity.serial = serial.unwrap_or_else(|| naa.to_string());
         if let Some(other) = self.names.insert(naa, unit.label.clone()) {
             report.error(&span, format!("the name naa.{naa} is already used by {other}"));
+        }
+        let drives = self.libraries.get(&index).map(|library| library.identify(&mut self.units, naa));
+        for (naa, label) in drives.unwrap_or_default() {
+            if let Some(other) = self.names.insert(naa, label) {
+                report.error(&span, format!("the name naa.{naa} is already used by {other}"));
+            }
         }
     }
 
@@ -282,7 +297,8 @@ impl<'a> UnitResolver<'a> {
         };
         let is_disc = kind.value == "disc";
         let (is_tape, is_nbd) = (kind.value == "tape", kind.value == "nbd");
-        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape");
+        let is_changer = kind.value == "changer";
+        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape" | "changer");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
@@ -299,8 +315,10 @@ impl<'a> UnitResolver<'a> {
                 "profile" => is_disc,
                 "uri" | "reconnect_timeout" => is_nbd,
                 name if is_nbd => !nbd::UNFIT_KEYS.contains(&name),
+                "drive_vendor" | "drive_product" => is_changer,
                 name if is_disc => discs::KEYS.contains(&name),
                 name if is_tape => tapes::KEYS.contains(&name),
+                name if is_changer => changers::KEYS.contains(&name),
                 "direct" => on_disk,
                 "atomic_bs" => !on_disk,
                 "encrypt" => kind.value != "null",
@@ -333,6 +351,7 @@ impl<'a> UnitResolver<'a> {
                 let checked = match kind.value {
                     "file" => check_file(&path, &at.span, lun, bs, report),
                     "tape" => tapes::check(&path, lun.ro),
+                    "changer" => changers::check(&path, lun.ro),
                     _ => check_device(&path, lun),
                 };
                 if let Err(why) = checked {
@@ -343,6 +362,7 @@ impl<'a> UnitResolver<'a> {
                 Some(match kind.value {
                     "file" => Medium::File { path, size, direct },
                     "tape" => Medium::Tape { path },
+                    "changer" => Medium::Changer { path },
                     _ => Medium::Block { path, direct },
                 })
             }
@@ -395,6 +415,7 @@ fn usual_product(lun: &raw::Lun) -> &'static str {
     match lun.kind.as_ref().map(|kind| kind.value) {
         Some("disc") => "Virtual Disc",
         Some("tape") => "Virtual Tape",
+        Some("changer") => "Virtual Library",
         _ => "Virtual Disk",
     }
 }
@@ -431,16 +452,6 @@ fn derived(lun: &raw::Lun, report: &mut ConfigReport) -> Derived {
         }
     });
     Derived { naa, serial: printable(lun.serial.as_ref(), report), span: lun.span.clone() }
-}
-
-/// Returns a string for an ASCII field of INQUIRY data (SPC-5 §4.3); reports other characters.
-fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
-    let at = at?;
-    if at.value.chars().all(|c| matches!(c, ' '..='~')) {
-        return Some(at.value.clone());
-    }
-    report.error(&at.span, format!("{:?} is not printable ASCII", at.value));
-    None
 }
 
 /// Returns the version of targe in the four characters of INQUIRY's PRODUCT REVISION LEVEL.

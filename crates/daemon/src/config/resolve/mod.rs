@@ -6,6 +6,7 @@
 //! is never used, because a report with mistakes never yields a configuration.
 
 mod access;
+mod changers;
 mod discs;
 mod http;
 mod hyperscsi_groups;
@@ -224,4 +225,14 @@ fn at_line(span: &SourceSpan) -> String {
         SourceSpan::File { line, .. } => format!(" (first on line {line})"),
         SourceSpan::Flag(_) | SourceSpan::Default => String::new(),
     }
+}
+
+/// Returns a string for an ASCII field of INQUIRY data (SPC-5 §4.3); reports other characters.
+fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<String> {
+    let at = at?;
+    if at.value.chars().all(|c| matches!(c, ' '..='~')) {
+        return Some(at.value.clone());
+    }
+    report.error(&at.span, format!("{:?} is not printable ASCII", at.value));
+    None
 }

@@ -1,6 +1,6 @@
 //! Resolves tape drives: which keys apply to them, and whether a folder is a cartridge.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::path::Path;
 
 use backends::cartridge_folder::CartridgeFolder;
@@ -13,10 +13,13 @@ pub(super) const KEYS: &[&str] =
 
 /// Checks that a folder holds a cartridge, and that it can be written unless it is only read.
 pub(super) fn check(path: &Path, is_read_only: bool) -> Result<(), String> {
-    CartridgeFolder::check(path, is_read_only).map_err(|error| {
-        match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
-            Some(source) => format!("{error}: {}", os_error(source)),
-            None => error.to_string(),
-        }
-    })
+    CartridgeFolder::check(path, is_read_only).map_err(|error| with_cause(&error))
+}
+
+/// Formats an error with the system's message.
+pub(super) fn with_cause(error: &dyn Error) -> String {
+    match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
+        Some(source) => format!("{error}: {}", os_error(source)),
+        None => error.to_string(),
+    }
 }

@@ -66,13 +66,21 @@ fn wrong_specs_say_what_is_wrong() {
     for (spec, expected) in [
         (
             "disk.img",
-            "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or nbd:, not \"disk.img\"",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd: or changer:, not \"disk.img\"",
         ),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or nbd:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd: or changer:, not \"fill\" (did you mean \"file\"?)",
         ),
-        ("changer:/x", "media of type \"changer\" are not in this build"),
+        ("changer:none", "cannot use DIR/none/library: no such file or directory"),
+        (
+            "changer:.",
+            "DIR/. holds no library: it has no file \"library\" (targe changer create makes a library)",
+        ),
+        ("changer:none,ro", "a library cannot be \"ro\": hosts move its cartridges"),
+        ("changer:none,bs=512", "a lun of type changer takes no \"bs\""),
+        ("tape:none,drive_vendor=IBM", "a lun of type tape takes no \"drive_vendor\""),
+        ("ram:1M,drive_lun=3", "only a lun of type changer takes \"drive_lun\""),
         ("file:", "\"file\" has no path (such as file:/srv/disk.img)"),
         ("ram:", "\"ram\" has no size (such as ram:512M)"),
         ("ram:lots", "\"lots\" is not a size (such as 512M or 10G)"),

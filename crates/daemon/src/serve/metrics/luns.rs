@@ -129,7 +129,8 @@ fn info(snapshot: &Snapshot) -> Family {
             Medium::Ram { .. } => "ram",
             Medium::Null { .. } => "null",
             Medium::Disc { .. } => "disc",
-            Medium::Tape { .. } => "tape",
+            Medium::Tape { .. } | Medium::LibraryDrive { .. } => "tape",
+            Medium::Changer { .. } => "changer",
             Medium::Nbd { .. } => "nbd",
         };
         let labels = [

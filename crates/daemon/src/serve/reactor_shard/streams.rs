@@ -75,6 +75,7 @@ impl StreamMachine for ReactorShard {
     /// shard's state writes and log entries are passed on here.
     fn poll_action(&mut self) -> Option<Action> {
         self.submit_state_writes();
+        self.pass_library_events();
         self.report_binding_changes();
         self.log_notices();
         self.close_removed();

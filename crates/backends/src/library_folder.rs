@@ -1,0 +1,277 @@
+//! The folder of a tape library: the file `library`, which tells where each cartridge is, and the folders of
+//! the cartridges.
+//!
+//! The file is replaced as a whole, so it tells one state or the next one, whatever interrupts the
+//! replacement. Everything here blocks.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use cartridge::library::file::{FILE_LEN_MAX, LibraryFileError};
+use cartridge::library::{Element, Library};
+
+use crate::cartridge_folder::{CartridgeError, CartridgeFolder};
+use crate::open::{OpenError, lock};
+
+/// The file of the library, and the one that takes its place.
+const LIBRARY: &str = "library";
+const LIBRARY_NEW: &str = "library.new";
+/// The file that a process locks while it uses the library.
+const LOCK: &str = "lock";
+
+/// The folder of a library, which no other process uses.
+#[derive(Debug)]
+pub struct LibraryFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// A library cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryFolderError {
+    /// A file or folder cannot be used.
+    #[error("cannot use {path}")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The folder has no file of a library.
+    #[error("{path} holds no library: it has no file \"library\" (targe changer create makes a library)")]
+    NoLibrary {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The folder holds something already.
+    #[error("{path} exists and is not empty")]
+    NotEmpty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another process uses the library.
+    #[error("the library {path} is in use by another process")]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The library cannot be locked.
+    #[error(transparent)]
+    Lock(OpenError),
+    /// The file is none of a library.
+    #[error("{path} {why}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: LibraryFileError,
+    },
+}
+
+impl LibraryFolder {
+    /// Makes the folder of a new library, durably. The folder does not exist, or is empty.
+    ///
+    /// # Errors
+    /// [`LibraryFolderError`]
+    pub fn create(path: &Path, file: &[u8]) -> Result<Self, LibraryFolderError> {
+        let failed = io_failed(path);
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                if std::fs::read_dir(path).map_err(&failed)?.next().is_some() {
+                    return Err(LibraryFolderError::NotEmpty { path: path.to_owned() });
+                }
+            }
+            made => made.map_err(&failed)?,
+        }
+        let folder = Self { path: path.to_owned(), _lock: lock_file(path)? };
+        folder.replace(file).map_err(&failed)?;
+        folder.synchronize().map_err(&failed)?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all()).map_err(failed)?;
+        Ok(folder)
+    }
+
+    /// Opens the folder of a library for one process.
+    ///
+    /// # Errors
+    /// [`LibraryFolderError`]
+    pub fn open(path: &Path) -> Result<Self, LibraryFolderError> {
+        // A folder without a library gets no lock file.
+        Self::read(path)?;
+        let folder = Self { path: path.to_owned(), _lock: lock_file(path)? };
+        // The name of the file that an earlier process, which was killed, has put there counts from here on.
+        folder.synchronize().map_err(io_failed(path))?;
+        Ok(folder)
+    }
+
+    /// Reads the file of a library without locking it.
+    ///
+    /// # Errors
+    /// [`LibraryFolderError`]
+    pub fn read(path: &Path) -> Result<Library, LibraryFolderError> {
+        let name = path.join(LIBRARY);
+        let file = match File::open(&name) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound && path.is_dir() => {
+                return Err(LibraryFolderError::NoLibrary { path: path.to_owned() });
+            }
+            Err(error) => return Err(io_failed(&name)(error)),
+        };
+        let mut bytes = Vec::new();
+        let limit = u64::try_from(FILE_LEN_MAX).unwrap_or(u64::MAX).saturating_add(1);
+        file.take(limit).read_to_end(&mut bytes).map_err(io_failed(&name))?;
+        Library::decode(&bytes).map_err(|why| LibraryFolderError::File { path: name, why })
+    }
+
+    /// Reads the file of the library.
+    ///
+    /// # Errors
+    /// [`LibraryFolderError`]
+    pub fn library(&self) -> Result<Library, LibraryFolderError> {
+        Self::read(&self.path)
+    }
+
+    /// Replaces the file of the library. After an error the file is the former one. After this,
+    /// [`Self::synchronize`] makes the replacement survive a loss of power.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn replace(&self, file: &[u8]) -> io::Result<()> {
+        let fresh = self.path.join(LIBRARY_NEW);
+        let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        out.write_all(file)?;
+        out.sync_all()?;
+        std::fs::rename(&fresh, self.path.join(LIBRARY))
+    }
+
+    /// Makes the names in the folder durable.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn synchronize(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Returns the folder of a cartridge.
+    pub fn cartridge(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Returns the names of the cartridges that cannot be used, with the reasons. One in a drive must be free
+    /// for this process.
+    pub fn unusable(&self, library: &Library) -> Vec<(String, CartridgeError)> {
+        let problem = |held: &cartridge::library::StoredCartridge| {
+            let path = self.cartridge(&held.name);
+            let checked = match held.element {
+                Element::Drive(_) => CartridgeFolder::open(&path, false).map(drop),
+                Element::Mail(_) | Element::Slot(_) => CartridgeFolder::check(&path, false),
+            };
+            checked.err().map(|error| (held.name.clone(), error))
+        };
+        library.cartridges().iter().filter_map(problem).collect()
+    }
+
+    /// Returns the path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn io_failed(path: &Path) -> impl Fn(io::Error) -> LibraryFolderError {
+    move |source| LibraryFolderError::Io { path: path.to_owned(), source }
+}
+
+fn lock_file(path: &Path) -> Result<File, LibraryFolderError> {
+    let name = path.join(LOCK);
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&name);
+    let file = file.map_err(io_failed(&name))?;
+    match lock(&file, path, false) {
+        Ok(()) => Ok(file),
+        Err(OpenError::InUse { path }) => Err(LibraryFolderError::InUse { path }),
+        Err(other) => Err(LibraryFolderError::Lock(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cartridge::library::Counts;
+    use cartridge::profile::Profile;
+
+    use super::*;
+
+    /// A path that is removed when this is dropped.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("targe-library-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn library() -> Library {
+        let counts = Counts { drives: 1, slots: 3, mail_slots: 0 };
+        Library::new("LIB00001".to_owned(), Profile::Lto8, counts).unwrap()
+    }
+
+    #[test]
+    fn one_process_uses_a_library_and_others_can_read_it() {
+        let scratch = Scratch::new("lock");
+        let mut library = library();
+        let folder = LibraryFolder::create(&scratch.0, &library.encode()).unwrap();
+        assert!(matches!(LibraryFolder::open(&scratch.0), Err(LibraryFolderError::InUse { .. })));
+        library.put(Element::Slot(1), "A1", "A1").unwrap();
+        folder.replace(&library.encode()).unwrap();
+        assert_eq!(LibraryFolder::read(&scratch.0).unwrap(), library);
+        drop(folder);
+        assert_eq!(LibraryFolder::open(&scratch.0).unwrap().library().unwrap(), library);
+        let again = LibraryFolder::create(&scratch.0, &library.encode());
+        assert!(matches!(again, Err(LibraryFolderError::NotEmpty { .. })));
+    }
+
+    #[test]
+    fn a_half_written_file_takes_no_place() {
+        let scratch = Scratch::new("half");
+        let library = library();
+        drop(LibraryFolder::create(&scratch.0, &library.encode()).unwrap());
+        std::fs::write(scratch.0.join(LIBRARY_NEW), "targe-lib").unwrap();
+        let folder = LibraryFolder::open(&scratch.0).unwrap();
+        assert_eq!(folder.library().unwrap(), library);
+        folder.replace(&library.encode()).unwrap();
+        assert!(!scratch.0.join(LIBRARY_NEW).exists());
+    }
+
+    #[test]
+    fn what_is_no_library_is_refused_and_left_alone() {
+        let scratch = Scratch::new("none");
+        std::fs::create_dir(&scratch.0).unwrap();
+        assert!(matches!(LibraryFolder::open(&scratch.0), Err(LibraryFolderError::NoLibrary { .. })));
+        assert!(matches!(LibraryFolder::open(&scratch.0.join("x")), Err(LibraryFolderError::Io { .. })));
+        std::fs::write(scratch.0.join(LIBRARY), vec![b'x'; FILE_LEN_MAX + 10]).unwrap();
+        assert!(matches!(LibraryFolder::open(&scratch.0), Err(LibraryFolderError::File { .. })));
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn cartridges_that_are_missing_are_named() {
+        let scratch = Scratch::new("missing");
+        let mut library = library();
+        library.put(Element::Slot(1), "A1", "A1").unwrap();
+        library.put(Element::Drive(1), "A2", "A2").unwrap();
+        let folder = LibraryFolder::create(&scratch.0, &library.encode()).unwrap();
+        std::fs::create_dir(folder.cartridge("A1")).unwrap();
+        let unusable = folder.unusable(&library);
+        let names: Vec<&str> = unusable.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["A2", "A1"]);
+        assert!(unusable[1].1.to_string().contains("holds no cartridge"), "{unusable:?}");
+    }
+}

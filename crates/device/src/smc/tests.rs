@@ -1,0 +1,8 @@
+//! A medium changer as an initiator observes it, through a whole logical unit.
+
+mod commands;
+mod elements;
+mod fixture;
+mod operators;
+
+use fixture::*;

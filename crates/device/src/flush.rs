@@ -3,8 +3,9 @@
 use scsi::sense::Sense;
 use store::api::{Failure, OpAction, OpOutput};
 
+use crate::device_server::DeviceServer;
+use crate::device_server::medium_failure::LOST_WRITES;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
-use crate::device_server::{DeviceServer, LOST_WRITES};
 use crate::fault_injection::{self, Bug};
 use crate::task::TaskInfo;
 

@@ -4,7 +4,7 @@
 //! The file is replaced as a whole, so it tells one state or the next one, whatever interrupts the
 //! replacement. Everything here blocks.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,9 @@ impl LibraryFolder {
             }
             made => made.map_err(&failed)?,
         }
-        let folder = Self { path: path.to_owned(), _lock: lock_file(path)? };
+        let lock = lock_file(path)?;
+        lock.lock().map_err(&failed)?;
+        let folder = Self { path: path.to_owned(), _lock: lock };
         folder.replace(file).map_err(&failed)?;
         folder.synchronize().map_err(&failed)?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -93,14 +95,39 @@ impl LibraryFolder {
         Ok(folder)
     }
 
-    /// Opens the folder of a library for one process.
+    /// Opens the folder of a library for one process. Waits a moment for a process that is ending.
     ///
     /// # Errors
     /// [`LibraryFolderError`]
     pub fn open(path: &Path) -> Result<Self, LibraryFolderError> {
+        Self::open_with(path, |file| match lock(file, path, false) {
+            Err(OpenError::InUse { path }) => Err(LibraryFolderError::InUse { path }),
+            locked => locked.map_err(LibraryFolderError::Lock),
+        })
+    }
+
+    /// Opens the folder of a library for one process, if no other one uses it now.
+    ///
+    /// # Errors
+    /// [`LibraryFolderError`]
+    pub fn open_at_once(path: &Path) -> Result<Self, LibraryFolderError> {
+        Self::open_with(path, |file| {
+            file.try_lock().map_err(|error| match error {
+                TryLockError::WouldBlock => LibraryFolderError::InUse { path: path.to_owned() },
+                TryLockError::Error(source) => io_failed(path)(source),
+            })
+        })
+    }
+
+    fn open_with(
+        path: &Path,
+        lock: impl FnOnce(&File) -> Result<(), LibraryFolderError>,
+    ) -> Result<Self, LibraryFolderError> {
         // A folder without a library gets no lock file.
         Self::read(path)?;
-        let folder = Self { path: path.to_owned(), _lock: lock_file(path)? };
+        let file = lock_file(path)?;
+        lock(&file)?;
+        let folder = Self { path: path.to_owned(), _lock: file };
         // The name of the file that an earlier process, which was killed, has put there counts from here on.
         folder.synchronize().map_err(io_failed(path))?;
         Ok(folder)
@@ -186,12 +213,7 @@ fn io_failed(path: &Path) -> impl Fn(io::Error) -> LibraryFolderError {
 fn lock_file(path: &Path) -> Result<File, LibraryFolderError> {
     let name = path.join(LOCK);
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&name);
-    let file = file.map_err(io_failed(&name))?;
-    match lock(&file, path, false) {
-        Ok(()) => Ok(file),
-        Err(OpenError::InUse { path }) => Err(LibraryFolderError::InUse { path }),
-        Err(other) => Err(LibraryFolderError::Lock(other)),
-    }
+    file.map_err(io_failed(&name))
 }
 
 #[cfg(test)]
@@ -229,6 +251,7 @@ mod tests {
         let mut library = library();
         let folder = LibraryFolder::create(&scratch.0, &library.encode()).unwrap();
         assert!(matches!(LibraryFolder::open(&scratch.0), Err(LibraryFolderError::InUse { .. })));
+        assert!(matches!(LibraryFolder::open_at_once(&scratch.0), Err(LibraryFolderError::InUse { .. })));
         library.put(Element::Slot(1), "A1", "A1").unwrap();
         folder.replace(&library.encode()).unwrap();
         assert_eq!(LibraryFolder::read(&scratch.0).unwrap(), library);

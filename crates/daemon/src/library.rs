@@ -41,7 +41,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, String> {
 /// [`ChangeError`]
 pub fn change(request: &LibraryRequest) -> Result<(), ChangeError> {
     let path = Path::new(&request.path);
-    let folder = LibraryFolder::open(path).map_err(|error| match error {
+    let folder = LibraryFolder::open_at_once(path).map_err(|error| match error {
         LibraryFolderError::InUse { .. } => ChangeError::InUse(with_cause(&error)),
         other => ChangeError::Failed(with_cause(&other)),
     })?;

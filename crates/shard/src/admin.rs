@@ -543,26 +543,6 @@ impl Shard {
         self.transports.hyperscsi.path_totals()
     }
 
-    /// Returns the counts of lost or damaged PDUs and of their recovery, for all iSCSI sessions, including
-    /// those that have ended.
-    pub const fn repairs(&self) -> Repairs {
-        let stats = self.transports.iscsi.stats();
-        Repairs {
-            header_digest_errors: stats.header_digest_errors,
-            data_digest_errors: stats.data_digest_errors,
-            snacks: stats.snacks,
-            recovery_r2ts: stats.recovery_r2ts,
-            reassigns: stats.reassigns,
-        }
-    }
-
-    /// Returns how many logins succeeded and how many failed so far, of both transports.
-    pub const fn logins(&self) -> (u64, u64) {
-        let (stats, handshakes) = (self.transports.iscsi.stats(), self.transports.hyperscsi.handshakes());
-        let failed = handshakes.refused + handshakes.unfinished;
-        (stats.logins + self.transports.hyperscsi.stats().sessions, stats.logins_failed + failed)
-    }
-
     /// Returns the statistics of the iSCSI engine.
     pub const fn wire_stats(&self) -> &iscsi::target::engine::EngineStats {
         self.transports.iscsi.stats()

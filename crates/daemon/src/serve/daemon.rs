@@ -7,7 +7,7 @@ mod reload;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use target::units::UnitId;
 
@@ -25,7 +25,7 @@ use super::media::FileRollback;
 use super::media_watch::MediaWatch;
 use super::name_servers::NameServers;
 use super::placement::{self, Owners, Placement};
-use super::reactor_shard::{NewUnit, ReactorShard};
+use super::reactor_shard::{NewUnit, ReactorShard, Reload};
 use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
@@ -266,6 +266,7 @@ impl Daemon {
         let shut = self.runtime.interfaces.iter().filter(|known| !runtime.interfaces.contains(known));
         let shut: Vec<EtherPort> = shut.map(|(port, _)| *port).collect();
         let mut claimed = self.bindings.claim(&runtime, &self.ids, &mut self.disks);
+        let (done, ended) = channel();
         for (index, (running, (units, ports))) in
             self.reactors.iter().zip(fresh.into_iter().zip(ports)).enumerate()
         {
@@ -281,11 +282,12 @@ impl Daemon {
             }
             let _ = running.handle.limit(reactors::driver_limits(&runtime.config));
             let (runtime, wrong) = (runtime.clone(), wrong.cloned());
+            let reload = Reload { runtime, fresh: units, wrong, done: done.clone() };
             // If the reactor has ended, its own event reports that.
-            let reload =
-                move |member: &mut ReactorShard, now| member.reload(now, runtime, units, wrong.as_ref());
-            let _ = running.handle.post(reload);
+            let _ = running.handle.post(move |member: &mut ReactorShard, now| member.reload(now, reload));
         }
+        drop(done);
+        reactors::wait_for_end(&self.reactors, &ended);
         let gone = self.runtime.portals.iter().map(|(id, _)| *id);
         let gone: Vec<PortalId> =
             gone.filter(|id| !runtime.portals.iter().any(|(kept, _)| kept == id)).collect();

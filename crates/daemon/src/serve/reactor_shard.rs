@@ -6,9 +6,10 @@ mod discs;
 mod libraries;
 mod maintenance;
 mod nbd;
+mod reload;
 mod streams;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -34,12 +35,13 @@ use super::disk::Disk;
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
 use super::nbd::{NbdExport, NbdExports};
-use super::reactors;
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::{StateWrite, StateWriter};
 use super::tape::Tape;
 use crate::config::{Medium, Naa, UnitIndex};
 use libraries::ServedLibrary;
+
+pub(super) use self::reload::Reload;
 
 /// A shard with the daemon's data around it, on the reactor's thread.
 pub(super) struct ReactorShard {
@@ -148,14 +150,18 @@ impl ReactorShard {
         }
     }
 
-    /// Adds a unit.
+    /// Adds a unit of a configuration.
     ///
     /// # Errors
     /// A sentence that says why the unit cannot be served.
-    pub(super) fn add(&mut self, now: Instant, fresh: NewUnit) -> Result<(), String> {
+    pub(super) fn add(
+        &mut self,
+        now: Instant,
+        runtime: &RuntimeConfig,
+        fresh: NewUnit,
+    ) -> Result<(), String> {
         let NewUnit { id, index, medium, disk, state } = fresh;
-        let (Some(config), Some(unit)) =
-            (self.runtime.unit_config(index), self.runtime.config.units.get(index.0))
+        let (Some(config), Some(unit)) = (runtime.unit_config(index), runtime.config.units.get(index.0))
         else {
             return Err("the unit is not in the configuration".to_owned());
         };
@@ -229,68 +235,6 @@ impl ReactorShard {
         }
     }
 
-    /// Applies another configuration.
-    ///
-    /// `wrong` has the disks whose file or device differs from what is served, with the reasons; with `None`
-    /// no disk is measured again.
-    pub(super) fn reload(
-        &mut self,
-        now: Instant,
-        runtime: RuntimeConfig,
-        fresh: Vec<NewUnit>,
-        wrong: Option<&BTreeMap<UnitId, String>>,
-    ) {
-        let before = std::mem::replace(&mut self.runtime, runtime);
-        for fresh in fresh {
-            if let Err(why) = self.add(now, fresh) {
-                crate::error!("{why}");
-            }
-        }
-        // The division of memory depends on the number of reactors, and does not change while they run.
-        self.shard.set_limits(&reactors::limits(&self.runtime.config, self.index, 1));
-        self.shard.set_slow_limit(self.runtime.config.slow_command);
-        self.shard.apply(now, self.runtime.shard_config(self.index));
-        let ours: Vec<(UnitId, UnitIndex)> =
-            self.runtime.units(self.index).map(|(id, index, _)| (id, index)).collect();
-        for (id, _) in &ours {
-            if let (Some(disk), Some(unit)) = (self.disks.get(id), self.runtime.unit(*id)) {
-                disk.set_write_cache(unit.write_cache);
-            }
-        }
-        self.reload_exports(now, wrong.is_some());
-        for (id, index) in &ours {
-            if self.runtime.presents_otherwise(&before, *id)
-                && let Some(config) = self.runtime.unit_config(*index)
-            {
-                self.shard.reconfigure_unit(now, *id, config);
-            }
-        }
-        self.tell_drive_names(now);
-        if let Some(wrong) = wrong {
-            self.update_capacities(now, wrong);
-        }
-        let kept: BTreeSet<UnitId> = ours.iter().map(|(id, _)| *id).collect();
-        let gone: Vec<UnitId> = self.naas.keys().filter(|id| !kept.contains(id)).copied().collect();
-        for id in gone {
-            let naa = self.naas.remove(&id);
-            self.disks.remove(&id);
-            self.drives.remove(&id);
-            self.tapes.remove(&id);
-            self.libraries.remove(&id);
-            let unit = before.unit(id);
-            let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
-            let path = unit.and_then(|unit| unit.medium.path().cloned());
-            self.retiring.push((id, RetiringUnit { label, path, naa, told: false }));
-            self.shard.remove_unit(now, id);
-            self.close_removed();
-            if let Some((_, waits)) = self.retiring.last_mut().filter(|(known, _)| *known == id) {
-                let label = &waits.label;
-                crate::info!("{label} is removed; it is closed when its outstanding I/O has ended");
-                waits.told = true;
-            }
-        }
-    }
-
     /// Closes the media of removed units that have no operation under way any more.
     fn close_removed(&mut self) {
         while let Some((id, unit)) = self.shard.poll_removed() {
@@ -314,39 +258,6 @@ impl ReactorShard {
     /// Returns the files and devices of removed units that still have operations under way.
     pub(super) fn closing_media(&self) -> Vec<PathBuf> {
         self.retiring.iter().filter_map(|(_, removed)| removed.path.clone()).collect()
-    }
-
-    /// Adopts the present sizes of the disks that are right, and withholds the disks in `wrong`.
-    fn update_capacities(&mut self, now: Instant, wrong: &BTreeMap<UnitId, String>) {
-        let ids: Vec<UnitId> = self.disks.keys().copied().collect();
-        for id in ids {
-            let (Some(disk), Some(unit)) = (self.disks.get(&id), self.runtime.unit(id)) else { continue };
-            let label = &unit.label;
-            disk.rename(label);
-            if self.drives.contains_key(&id) {
-                // The image of a disc is never adopted as it is: another one is another disc.
-                continue;
-            }
-            if let Some(why) = wrong.get(&id) {
-                self.withhold(now, id, why);
-                continue;
-            }
-            match disk.accept_current_file() {
-                Ok((changed, withheld)) => {
-                    if changed {
-                        crate::info!("the size of {label} has changed");
-                        self.shard.capacity_changed(now, id);
-                    }
-                    if withheld {
-                        crate::info!("{label} is served again");
-                        self.shard.withhold_medium(now, id, false);
-                    }
-                }
-                Err(error) => {
-                    crate::error!("cannot determine the size of {label}: {}", crate::os_error(&error))
-                }
-            }
-        }
     }
 
     /// Passes on whether a state is durable now.

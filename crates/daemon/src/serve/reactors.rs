@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -96,6 +96,17 @@ pub(super) fn start(start: ReactorSetup) -> Result<ReactorThread, ServeError> {
         Ok(Ok((handle, facts))) => Ok(ReactorThread { handle, thread, facts }),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(ServeError::Failed(format!("reactor {index} did not start"))),
+    }
+}
+
+/// Waits until every reactor has dropped its end of a channel, or has ended.
+pub(super) fn wait_for_end(reactors: &[ReactorThread], ended: &Receiver<()>) {
+    // A reactor never waits for anything, so it drops its end soon.
+    while ended.recv_timeout(REACTOR_REPLY_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+        if reactors.iter().any(|running| running.thread.is_finished()) {
+            return;
+        }
+        crate::warning!("a reactor is slow to apply the configuration");
     }
 }
 
@@ -194,10 +205,10 @@ impl Prepared {
             own: reactor.handle(),
             events,
         };
-        let mut member = ReactorShard::new(shard, runtime, place);
+        let mut member = ReactorShard::new(shard, runtime.clone(), place);
         member.restore_bindings(bindings);
         for unit in units {
-            member.add(reactor.now(), unit).map_err(ServeError::Failed)?;
+            member.add(reactor.now(), &runtime, unit).map_err(ServeError::Failed)?;
         }
         for (listener, portal) in listeners {
             reactor.listen(listener, portal).map_err(ServeError::Thread)?;

@@ -1,0 +1,188 @@
+//! Applies another configuration, in steps between which the reactor handles other events.
+//!
+//! New units are added first, when no LUN leads to them yet. Then the configuration of the shard is replaced
+//! as a whole. Units that stay are updated after that, and units that no LUN leads to any more are removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use std::vec::IntoIter;
+
+use base::time::Instant;
+use target::units::UnitId;
+
+use super::{NewUnit, ReactorShard, RetiringUnit};
+use crate::config::UnitIndex;
+use crate::serve::reactors;
+use crate::serve::runtime_config::RuntimeConfig;
+
+/// The time after which the reactor handles other events before it goes on. Replacing the configuration of
+/// the shard is one piece, and takes as long as it takes.
+const STEP_MAX: Duration = Duration::from_millis(2);
+
+/// A configuration that a reactor is to apply.
+pub(in crate::serve) struct Reload {
+    pub(in crate::serve) runtime: RuntimeConfig,
+    /// The units that are new.
+    pub(in crate::serve) fresh: Vec<NewUnit>,
+    /// The disks whose file or device differs from what is served, with the reasons; with `None` no disk is
+    /// measured again.
+    pub(in crate::serve) wrong: Option<BTreeMap<UnitId, String>>,
+    /// Dropped when the configuration is applied.
+    pub(in crate::serve) done: Sender<()>,
+}
+
+/// A configuration that is being applied.
+enum Steps {
+    Adding {
+        fresh: IntoIter<NewUnit>,
+        runtime: RuntimeConfig,
+        wrong: Option<BTreeMap<UnitId, String>>,
+    },
+    Updating {
+        units: IntoIter<(UnitId, UnitIndex)>,
+        before: RuntimeConfig,
+        wrong: Option<BTreeMap<UnitId, String>>,
+    },
+    Removing {
+        units: IntoIter<UnitId>,
+        before: RuntimeConfig,
+    },
+}
+
+impl ReactorShard {
+    /// Applies another configuration. The caller waits for the end before it sends the next one.
+    pub(in crate::serve) fn reload(&mut self, now: Instant, reload: Reload) {
+        let Reload { runtime, fresh, wrong, done } = reload;
+        self.reload_steps(now, Steps::Adding { fresh: fresh.into_iter(), runtime, wrong }, done);
+    }
+
+    fn reload_steps(&mut self, now: Instant, mut steps: Steps, done: Sender<()>) {
+        let began = std::time::Instant::now();
+        while began.elapsed() < STEP_MAX {
+            match self.reload_step(now, steps) {
+                Some(next) => steps = next,
+                None => {
+                    drop(done);
+                    return;
+                }
+            }
+        }
+        // A reactor that has stopped applies nothing.
+        let _ = self.own.post(move |member: &mut Self, now| member.reload_steps(now, steps, done));
+    }
+
+    /// Does the next step. Returns what remains; `None` if nothing does.
+    fn reload_step(&mut self, now: Instant, steps: Steps) -> Option<Steps> {
+        Some(match steps {
+            Steps::Adding { mut fresh, runtime, wrong } => match fresh.next() {
+                Some(unit) => {
+                    if let Err(why) = self.add(now, &runtime, unit) {
+                        crate::error!("{why}");
+                    }
+                    Steps::Adding { fresh, runtime, wrong }
+                }
+                None => {
+                    let (units, before) = self.replace_config(now, runtime);
+                    self.reload_exports(now, wrong.is_some());
+                    Steps::Updating { units, before, wrong }
+                }
+            },
+            Steps::Updating { mut units, before, wrong } => match units.next() {
+                Some((id, index)) => {
+                    if self.runtime.presents_otherwise(&before, id)
+                        && let Some(config) = self.runtime.unit_config(index)
+                    {
+                        self.shard.reconfigure_unit(now, id, config);
+                    }
+                    if let Some(wrong) = &wrong {
+                        self.update_capacity(now, id, wrong.get(&id).map(String::as_str));
+                    }
+                    Steps::Updating { units, before, wrong }
+                }
+                None => {
+                    self.tell_drive_names(now);
+                    let kept: BTreeSet<UnitId> = self.runtime.units(self.index).map(|(id, ..)| id).collect();
+                    let gone = self.naas.keys().filter(|id| !kept.contains(id)).copied();
+                    Steps::Removing { units: gone.collect::<Vec<_>>().into_iter(), before }
+                }
+            },
+            Steps::Removing { mut units, before } => {
+                self.remove(now, units.next()?, &before);
+                Steps::Removing { units, before }
+            }
+        })
+    }
+
+    /// Replaces the configuration of the shard. Returns the units that it has now, and the former
+    /// configuration.
+    fn replace_config(
+        &mut self,
+        now: Instant,
+        runtime: RuntimeConfig,
+    ) -> (IntoIter<(UnitId, UnitIndex)>, RuntimeConfig) {
+        let before = std::mem::replace(&mut self.runtime, runtime);
+        // The division of memory depends on the number of reactors, and does not change while they run.
+        self.shard.set_limits(&reactors::limits(&self.runtime.config, self.index, 1));
+        self.shard.set_slow_limit(self.runtime.config.slow_command);
+        self.shard.apply(now, self.runtime.shard_config(self.index));
+        let ours: Vec<(UnitId, UnitIndex)> =
+            self.runtime.units(self.index).map(|(id, index, _)| (id, index)).collect();
+        for (id, _) in &ours {
+            if let (Some(disk), Some(unit)) = (self.disks.get(id), self.runtime.unit(*id)) {
+                disk.set_write_cache(unit.write_cache);
+            }
+        }
+        (ours.into_iter(), before)
+    }
+
+    /// Adopts the present size of a disk that is right, or withholds one that is wrong for this reason.
+    fn update_capacity(&mut self, now: Instant, id: UnitId, wrong: Option<&str>) {
+        let (Some(disk), Some(unit)) = (self.disks.get(&id), self.runtime.unit(id)) else { return };
+        let label = &unit.label;
+        disk.rename(label);
+        if self.drives.contains_key(&id) {
+            // The image of a disc is never adopted as it is: another one is another disc.
+            return;
+        }
+        if let Some(why) = wrong {
+            self.withhold(now, id, why);
+            return;
+        }
+        match disk.accept_current_file() {
+            Ok((changed, withheld)) => {
+                if changed {
+                    crate::info!("the size of {label} has changed");
+                    self.shard.capacity_changed(now, id);
+                }
+                if withheld {
+                    crate::info!("{label} is served again");
+                    self.shard.withhold_medium(now, id, false);
+                }
+            }
+            Err(error) => {
+                crate::error!("cannot determine the size of {label}: {}", crate::os_error(&error))
+            }
+        }
+    }
+
+    /// Removes a unit that no LUN leads to any more.
+    fn remove(&mut self, now: Instant, id: UnitId, before: &RuntimeConfig) {
+        let naa = self.naas.remove(&id);
+        self.disks.remove(&id);
+        self.drives.remove(&id);
+        self.tapes.remove(&id);
+        self.libraries.remove(&id);
+        let unit = before.unit(id);
+        let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
+        let path = unit.and_then(|unit| unit.medium.path().cloned());
+        self.retiring.push((id, RetiringUnit { label, path, naa, told: false }));
+        self.shard.remove_unit(now, id);
+        self.close_removed();
+        if let Some((_, waits)) = self.retiring.last_mut().filter(|(known, _)| *known == id) {
+            let label = &waits.label;
+            crate::info!("{label} is removed; it is closed when its outstanding I/O has ended");
+            waits.told = true;
+        }
+    }
+}

@@ -184,16 +184,34 @@ pub enum UnitEvent {
 /// Encoded sense data, in the format the unit's control mode page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenseBytes {
-    bytes: [u8; Sense::MAX_LEN],
+    bytes: [u8; SenseBytes::LEN_MAX],
     len: usize,
     is_unit_attention: bool,
 }
 
 impl SenseBytes {
+    /// The longest sense data: as much as hosts keep (`SCSI_SENSE_BUFFERSIZE` of Linux).
+    pub const LEN_MAX: usize = 96;
+
+    /// Takes sense data over from a device, up to [`Self::LEN_MAX`] bytes.
+    pub fn from_device(from: &[u8]) -> Self {
+        let mut bytes = [0; Self::LEN_MAX];
+        let len = from.len().min(Self::LEN_MAX);
+        for (to, from) in bytes.iter_mut().zip(from) {
+            *to = *from;
+        }
+        let is_unit_attention = Sense::parse(from).is_ok_and(|sense| sense.key == SenseKey::UNIT_ATTENTION);
+        Self { bytes, len, is_unit_attention }
+    }
+
     /// Encodes `sense` in descriptor or fixed format.
     pub fn new(sense: &Sense, descriptor_format: bool) -> Self {
-        let mut bytes = [0; Sense::MAX_LEN];
-        let len = sense.encode(descriptor_format, &mut bytes);
+        let mut encoded = [0; Sense::MAX_LEN];
+        let len = sense.encode(descriptor_format, &mut encoded);
+        let mut bytes = [0; Self::LEN_MAX];
+        for (to, from) in bytes.iter_mut().zip(encoded) {
+            *to = from;
+        }
         Self { bytes, len, is_unit_attention: sense.key == SenseKey::UNIT_ATTENTION }
     }
 
@@ -419,6 +437,12 @@ pub enum DeviceKind {
     /// A tape drive (SSC-4). Its store holds the files of one cartridge, each byte at the address that
     /// [`cartridge::io::FileId::address`] returns.
     Tape,
+    /// A device of any type, which the store passes commands to ([`store::api::DeviceInfo`]). Block lengths,
+    /// names and the type of the medium in the configuration do not apply.
+    PassThrough {
+        /// Whether initiators may send commands that change the device itself or erase it as a whole.
+        dangerous_commands: bool,
+    },
 }
 
 /// The kind of a read-only disc (MMC-6: profiles).

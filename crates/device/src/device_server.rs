@@ -28,6 +28,7 @@ use crate::medium_error::{self, IoKind};
 use crate::medium_removal::MediaEvent;
 use crate::nexus::Nexuses;
 use crate::orw_generation::OrwGenerations;
+use crate::pass_through::PassThrough;
 use crate::range_lock::ByteRange;
 use crate::sanitizer::Sanitizer;
 use crate::save_queue::SaveQueue;
@@ -112,6 +113,8 @@ pub(crate) struct DeviceServer {
     pub(crate) nexuses: Nexuses,
     /// The drive, if the unit is a tape drive.
     pub(crate) tape: Option<Box<TapeDrive>>,
+    /// The device that commands are passed to, if the unit is a pass-through.
+    pub(crate) pass_through: Option<Box<PassThrough>>,
     /// What the device type of the unit brings.
     pub(crate) command_set: &'static CommandSet,
     /// Every command.
@@ -194,6 +197,7 @@ impl DeviceServer {
             orw_generations: OrwGenerations::default(),
             nexuses: Nexuses::default(),
             tape: None,
+            pass_through: None,
             command_set,
             table,
             pool,

@@ -31,6 +31,7 @@ mod mode;
 mod nexus;
 pub mod no_lun;
 mod orw_generation;
+mod pass_through;
 pub mod persistent_state;
 mod pr;
 mod range_lock;

@@ -17,6 +17,7 @@ use base::time::Instant;
 use base::units::{BlockSize, Blocks};
 use scsi::sense::{Asc, Sense, SenseKey};
 use store::Store;
+use store::api::DeviceInfo;
 
 use crate::contract::{
     Access, Command, DataOutFault, DeviceKind, Nexus, NexusId, TaskKey, ThirdPartyCaller, ThirdPartyRequest,
@@ -31,6 +32,7 @@ use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
 use crate::medium_removal::MediaEvent;
 use crate::mmc;
+use crate::pass_through::{self, PassThrough};
 use crate::persistent_state::{self, PersistentState};
 use crate::pr::PersistentReservations;
 use crate::sbc;
@@ -73,6 +75,8 @@ pub enum UnitError {
     DiscBlockLength,
     /// The medium must be read and written in units larger than a logical block.
     BlockTooSmall,
+    /// A pass-through needs a medium that is a device.
+    NotADevice,
     /// The saved state of the unit cannot be read.
     SavedState(StateDecodeError),
 }
@@ -82,6 +86,7 @@ impl core::fmt::Display for UnitError {
         f.write_str(match self {
             Self::SavedState(fault) => return write!(f, "saved state: {fault}"),
             Self::DiscBlockLength => "the logical blocks of a disc have 2048 bytes",
+            Self::NotADevice => "the medium is no device that commands can be passed to",
             Self::TooSmall => "medium holds less than one logical block",
             Self::BlockTooSmall => "logical block is smaller than what the medium can write",
         })
@@ -140,13 +145,18 @@ impl LogicalUnit {
         pool: Pool,
     ) -> Result<Self, UnitError> {
         let profile = store.capabilities();
-        let set = command_set(config.device);
+        let device = store.device();
+        let set = command_set(config.device, device);
         let is_disc = matches!(config.device, DeviceKind::Disc { .. });
         if is_disc && config.block_size != BlockSize::B2048 {
             return Err(UnitError::DiscBlockLength);
         }
         let is_tape = config.device == DeviceKind::Tape;
-        if !is_disc && profile.len < u64::from(config.block_size.bytes()) {
+        let is_pass_through = matches!(config.device, DeviceKind::PassThrough { .. });
+        if is_pass_through && device.is_none() {
+            return Err(UnitError::NotADevice);
+        }
+        if !is_disc && !is_pass_through && profile.len < u64::from(config.block_size.bytes()) {
             return Err(UnitError::TooSmall);
         }
         if !config.block_size.bytes().is_multiple_of(profile.logical_block_len.max(1)) {
@@ -160,6 +170,9 @@ impl LogicalUnit {
         }
         if is_tape {
             server.install_drive();
+        }
+        if let (true, Some(device)) = (is_pass_through, device) {
+            server.pass_through = Some(Box::new(PassThrough::new(device)));
         }
         server.settings = server.power_on_settings();
         server.resume_sanitizing();
@@ -470,8 +483,11 @@ impl LogicalUnit {
     }
 }
 
-const fn command_set(device: DeviceKind) -> &'static CommandSet {
-    match device {
+fn command_set(kind: DeviceKind, device: Option<DeviceInfo>) -> &'static CommandSet {
+    match kind {
+        DeviceKind::PassThrough { .. } => {
+            pass_through::command_set(device.map_or(0x1f, |device| device.kind))
+        }
         DeviceKind::Disk => &sbc::COMMAND_SET,
         DeviceKind::Disc { .. } => &mmc::COMMAND_SET,
         DeviceKind::Tape => &ssc::COMMAND_SET,
@@ -481,7 +497,8 @@ const fn command_set(device: DeviceKind) -> &'static CommandSet {
 /// Returns the table of every command of a device type.
 pub(crate) fn table(set: &CommandSet) -> Table {
     let copies = if set.third_party_copy { copy::ROWS } else { &[] };
-    Table::new(&[spc::ROWS, set.rows, copies])
+    let passed = if set.fallback.is_some() { pass_through::COMMON_ROWS } else { &[] };
+    Table::new(&[spc::ROWS, passed, set.rows, copies]).with_fallback(set.fallback)
 }
 
 #[cfg(test)]

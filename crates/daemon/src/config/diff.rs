@@ -231,7 +231,7 @@ impl Unit {
             Medium::File { direct, .. } | Medium::Block { direct, .. } => direct,
             // The lock of a cartridge that is only read is another one.
             Medium::Tape { .. } => self.read_only,
-            Medium::Ram { .. } | Medium::Null { .. } | Medium::Disc { .. } => false,
+            Medium::Ram { .. } | Medium::Null { .. } | Medium::Disc { .. } | Medium::Sg { .. } => false,
         };
         UnitKey {
             medium: match &self.medium {

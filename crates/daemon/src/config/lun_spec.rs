@@ -7,7 +7,7 @@ use super::schema::{Key, Kind, LUN};
 use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
 /// Media types that are reserved for later releases.
-const LATER: &[&str] = &["nbd", "rbd", "sg", "changer"];
+const LATER: &[&str] = &["nbd", "rbd", "changer"];
 
 /// Parses a spec into the table that it stands for. Mistakes are added to the report; the valid part is
 /// returned all the same.
@@ -17,7 +17,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     let head = words.next().unwrap_or_default();
     let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
     let argument_key = match kind {
-        "file" | "block" | "disc" | "tape" => Some("path"),
+        "file" | "block" | "disc" | "tape" | "sg" => Some("path"),
         "ram" | "null" => Some("size"),
         "share" => Some("share"),
         later if LATER.contains(&later) => {
@@ -25,11 +25,11 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
             None
         }
         _ => {
-            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape"]);
+            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape", "sg"]);
             report.error(
                 span,
                 format!(
-                    "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"{kind}\"{hint}"
+                    "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or sg:, not \"{kind}\"{hint}"
                 ),
             );
             None
@@ -43,6 +43,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
             let example = match (name, kind) {
                 ("path", "disc") => "/srv/disc.iso",
                 ("path", "tape") => "/srv/cartridge",
+                ("path", "sg") => "/dev/sg0",
                 ("path", _) => "/srv/disk.img",
                 ("share", _) => "NAME",
                 _ => "512M",

@@ -311,6 +311,15 @@ pub enum Medium {
         /// The absolute path of the folder of the cartridge.
         path: PathBuf,
     },
+    /// A SCSI device of this host, which commands are passed to.
+    Sg {
+        /// The absolute path of its SG node.
+        path: PathBuf,
+        /// Whether initiators may send commands that change the device itself or erase it as a whole.
+        dangerous_commands: bool,
+        /// Whether it is served although this host uses it itself.
+        shared_with_host: bool,
+    },
 }
 
 impl Medium {
@@ -320,7 +329,8 @@ impl Medium {
             Self::File { path, .. }
             | Self::Block { path, .. }
             | Self::Disc { path, .. }
-            | Self::Tape { path } => Some(path),
+            | Self::Tape { path }
+            | Self::Sg { path, .. } => Some(path),
             Self::Ram { .. } | Self::Null { .. } => None,
         }
     }
@@ -334,6 +344,7 @@ impl fmt::Display for Medium {
             Self::Block { path, .. } => write!(f, "block:{}", path.display()),
             Self::Disc { path, .. } => write!(f, "disc:{}", path.display()),
             Self::Tape { path } => write!(f, "tape:{}", path.display()),
+            Self::Sg { path, .. } => write!(f, "sg:{}", path.display()),
             Self::Ram { size } => write!(f, "ram:{}", super::quantity::show_size(size.0)),
             Self::Null { size } => write!(f, "null:{}", super::quantity::show_size(size.0)),
         }

@@ -58,7 +58,10 @@ impl DiskIds {
             (Medium::Null { size }, _) => Data::Null(size.0),
             (Medium::Disc { .. }, _) => Data::Drive,
             (
-                Medium::File { path, .. } | Medium::Block { path, .. } | Medium::Tape { path },
+                Medium::File { path, .. }
+                | Medium::Block { path, .. }
+                | Medium::Tape { path }
+                | Medium::Sg { path, .. },
                 Some(identity),
             ) => {
                 let created = match identity {
@@ -69,7 +72,7 @@ impl DiskIds {
             }
             // Every file has an identity. If there were none, the disk could not be recognised, so it counts
             // as a new one.
-            (Medium::File { .. } | Medium::Block { .. } | Medium::Tape { .. }, None) => {
+            (Medium::File { .. } | Medium::Block { .. } | Medium::Tape { .. } | Medium::Sg { .. }, None) => {
                 Data::Memory(self.memories)
             }
         };

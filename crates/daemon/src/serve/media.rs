@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, Opened, Undo};
+use backends::sg::{OpenSg, SgSpec};
 use base::buffer::Pool;
 use base::state_machine::MediumId;
 use base::units::ByteLen;
@@ -18,6 +19,7 @@ use store::ram::Ram;
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::Disk;
 use super::media_key::{self, MediaKeys};
+use super::pass_through::PassThrough;
 use super::state::StateDir;
 use super::tape::Tape;
 use crate::config::{Medium, Unit};
@@ -43,6 +45,8 @@ enum Bare {
     Drive(Option<DiscImage>),
     /// A cartridge.
     Tape(CartridgeFolder),
+    /// A SCSI device of this host.
+    Sg(OpenSg),
 }
 
 /// A medium cannot be opened or extended.
@@ -105,6 +109,11 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
             let opened = CartridgeFolder::open(path, unit.read_only);
             let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
             return opened.map(Bare::Tape).map_err(failed);
+        }
+        Medium::Sg { path, shared_with_host, .. } => {
+            let opened = SgSpec { path: path.clone(), shared_with_host: *shared_with_host }.open();
+            let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+            return opened.map(Bare::Sg).map_err(failed);
         }
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
@@ -206,6 +215,8 @@ enum PlacedBare {
     Drive(DiscDrive),
     /// A cartridge.
     Tape(Tape),
+    /// A SCSI device of this host.
+    Sg(PassThrough),
 }
 
 impl OpenMedium {
@@ -214,6 +225,7 @@ impl OpenMedium {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
             Bare::Tape(folder) => Some(folder.identity()),
+            Bare::Sg(device) => Some(device.identity()),
             Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) => None,
         }
     }
@@ -228,6 +240,7 @@ impl OpenMedium {
                 PlacedBare::Drive(DiscDrive::new(image.map(|image| image.place(files, id, label))))
             }
             Bare::Tape(folder) => PlacedBare::Tape(Tape::new(folder, files.queue(id), label)),
+            Bare::Sg(device) => PlacedBare::Sg(PassThrough::new(device, files.queue(id), label)),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };
@@ -243,6 +256,10 @@ impl ReactorMedium {
             PlacedBare::Disk(disk) => Box::new(disk.clone()),
             PlacedBare::Drive(drive) => Box::new(drive.clone()),
             PlacedBare::Tape(tape) => Box::new(tape.clone()),
+            PlacedBare::Sg(device) => {
+                device.start(wake.clone());
+                Box::new(device.clone())
+            }
             PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
         };
@@ -260,12 +277,22 @@ impl ReactorMedium {
         }
     }
 
+    /// Returns the device that commands are passed to, if the medium is one.
+    pub(super) fn pass_through(&self) -> Option<PassThrough> {
+        match &self.bare {
+            PlacedBare::Sg(device) => Some(device.clone()),
+            _ => None,
+        }
+    }
+
     /// Returns the file or device, if the medium is one, and the drive, if it is in a drive.
     pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>) {
         match self.bare {
             PlacedBare::Disk(disk) => (Some(disk), None),
             PlacedBare::Drive(drive) => (drive.disc(), Some(drive)),
-            PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) => (None, None),
+            PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) | PlacedBare::Sg(_) => {
+                (None, None)
+            }
         }
     }
 }

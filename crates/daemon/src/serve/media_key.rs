@@ -182,7 +182,11 @@ pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
     match &unit.medium {
         Medium::File { path, .. } => Some(beside(path)),
         Medium::Block { .. } => Some(state.media_key(unit.identity.naa)),
-        Medium::Ram { .. } | Medium::Null { .. } | Medium::Disc { .. } | Medium::Tape { .. } => None,
+        Medium::Ram { .. }
+        | Medium::Null { .. }
+        | Medium::Disc { .. }
+        | Medium::Tape { .. }
+        | Medium::Sg { .. } => None,
     }
 }
 

@@ -17,6 +17,7 @@ mod media;
 mod media_key;
 mod media_watch;
 mod panics;
+mod pass_through;
 mod placement;
 mod portals;
 mod reactor_shard;

@@ -1,6 +1,7 @@
 //! The state machine that a reactor runs: the target's shard, with the daemon's disks, state writes and log
 //! around it.
 
+mod devices;
 mod discs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ use super::discs::DiscDrive;
 use super::disk::Disk;
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
+use super::pass_through::PassThrough;
 use super::reactors;
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::{StateWrite, StateWriter};
@@ -45,6 +47,7 @@ pub(super) struct ReactorShard {
     disks: BTreeMap<UnitId, Disk>,
     drives: BTreeMap<UnitId, DiscDrive>,
     tapes: BTreeMap<UnitId, Tape>,
+    devices: BTreeMap<UnitId, PassThrough>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -125,6 +128,7 @@ impl ReactorShard {
             disks,
             drives: BTreeMap::new(),
             tapes: BTreeMap::new(),
+            devices: BTreeMap::new(),
             naas,
             retiring,
             files,
@@ -179,6 +183,7 @@ impl ReactorShard {
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.naas.insert(id, naa);
         self.tapes.extend(placed.tape().map(|tape| (id, tape)));
+        self.devices.extend(placed.pass_through().map(|device| (id, device)));
         let (disk, drive) = placed.into_parts();
         self.drives.extend(drive.map(|drive| (id, drive)));
         if let Some(disk) = disk {
@@ -258,6 +263,7 @@ impl ReactorShard {
             self.disks.remove(&id);
             self.drives.remove(&id);
             self.tapes.remove(&id);
+            self.devices.remove(&id);
             let unit = before.unit(id);
             let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
             let path = unit.and_then(|unit| unit.medium.path().cloned());
@@ -298,6 +304,7 @@ impl ReactorShard {
 
     /// Adopts the present sizes of the disks that are right, and withholds the disks in `wrong`.
     fn update_capacities(&mut self, now: Instant, wrong: &BTreeMap<UnitId, String>) {
+        self.reopen_devices();
         let ids: Vec<UnitId> = self.disks.keys().copied().collect();
         for id in ids {
             let (Some(disk), Some(unit)) = (self.disks.get(&id), self.runtime.unit(id)) else { continue };
@@ -421,7 +428,9 @@ impl ReactorShard {
             UnitView {
                 no_disc,
                 bytes: bytes(report.unit),
-                errors: disk.map_or_else(|| tape.map_or(0, Tape::errors), Disk::errors),
+                errors: disk.map_or(0, Disk::errors)
+                    + tape.map_or(0, Tape::errors)
+                    + self.devices.get(&report.unit).map_or(0, PassThrough::errors),
                 withheld: disk.and_then(Disk::withheld),
                 report,
             }

@@ -460,6 +460,7 @@ impl RuntimeConfig {
             device: match unit.medium {
                 Medium::Disc { profile, .. } => DeviceKind::Disc { profile },
                 Medium::Tape { .. } => DeviceKind::Tape,
+                Medium::Sg { dangerous_commands, .. } => DeviceKind::PassThrough { dangerous_commands },
                 _ => DeviceKind::Disk,
             },
             block_size: unit.block_size,

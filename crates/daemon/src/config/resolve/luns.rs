@@ -19,6 +19,7 @@ use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
+use super::sg;
 use super::tapes;
 use super::{Environment, at_line, check_access};
 use crate::os_error;
@@ -46,6 +47,7 @@ struct Shared {
 enum MediumKey {
     Inode(u64, u64),
     Device(u64),
+    CharacterDevice(u64),
     Path(PathBuf),
 }
 
@@ -198,6 +200,7 @@ impl<'a> UnitResolver<'a> {
     fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
         let is_disc = lun.kind.as_ref().is_some_and(|kind| kind.value == "disc");
         let is_tape = lun.kind.as_ref().is_some_and(|kind| kind.value == "tape");
+        let is_sg = lun.kind.as_ref().is_some_and(|kind| kind.value == "sg");
         let block_size = if is_disc { BlockSize::B2048 } else { block_size(lun.bs.as_ref()) };
         let physical_block_size = match is_disc {
             true => block_size,
@@ -228,13 +231,16 @@ impl<'a> UnitResolver<'a> {
             block_size,
             physical_block_size,
             read_only: lun.ro || is_disc,
-            thin: !is_disc && !is_tape && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
+            thin: !is_disc
+                && !is_tape
+                && !is_sg
+                && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
             write_cache: lun.write_cache && !is_disc,
-            io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero()),
+            io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero() && !is_sg),
             encrypt,
             atomic_block_size: atomic_block_size.filter(|size| size.bytes() >= block_size.bytes()),
             removable: lun.removable || is_disc || is_tape,
-            long_cdbs: lun.long_cdbs,
+            long_cdbs: lun.long_cdbs || is_sg,
             tasks: TaskRules {
                 nexus_task_sets: lun.tst.as_ref().is_none_or(|at| at.value == "1"),
                 task_aborted_status: lun.tas,
@@ -290,7 +296,8 @@ impl<'a> UnitResolver<'a> {
         };
         let is_disc = kind.value == "disc";
         let is_tape = kind.value == "tape";
-        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape");
+        let is_sg = kind.value == "sg";
+        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape" | "sg");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
@@ -304,6 +311,8 @@ impl<'a> UnitResolver<'a> {
                 "profile" => is_disc,
                 name if is_disc => discs::KEYS.contains(&name),
                 name if is_tape => tapes::KEYS.contains(&name),
+                name if is_sg => sg::KEYS.contains(&name),
+                "dangerous_commands" | "shared_with_host" => false,
                 "direct" => on_disk,
                 "atomic_bs" => !on_disk,
                 "encrypt" => kind.value != "null",
@@ -325,6 +334,7 @@ impl<'a> UnitResolver<'a> {
                 let checked = match kind.value {
                     "file" => check_file(&path, &at.span, lun, bs, report),
                     "tape" => tapes::check(&path, lun.ro),
+                    "sg" => sg::check(&path, lun.shared_with_host),
                     _ => check_device(&path, lun),
                 };
                 if let Err(why) = checked {
@@ -344,6 +354,7 @@ impl<'a> UnitResolver<'a> {
                 Some(match kind.value {
                     "file" => Medium::File { path, size, direct },
                     "tape" => Medium::Tape { path },
+                    "sg" => sg::medium(lun, path),
                     _ => Medium::Block { path, direct },
                 })
             }
@@ -565,6 +576,8 @@ fn medium_key(path: &Path) -> MediumKey {
     let of_meta = |meta: &Metadata| {
         if meta.file_type().is_block_device() {
             MediumKey::Device(meta.rdev())
+        } else if meta.file_type().is_char_device() {
+            MediumKey::CharacterDevice(meta.rdev())
         } else {
             MediumKey::Inode(meta.dev(), meta.ino())
         }

@@ -12,6 +12,7 @@ mod luns;
 mod portals;
 mod process;
 mod session;
+mod sg;
 mod tapes;
 
 use std::collections::BTreeMap;

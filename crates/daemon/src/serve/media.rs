@@ -174,7 +174,8 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
 /// Makes all data of a unit's file or device durable.
 pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
     // The unit of a cartridge makes it durable when it is removed.
-    let is_synced = !unit.read_only && !holds_hosts_writes(unit);
+    let is_device = matches!(unit.medium, Medium::Sg { .. });
+    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit);
     let Some(path) = unit.medium.path().filter(|_| is_synced) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {

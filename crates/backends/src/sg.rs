@@ -1,7 +1,7 @@
 //! A SCSI generic device as a [`Store`] that carries out commands.
 //!
-//! One thread for each device submits the commands in order, waits for their replies, and wakes the reactor. The
-//! device never executes more than [`IN_FLIGHT_MAX`] commands at a time; the others wait in the thread.
+//! One thread for each device submits the commands in order, waits for their replies, and wakes the reactor.
+//! The device never executes more than [`IN_FLIGHT_MAX`] commands at a time; the others wait in the thread.
 
 mod serve;
 
@@ -205,8 +205,8 @@ fn block_len(device: &mut SgDevice) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// Returns the block device of an SG node if this host uses it: an exclusive open of a device fails if it, or a
-/// partition of it, is mounted or belongs to a volume.
+/// Returns the block device of an SG node if this host uses it: an exclusive open of a device fails if it, or
+/// a partition of it, is mounted or belongs to a volume.
 fn used_by_host(node: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(node), rustix::fs::minor(node));
     let disks = std::fs::read_dir(format!("/sys/dev/char/{major}:{minor}/device/block")).ok()?;

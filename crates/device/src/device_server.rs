@@ -28,7 +28,7 @@ use crate::medium_error::{self, IoKind};
 use crate::medium_removal::MediaEvent;
 use crate::nexus::Nexuses;
 use crate::orw_generation::OrwGenerations;
-use crate::pass_through::PassThrough;
+use crate::passed_device::PassedDevice;
 use crate::range_lock::ByteRange;
 use crate::sanitizer::Sanitizer;
 use crate::save_queue::SaveQueue;
@@ -114,7 +114,7 @@ pub(crate) struct DeviceServer {
     /// The drive, if the unit is a tape drive.
     pub(crate) tape: Option<Box<TapeDrive>>,
     /// The device that commands are passed to, if the unit is a pass-through.
-    pub(crate) pass_through: Option<Box<PassThrough>>,
+    pub(crate) pass_through: Option<Box<PassedDevice>>,
     /// What the device type of the unit brings.
     pub(crate) command_set: &'static CommandSet,
     /// Every command.

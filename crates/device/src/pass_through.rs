@@ -1,10 +1,10 @@
 //! A device of this host that commands are passed to: any device type, for many initiators at once.
 //!
-//! The device sees one initiator. What SAM makes per I_T nexus, and what needs one owner, is therefore done here:
-//! the task set, task management, reservations, unit attentions, REPORT LUNS, target port groups, and the
-//! prevention of medium removal. Every other command reaches the device unchanged ([`table`] lists what is known
-//! of it, [`transfer`] how much data it moves), and its status, sense data and data return as they are. [`identity`]
-//! corrects INQUIRY data, and [`observe`] learns from commands that succeed.
+//! The device sees one initiator. What SAM makes per I_T nexus, and what needs one owner, is therefore done
+//! here: the task set, task management, reservations, unit attentions, REPORT LUNS, target port groups, and
+//! the prevention of medium removal. Every other command reaches the device unchanged ([`table`] lists what
+//! is known of it, [`transfer`] how much data it moves), and its status, sense data and data return as they
+//! are. [`identity`] corrects INQUIRY data, and [`observe`] learns from commands that succeed.
 
 mod forward;
 mod identity;
@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use scsi::inquiry::DeviceType;
 use scsi::opcode;
 use scsi::sense::Sense;
-use store::api::{DeviceCommand, DeviceInfo, Failure, OpAction, OpOutput, Transfer};
+use store::api::{DeviceCommand, Failure, OpAction, OpOutput, Transfer};
 
 use crate::contract::{NexusId, SenseBytes};
 use crate::device_server::command_set::CommandSet;
@@ -27,30 +27,9 @@ use crate::device_server::outcome::Outcome;
 use crate::device_server::{DeviceServer, UnitInfo};
 use crate::mode::{ModeLayout, TapeParameters};
 use crate::task::{TaskId, TaskInfo};
-use forward::{Forward, ThenFn};
+use forward::{Forward, ThenFn, USUAL_TIMEOUT_S};
 
 pub(crate) use table::COMMON_ROWS;
-
-/// What a unit knows of its device.
-#[derive(Debug)]
-pub(crate) struct PassThrough {
-    /// The device as it was when it was opened.
-    device: DeviceInfo,
-    /// The length of its blocks, as far as it is known at present.
-    block_len: Option<u32>,
-    /// Whether the device has yet to report a reset that every nexus has been told of: the one at its start, or
-    /// one that this unit requested.
-    expects_reset_report: bool,
-    /// Whether the device was told to prevent the removal of its medium.
-    prevents: bool,
-}
-
-impl PassThrough {
-    /// Describes a device that was just opened.
-    pub(crate) const fn new(device: DeviceInfo) -> Self {
-        Self { device, block_len: device.block_len, expects_reset_report: true, prevents: false }
-    }
-}
 
 /// Returns the command set of a device type.
 pub(crate) const fn command_set(kind: u8) -> &'static CommandSet {
@@ -108,8 +87,8 @@ fn forward_then(server: &DeviceServer, task: &TaskInfo, then: Option<ThenFn>) ->
     }
 }
 
-/// Returns the byte of the CDB with NACA, if the bit is set: an auto contingent allegiance of the device would
-/// stop every nexus.
+/// Returns the byte of the CDB with NACA, if the bit is set: an auto contingent allegiance of the device
+/// would stop every nexus.
 fn naca_byte(task: &TaskInfo) -> Option<u16> {
     let byte = match task.cdb.opcode() {
         opcode::VARIABLE_LENGTH | 0x7e => 1,
@@ -159,8 +138,8 @@ pub(super) fn write_buffer(server: &mut DeviceServer, task: &TaskInfo) -> Outcom
 }
 
 impl DeviceServer {
-    /// Lets the device allow the removal of its medium when no nexus prevents it any more, for whatever reason.
-    /// Returns whether that began.
+    /// Lets the device allow the removal of its medium when no nexus prevents it any more, for whatever
+    /// reason. Returns whether that began.
     pub(crate) fn synchronize_prevention(&mut self) -> bool {
         let is_free = self.is_retiring() || self.spc.removal.check().is_ok();
         let Some(pass_through) = self.pass_through.as_mut().filter(|device| device.prevents && is_free)
@@ -169,7 +148,7 @@ impl DeviceServer {
         };
         pass_through.prevents = false;
         let bytes = vec![opcode::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0, 0];
-        let allow = DeviceCommand { bytes, transfer: Transfer::Nothing, timeout_s: table::USUAL_TIMEOUT_S };
+        let allow = DeviceCommand { bytes, transfer: Transfer::Nothing, timeout_s: USUAL_TIMEOUT_S };
         self.medium.submit(self.now, TaskId::DEVICE, 0, OpAction::Command(Box::new(allow)));
         true
     }
@@ -189,8 +168,8 @@ impl DeviceServer {
         }
     }
 
-    /// Records that a command succeeded: the device has no unit attention to report, unless the command passes
-    /// them.
+    /// Records that a command succeeded: the device has no unit attention to report, unless the command
+    /// passes them.
     fn device_succeeded(&mut self, opcode: u8) {
         let reports = !matches!(opcode, opcode::REQUEST_SENSE | opcode::INQUIRY);
         if let Some(pass_through) = self.pass_through.as_mut().filter(|_| reports) {
@@ -198,8 +177,8 @@ impl DeviceServer {
         }
     }
 
-    /// Handles a unit attention that the device reported with the answer to a command of `nexus`. Returns whether
-    /// the command must be sent again, because every nexus has been told.
+    /// Handles a unit attention that the device reported with the answer to a command of `nexus`. Returns
+    /// whether the command must be sent again, because every nexus has been told.
     fn attention_of_device(&mut self, sense: Sense, nexus: NexusId) -> bool {
         let Some(pass_through) = &mut self.pass_through else { return false };
         pass_through.block_len = None;

@@ -32,7 +32,8 @@ use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
 use crate::medium_removal::MediaEvent;
 use crate::mmc;
-use crate::pass_through::{self, PassThrough};
+use crate::pass_through;
+use crate::passed_device::PassedDevice;
 use crate::persistent_state::{self, PersistentState};
 use crate::pr::PersistentReservations;
 use crate::sbc;
@@ -172,7 +173,7 @@ impl LogicalUnit {
             server.install_drive();
         }
         if let (true, Some(device)) = (is_pass_through, device) {
-            server.pass_through = Some(Box::new(PassThrough::new(device)));
+            server.pass_through = Some(Box::new(PassedDevice::new(device)));
         }
         server.settings = server.power_on_settings();
         server.resume_sanitizing();

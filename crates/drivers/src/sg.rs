@@ -1,8 +1,8 @@
 //! SCSI generic devices (`/dev/sgN`): commands are submitted without waiting, and their replies collected.
 //!
-//! The interface is version 3 of the Linux SG driver: `write` submits a request, `poll` waits for a reply, and
-//! `read` collects it. A request keeps its buffers until its reply is collected; the kernel accesses them only
-//! within these two calls.
+//! The interface is version 3 of the Linux SG driver: `write` submits a request, `poll` waits for a reply,
+//! and `read` collects it. A request keeps its buffers until its reply is collected; the kernel accesses them
+//! only within these two calls.
 
 mod raw;
 

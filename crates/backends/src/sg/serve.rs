@@ -58,8 +58,8 @@ impl std::fmt::Debug for SgStore {
 }
 
 impl SgStore {
-    /// Starts the thread of a device. It calls `wake` when there are completions. The buffers are those of the
-    /// pool of `queue`.
+    /// Starts the thread of a device. It calls `wake` when there are completions. The buffers are those of
+    /// the pool of `queue`.
     ///
     /// # Errors
     /// The error of the system if the thread cannot be started.
@@ -163,8 +163,8 @@ impl Store for SgStore {
 }
 
 impl Drop for SgStore {
-    /// Lets the thread end when the device has ended its commands. Nobody waits for it: a device that hangs must
-    /// not keep the process from ending.
+    /// Lets the thread end when the device has ended its commands. Nobody waits for it: a device that hangs
+    /// must not keep the process from ending.
     fn drop(&mut self) {
         self.shared.inbox().is_closed = true;
         self.shared.waker.wake();
@@ -189,7 +189,8 @@ struct Server {
     /// The names by which it is recognised when it returns.
     names: Vec<Vec<u8>>,
     shared: Arc<Shared>,
-    /// Commands that wait until fewer than [`IN_FLIGHT_MAX`] are in flight. The task set of the unit bounds them.
+    /// Commands that wait until fewer than [`IN_FLIGHT_MAX`] are in flight. The task set of the unit bounds
+    /// them.
     waiting: VecDeque<SgRequest>,
 }
 

@@ -1,4 +1,5 @@
-//! A SCSI device of this host on its reactor. The logical unit and the daemon share it. It counts and logs failures.
+//! A SCSI device of this host on its reactor. The logical unit and the daemon share it. It counts and logs
+//! failures.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -46,8 +47,8 @@ impl PassThrough {
         Self(Rc::new(RefCell::new(Inner { state, path, label, errors: 0, told: None, is_gone: false })))
     }
 
-    /// Starts the thread of the device, unless it runs. `wake` notifies the reactor from there that the device has
-    /// results.
+    /// Starts the thread of the device, unless it runs. `wake` notifies the reactor from there that the
+    /// device has results.
     pub(super) fn start(&self, wake: impl Fn() + Send + 'static) {
         let mut inner = self.0.borrow_mut();
         let state = std::mem::replace(&mut inner.state, State::Failed);

@@ -10,7 +10,6 @@ use scsi::sense::{Sense, SenseKey};
 use scsi::status::Status;
 use store::api::{DeviceCommand, DeviceResponse, OpAction, OpOutput, Transfer};
 
-use super::table::USUAL_TIMEOUT_S;
 use super::transfer::Plan;
 use crate::contract::SenseBytes;
 use crate::device_server::DeviceServer;
@@ -28,6 +27,9 @@ pub(super) struct Answer {
     /// The bytes that the device sent; nothing for a command that sends bytes to it.
     pub(super) data: Vec<u8>,
 }
+
+/// After how many seconds the system aborts a command.
+pub(super) const USUAL_TIMEOUT_S: u32 = 60;
 
 /// The most bytes of an answer that are looked at: no parameter data that concerns the unit is longer.
 const LOOKED_AT_MAX: usize = 64 << 10;
@@ -102,7 +104,8 @@ impl Forward {
         sense: Option<Sense>,
     ) {
         let Plan::In(len) = self.plan else { return server.recycle(data) };
-        // A host adapter that computes no residual reports a whole transfer also for a command that failed at once.
+        // A host adapter that computes no residual reports a whole transfer also for a command that failed at
+        // once.
         let failed = sense.is_some_and(|sense| {
             !matches!(sense.key, SenseKey::NO_SENSE | SenseKey::RECOVERED_ERROR | SenseKey::COMPLETED)
         });
@@ -149,8 +152,8 @@ fn recycled(server: &DeviceServer, data: DataList) -> DataList {
     DataList::new()
 }
 
-/// Returns the bytes of a CDB without its padding. Nobody knows how long a vendor-specific one is: those of 10
-/// bytes are the most usual.
+/// Returns the bytes of a CDB without its padding. Nobody knows how long a vendor-specific one is: those of
+/// 10 bytes are the most usual.
 fn command_bytes(cdb: &Cdb) -> Vec<u8> {
     let bytes = cdb.bytes();
     let len = match (cdb.opcode(), cdb.len_by_opcode()) {

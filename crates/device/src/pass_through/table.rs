@@ -1,18 +1,18 @@
-//! The commands that are known, by device type: which reservations they conflict with, whether they change the
-//! medium, and how long they may take. All bits of their CDBs are the device's.
+//! The commands that are known, by device type: which reservations they conflict with, whether they change
+//! the medium, and how long they may take. All bits of their CDBs are the device's.
 
 use scsi::cdb::Cdb;
 use scsi::opcode as op;
 
+use super::forward::USUAL_TIMEOUT_S;
 use super::{forward, identity, prevent_allow, request_sense, write_buffer};
 use crate::contract::DeviceKind;
 use crate::device_server::UnitInfo;
 use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
 
-/// After how many seconds the system aborts a command.
-pub(super) const USUAL_TIMEOUT_S: u32 = 60;
-/// The same of a command that moves a tape or a cartridge, or works on a whole medium.
+/// After how many seconds the system aborts a command that moves a tape or a cartridge, or works on a whole
+/// medium.
 const LONG_TIMEOUT_S: u32 = 4 * 3600;
 /// The same of a command that is not known.
 const UNKNOWN_TIMEOUT_S: u32 = 600;

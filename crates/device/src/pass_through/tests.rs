@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use base::buffer::{Bytes, DataList};
+use base::rng::Rng;
 use base::time::Instant;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
@@ -437,6 +438,42 @@ fn the_identity_is_the_devices_and_the_ports_are_the_targets() {
     fake.answer(Answer::Check(Sense::invalid_cdb(2, None), Vec::new()));
     let data = rig.run(A, &[0x12, 1, 0x83, 4, 0, 0], 1024, &[]).good();
     assert_eq!(data[4..8], [1, 3, 0, 16]);
+}
+
+/// Any CDB with any lengths ends, whatever the device answers, and moves no more than was announced.
+#[test]
+fn no_command_is_lost_and_none_moves_too_much() {
+    for seed in 0..300 {
+        let mut rng = Rng::from_seed(seed);
+        let kind = [0x00, 0x01, 0x05, 0x08, 0x0d][usize::try_from(rng.below(5)).unwrap()];
+        let (mut rig, fake) = with(kind, unit(rng.chance(1, 2)));
+        for _ in 0..40 {
+            let mut cdb = [0; 16];
+            rng.fill(&mut cdb);
+            for byte in &mut cdb[1..] {
+                *byte &= [0, 0, 0x01, 0xff][usize::try_from(rng.below(4)).unwrap()];
+            }
+            let (room, out) = match rng.below(3) {
+                0 => (0, 0),
+                1 => (usize::try_from(rng.below(9000)).unwrap(), 0),
+                _ => (0, usize::try_from(rng.below(9000)).unwrap()),
+            };
+            let key = SenseKey([0, 1, 3, 6][usize::try_from(rng.below(4)).unwrap()]);
+            let len = usize::try_from(rng.below(3000)).unwrap();
+            fake.0.borrow_mut().answers.clear();
+            match rng.below(4) {
+                0 => fake.answer(Answer::Data(vec![5; len])),
+                1 => fake.answer(Answer::Check(Sense::new(key, Asc(0x2900)), vec![6; len])),
+                2 => fake.answer(Answer::Fails(Fault::Hardware)),
+                _ => {}
+            }
+            let nexus = if rng.chance(1, 2) { A } else { B };
+            let reply = rig.run(nexus, &cdb, room, &vec![7; out]);
+            assert!(reply.data.len() <= room, "seed {seed}: {cdb:02x?}: {reply:?}");
+            let longest = fake.0.borrow().received.iter().map(Vec::len).max().unwrap_or(0);
+            assert!(longest <= 9000, "seed {seed}: {cdb:02x?}");
+        }
+    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! In which direction a command moves data, and how much: by its CDB where the standards say, otherwise by what
-//! its initiator announces.
+//! In which direction a command moves data, and how much: by its CDB where the standards say, otherwise by
+//! what its initiator announces.
 
 use base::int_cast::{to_u32, to_usize};
 use scsi::cdb::Cdb;
 use scsi::opcode as op;
 use scsi::sense::{Asc, Sense};
 
-use super::PassThrough;
+use crate::passed_device::PassedDevice;
 use crate::task::TaskInfo;
 
 /// How a command moves data.
@@ -55,9 +55,9 @@ enum Shape {
 
 /// Decides how a command moves data.
 ///
-/// # Errors
-/// The sense data that refuses a transfer which is longer than the device supports, or than its initiator sends.
-pub(super) fn plan(pass_through: &PassThrough, task: &TaskInfo) -> Result<Plan, Sense> {
+/// # Errors The sense data that refuses a transfer which is longer than the device supports, or than its
+/// initiator sends.
+pub(super) fn plan(pass_through: &PassedDevice, task: &TaskInfo) -> Result<Plan, Sense> {
     let max = u64::from(pass_through.device.transfer_max);
     let (announced_in, announced_out) = (u64::from(task.data_in_len), u64::from(task.data_out_len));
     let bytes = |count: u64, announced: u64| {

@@ -9,8 +9,8 @@ use super::super::raw;
 use super::super::resolved::Medium;
 use crate::os_error;
 
-/// The keys of a LUN that apply to such a device, beside those of every LUN of a target. Everything else is told by
-/// the device itself. `serial` and `naa` name a device that has no name of its own.
+/// The keys of a LUN that apply to such a device, beside those of every LUN of a target. Everything else is
+/// told by the device itself. `serial` and `naa` name a device that has no name of its own.
 pub(super) const KEYS: &[&str] =
     &["name", "type", "path", "ro", "tst", "tas", "serial", "naa", "dangerous_commands", "shared_with_host"];
 

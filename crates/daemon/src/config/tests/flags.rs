@@ -64,10 +64,10 @@ fn wrong_specs_say_what_is_wrong() {
     scratch.file("short", [7; 31], 0o600);
     scratch.file("good", [7; 32], 0o600);
     for (spec, expected) in [
-        ("disk.img", "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"disk.img\""),
+        ("disk.img", "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or sg:, not \"disk.img\""),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram:, null:, disc: or tape:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or sg:, not \"fill\" (did you mean \"file\"?)",
         ),
         ("changer:/x", "media of type \"changer\" are not in this build"),
         ("file:", "\"file\" has no path (such as file:/srv/disk.img)"),
@@ -110,6 +110,16 @@ fn wrong_specs_say_what_is_wrong() {
         ),
         ("tape:none,bs=512", "a lun of type tape takes no \"bs\""),
         ("tape:none,io_timeout=1s", "a lun of type tape takes no \"io_timeout\""),
+        ("sg:", "\"sg\" has no path (such as sg:/dev/sg0)"),
+        ("sg:none", "cannot open DIR/none: no such file or directory"),
+        (
+            "sg:good",
+            "DIR/good is not a SCSI generic device (/dev/sgN; `lsscsi -g` and /sys/class/scsi_generic list them)",
+        ),
+        ("sg:none,bs=512", "a lun of type sg takes no \"bs\""),
+        ("sg:none,product=x", "a lun of type sg takes no \"product\""),
+        ("ram:1M,dangerous_commands", "a lun of type ram takes no \"dangerous_commands\""),
+        ("tape:none,shared_with_host", "a lun of type tape takes no \"shared_with_host\""),
         ("ram:1M,", "unknown key \"\" in lun"),
         ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),
     ] {

@@ -119,6 +119,7 @@ pub(crate) const COMMON_ROWS: &[Row] = &[
     controls(op::MODE_SELECT_6, "MODE SELECT(6)"),
     refused(0x18, "COPY"),
     reads(op::MODE_SENSE_6, "MODE SENSE(6)"),
+    START_STOP,
     reads(op::RECEIVE_DIAGNOSTIC_RESULTS, "RECEIVE DIAGNOSTIC RESULTS"),
     Row { timeout_s: LONG_TIMEOUT_S, ..controls(op::SEND_DIAGNOSTIC, "SEND DIAGNOSTIC") },
     Row {
@@ -150,7 +151,6 @@ pub(super) const BLOCK_ROWS: &[Row] = &[
     writes(op::REASSIGN_BLOCKS, "REASSIGN BLOCKS"),
     reads(op::READ_6, "READ(6)"),
     writes(op::WRITE_6, "WRITE(6)"),
-    START_STOP,
     reports(op::READ_CAPACITY_10, "READ CAPACITY(10)"),
     reads(op::READ_10, "READ(10)"),
     writes(op::WRITE_10, "WRITE(10)"),
@@ -225,7 +225,6 @@ pub(super) const TAPE_ROWS: &[Row] = &[
 /// The commands of drives for discs (MMC).
 pub(super) const DISC_ROWS: &[Row] = &[
     writes_long(op::FORMAT_UNIT, "FORMAT UNIT"),
-    START_STOP,
     reports(0x23, "READ FORMAT CAPACITIES"),
     reports(op::READ_CAPACITY_10, "READ CAPACITY"),
     reads(op::READ_10, "READ(10)"),

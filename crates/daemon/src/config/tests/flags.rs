@@ -64,7 +64,10 @@ fn wrong_specs_say_what_is_wrong() {
     scratch.file("short", [7; 31], 0o600);
     scratch.file("good", [7; 32], 0o600);
     for (spec, expected) in [
-        ("disk.img", "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or sg:, not \"disk.img\""),
+        (
+            "disk.img",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or sg:, not \"disk.img\"",
+        ),
         (
             "fill:/x",
             "a LUN must begin with file:, block:, ram:, null:, disc:, tape: or sg:, not \"fill\" (did you mean \"file\"?)",

@@ -43,6 +43,7 @@ pub(crate) fn submit(disk: &UnalignedStore, action: OpAction, watch: &EventHandl
         OpAction::Write { .. } => "write",
         OpAction::Flush => "flush",
         OpAction::CryptoErase => "crypto erase",
+        OpAction::Command(_) | OpAction::Reset => "command",
         OpAction::Deallocate { .. } => "discard",
         OpAction::WriteZeroes { .. } => "write zeroes",
         // Block status is a hint, so a failed query is not worth an event.

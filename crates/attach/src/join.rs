@@ -46,7 +46,7 @@ pub(crate) fn joined(lists: impl IntoIterator<Item = DataList>) -> DataList {
 pub(crate) fn data(outcome: OpOutput) -> DataList {
     match outcome {
         OpOutput::Data(data) => data,
-        OpOutput::Done(_) | OpOutput::MapStatus(_) => DataList::new(),
+        OpOutput::Done(_) | OpOutput::MapStatus(_) | OpOutput::Response(_) => DataList::new(),
     }
 }
 

@@ -255,7 +255,9 @@ impl SharedStore for Stripe {
         match action {
             OpAction::Read { .. } => self.read(at, end, done),
             OpAction::MapStatus { count_max, .. } => self.extents(at, end, count_max, done),
-            OpAction::CryptoErase => done(Err(Fault::Unsupported.into())),
+            OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => {
+                done(Err(Fault::Unsupported.into()))
+            }
             OpAction::Flush => {
                 let all: Vec<Share> =
                     (0..self.members.len()).map(|member| Share { member, at: 0, len: 0 }).collect();
@@ -285,7 +287,7 @@ impl SharedStore for Stripe {
 fn list(outcome: OpOutput) -> Vec<Extent> {
     match outcome {
         OpOutput::MapStatus(extents) => extents,
-        OpOutput::Data(_) | OpOutput::Done(_) => Vec::new(),
+        OpOutput::Data(_) | OpOutput::Done(_) | OpOutput::Response(_) => Vec::new(),
     }
 }
 

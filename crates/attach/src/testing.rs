@@ -109,6 +109,7 @@ impl State {
             OpAction::Write { durability, .. } => format!("write {durability:?}"),
             OpAction::Flush => "flush".to_owned(),
             OpAction::CryptoErase => "forget".to_owned(),
+            OpAction::Command(_) | OpAction::Reset => "command".to_owned(),
             OpAction::Deallocate { .. } => "deallocate".to_owned(),
             OpAction::WriteZeroes { may_deallocate, durability, .. } => {
                 format!("zero {durability:?}{}", if *may_deallocate { " hole" } else { "" })

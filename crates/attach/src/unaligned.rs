@@ -176,7 +176,9 @@ impl SharedStore for UnalignedStore {
         let granule = to_usize(span.block_len);
         let io_len_max = to_u64((profile.io_len_max - profile.io_len_max % granule).max(granule));
         match action {
-            OpAction::Flush | OpAction::CryptoErase => self.store.submit(action, done),
+            OpAction::Flush | OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => {
+                self.store.submit(action, done)
+            }
             _ if len == 0 => done(Ok(nothing(&action))),
             OpAction::Read { .. } if span.is_whole() && len <= io_len_max => self.store.submit(action, done),
             OpAction::Read { .. } => self.read(span, io_len_max, done),

@@ -100,7 +100,7 @@ fn measure(
         while let Some(completion) = store.poll() {
             match completion.result.unwrap() {
                 OpOutput::Data(data) => spare.push_back(data),
-                OpOutput::Done(_) | OpOutput::MapStatus(_) => {}
+                OpOutput::Done(_) | OpOutput::MapStatus(_) | OpOutput::Response(_) => {}
             }
             under_way -= 1;
             done += 1;

@@ -314,7 +314,11 @@ impl CartridgeStore {
                     None => self.complete(id, Ok(OpOutput::Done(DataList::new()))),
                 }
             }
-            OpAction::WriteZeroes { .. } | OpAction::MapStatus { .. } | OpAction::CryptoErase => {
+            OpAction::WriteZeroes { .. }
+            | OpAction::MapStatus { .. }
+            | OpAction::CryptoErase
+            | OpAction::Command(_)
+            | OpAction::Reset => {
                 return Err(Fault::Unsupported.into());
             }
         }

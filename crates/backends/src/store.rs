@@ -162,7 +162,9 @@ impl FileStore {
                 self.write(id, at, data, durability);
             }
             OpAction::Flush => self.flush(id)?,
-            OpAction::CryptoErase => return Err(Fault::Unsupported.into()),
+            OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => {
+                return Err(Fault::Unsupported.into());
+            }
             OpAction::Deallocate { at, len } => {
                 self.check_writable()?;
                 self.check(at, len, false)?;

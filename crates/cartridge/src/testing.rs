@@ -52,9 +52,11 @@ impl Files for MemoryFiles {
                 Ok(OpOutput::Done(DataList::new()))
             }
             OpAction::Flush => Ok(OpOutput::Done(DataList::new())),
-            OpAction::WriteZeroes { .. } | OpAction::MapStatus { .. } | OpAction::CryptoErase => {
-                Err(Fault::Unsupported.into())
-            }
+            OpAction::WriteZeroes { .. }
+            | OpAction::MapStatus { .. }
+            | OpAction::CryptoErase
+            | OpAction::Command(_)
+            | OpAction::Reset => Err(Fault::Unsupported.into()),
         }
     }
 }

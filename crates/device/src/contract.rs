@@ -188,22 +188,45 @@ pub enum UnitEvent {
 /// Encoded sense data, in the format the unit's control mode page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenseBytes {
-    bytes: [u8; Sense::MAX_LEN],
+    bytes: [u8; SenseBytes::LEN_MAX],
     len: usize,
     is_unit_attention: bool,
 }
 
 impl SenseBytes {
+    /// The longest sense data: as much as hosts keep (`SCSI_SENSE_BUFFERSIZE` of Linux).
+    pub const LEN_MAX: usize = 96;
+
+    /// Takes sense data over from a device, up to [`Self::LEN_MAX`] bytes.
+    pub fn from_device(from: &[u8]) -> Self {
+        let mut bytes = [0; Self::LEN_MAX];
+        let len = from.len().min(Self::LEN_MAX);
+        for (to, from) in bytes.iter_mut().zip(from) {
+            *to = *from;
+        }
+        let is_unit_attention = Sense::parse(from).is_ok_and(|sense| sense.key == SenseKey::UNIT_ATTENTION);
+        Self { bytes, len, is_unit_attention }
+    }
+
     /// Encodes `sense` in descriptor or fixed format.
     pub fn new(sense: &Sense, descriptor_format: bool) -> Self {
-        let mut bytes = [0; Sense::MAX_LEN];
-        let len = sense.encode(descriptor_format, &mut bytes);
+        let mut encoded = [0; Sense::MAX_LEN];
+        let len = sense.encode(descriptor_format, &mut encoded);
+        let mut bytes = [0; Self::LEN_MAX];
+        for (to, from) in bytes.iter_mut().zip(encoded) {
+            *to = from;
+        }
         Self { bytes, len, is_unit_attention: sense.key == SenseKey::UNIT_ATTENTION }
     }
 
     /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// Returns the sense key; `None` if a device sent something else than sense data.
+    pub fn key(&self) -> Option<SenseKey> {
+        Sense::parse(self.bytes()).ok().map(|sense| sense.key)
     }
 
     /// Returns whether they report a unit attention condition.
@@ -425,6 +448,12 @@ pub enum DeviceKind {
     Tape,
     /// A medium changer (SMC-3). Its store has no byte.
     Changer,
+    /// A device of any type, which the store passes commands to ([`store::api::DeviceInfo`]). Block lengths,
+    /// names and the type of the medium in the configuration do not apply.
+    PassThrough {
+        /// Whether initiators may send commands that change the device itself or erase it as a whole.
+        dangerous_commands: bool,
+    },
 }
 
 /// The kind of a read-only disc (MMC-6: profiles).

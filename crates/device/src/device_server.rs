@@ -30,6 +30,7 @@ use crate::medium::{self, EndedOp, MediumAccess};
 use crate::medium_removal::MediaEvent;
 use crate::nexus::Nexuses;
 use crate::orw_generation::OrwGenerations;
+use crate::passed_device::PassedDevice;
 use crate::range_lock::ByteRange;
 use crate::sanitizer::Sanitizer;
 use crate::save_queue::SaveQueue;
@@ -107,6 +108,8 @@ pub(crate) struct DeviceServer {
     pub(crate) tape: Option<Box<TapeDrive>>,
     /// The changer, if the unit is one.
     pub(crate) changer: Option<Box<Changer>>,
+    /// The device that commands are passed to, if the unit is a pass-through.
+    pub(crate) pass_through: Option<Box<PassedDevice>>,
     /// What the device type of the unit brings.
     pub(crate) command_set: &'static CommandSet,
     /// Every command.
@@ -193,6 +196,7 @@ impl DeviceServer {
             nexuses: Nexuses::default(),
             tape: None,
             changer: None,
+            pass_through: None,
             command_set,
             table,
             pool,

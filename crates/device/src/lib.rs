@@ -36,6 +36,8 @@ mod mode;
 mod nexus;
 pub mod no_lun;
 mod orw_generation;
+mod pass_through;
+mod passed_device;
 pub mod persistent_state;
 mod pr;
 mod range_lock;

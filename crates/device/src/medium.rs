@@ -441,7 +441,7 @@ impl Slot {
     fn awaited(&self) -> Option<OwnedOp> {
         match self.state {
             State::Queued(op) | State::InFlight(op)
-                if !matches!(op.owner, TaskId::BACKGROUND | TaskId::TAPE) =>
+                if !matches!(op.owner, TaskId::BACKGROUND | TaskId::TAPE | TaskId::DEVICE) =>
             {
                 Some(op)
             }
@@ -455,6 +455,7 @@ fn held_bytes(action: &OpAction) -> u64 {
     let len = match action {
         OpAction::Read { len, .. } => *len,
         OpAction::Write { data, .. } => data.len(),
+        OpAction::Command(command) => command.transfer.len(),
         _ => 0,
     };
     u64::try_from(len).unwrap_or(u64::MAX)
@@ -488,7 +489,7 @@ const fn touch_of(action: &OpAction) -> AccessKind {
 /// Returns the bytes that an operation reads or changes.
 pub(crate) fn range_of(action: &OpAction) -> ByteRange {
     match (action, action.range()) {
-        (OpAction::MapStatus { .. }, _) => ByteRange::NOTHING,
+        (OpAction::MapStatus { .. } | OpAction::Command(_) | OpAction::Reset, _) => ByteRange::NOTHING,
         (_, (at, len)) => ByteRange::new(at, len),
     }
 }

@@ -32,6 +32,7 @@ use crate::mode::TapeParameters;
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     device_type: DeviceType::CD_DVD,
     rows: table::ROWS,
+    fallback: None,
     third_party_copy: false,
     mode: mode_pages::LAYOUT,
     log_pages: &[

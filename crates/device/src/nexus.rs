@@ -3,7 +3,7 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use scsi::sense::Asc;
+use scsi::sense::{Asc, Sense};
 
 use crate::contract::{Nexus, NexusId, RelativePort};
 use crate::medium_removal::MediaEvent;
@@ -144,6 +144,16 @@ impl Nexuses {
         }
         for lost in &mut self.lost {
             lost.attentions.establish(asc);
+        }
+    }
+
+    /// Establishes a unit attention that a device reported to one nexus for every other nexus.
+    pub(crate) fn establish_ua_of_device(&mut self, sense: Sense, told: NexusId) {
+        for state in self.present.iter_mut().filter(|state| state.nexus.id != told) {
+            state.attentions.establish_with(sense);
+        }
+        for lost in &mut self.lost {
+            lost.attentions.establish_with(sense);
         }
     }
 

@@ -24,6 +24,7 @@ use crate::mode::TapeParameters;
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     device_type: DeviceType::MEDIA_CHANGER,
     rows: table::ROWS,
+    fallback: None,
     third_party_copy: false,
     mode: mode_pages::LAYOUT,
     log_pages: &[log::page::SELF_TEST_RESULTS, log::page::INFORMATIONAL_EXCEPTIONS],

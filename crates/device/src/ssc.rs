@@ -48,6 +48,7 @@ use crate::inquiry::VitalPages;
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     device_type: DeviceType::SEQUENTIAL_ACCESS,
     rows: table::ROWS,
+    fallback: None,
     third_party_copy: false,
     mode: mode_pages::LAYOUT,
     log_pages: &[

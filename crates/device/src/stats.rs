@@ -3,7 +3,7 @@
 use base::time::Duration;
 use scsi::cdb::Cdb;
 use scsi::opcode::{self, variable_length};
-use scsi::sense::Sense;
+use scsi::sense::SenseKey;
 use scsi::status::Status;
 
 /// Counters of a unit since its creation, and its present number of tasks.
@@ -44,12 +44,12 @@ pub struct UnitStats {
 pub const SENSE_KEYS: usize = 16;
 
 impl UnitStats {
-    /// Counts a command that ended with a status.
-    pub(crate) fn count_status(&mut self, status: Status, sense: Option<&Sense>) {
+    /// Counts a command that ended with a status, and with this sense key.
+    pub(crate) fn count_status(&mut self, status: Status, key: Option<SenseKey>) {
         match status {
             Status::CHECK_CONDITION => {
                 self.check_conditions += 1;
-                let key = sense.map_or(0, |sense| usize::from(sense.key.0));
+                let key = key.map_or(0, |key| usize::from(key.0));
                 if let Some(counter) = self.sense_keys.get_mut(key) {
                     *counter += 1;
                 }

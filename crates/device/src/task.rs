@@ -83,6 +83,10 @@ impl TaskId {
     /// a command that a host has given up does not end them.
     pub(crate) const TAPE: Self = Self { slot: u32::MAX - 2, generation: u32::MAX };
 
+    /// Not a task: the owner of the commands that a unit sends by itself to the device that it passes
+    /// commands to.
+    pub(crate) const DEVICE: Self = Self { slot: u32::MAX - 3, generation: u32::MAX };
+
     /// Not a task: the owner of the range that an abandoned operation of the medium changes. `index` is the
     /// slot of the operation.
     pub(crate) const fn abandoned(index: u32) -> Self {

@@ -27,6 +27,10 @@ pub(crate) fn task_of(
     nexus: NexusId,
     request: ThirdPartyRequest,
 ) -> Result<TaskInfo, ThirdPartyResult> {
+    if server.pass_through.is_some() {
+        // A copy manager reads and writes blocks, which this unit knows nothing of.
+        return Err(Err(ThirdPartyError::NotReachable));
+    }
     let mut redeemed = None;
     let request = match request {
         ThirdPartyRequest::ReadToken { token, offset, blocks } => {

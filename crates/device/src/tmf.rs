@@ -75,6 +75,7 @@ impl LogicalUnit {
             self.abort(id, answer);
         }
         self.server.was_reset();
+        self.server.reset_device();
         if why == Reset::Target {
             // A hard reset clears the ORWRITE generations and starts a stopped unit; a LOGICAL UNIT RESET
             // leaves both (SBC-4 §4.27.3).

@@ -17,6 +17,7 @@ use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks};
 use scsi::sense::{Asc, Sense, SenseKey};
 use store::Store;
+use store::api::DeviceInfo;
 
 use crate::contract::{
     Access, Command, DataOutFault, DeviceKind, Nexus, NexusId, TaskKey, ThirdPartyCaller, ThirdPartyRequest,
@@ -32,6 +33,8 @@ use crate::inquiry::unit_designators;
 use crate::library::LibraryInput;
 use crate::medium_removal::MediaEvent;
 use crate::mmc;
+use crate::pass_through;
+use crate::passed_device::PassedDevice;
 use crate::persistent_state::{self, PersistentState};
 use crate::pr::PersistentReservations;
 use crate::sbc;
@@ -76,6 +79,8 @@ pub enum UnitError {
     DiscBlockLength,
     /// The medium must be read and written in units larger than a logical block.
     BlockTooSmall,
+    /// A pass-through needs a medium that is a device.
+    NotADevice,
     /// The saved state of the unit cannot be read.
     SavedState(StateDecodeError),
 }
@@ -85,6 +90,7 @@ impl core::fmt::Display for UnitError {
         f.write_str(match self {
             Self::SavedState(fault) => return write!(f, "saved state: {fault}"),
             Self::DiscBlockLength => "the logical blocks of a disc have 2048 bytes",
+            Self::NotADevice => "the medium is no device that commands can be passed to",
             Self::TooSmall => "medium holds less than one logical block",
             Self::BlockTooSmall => "logical block is smaller than what the medium can write",
         })
@@ -143,14 +149,19 @@ impl LogicalUnit {
         pool: Pool,
     ) -> Result<Self, UnitError> {
         let profile = store.capabilities();
-        let set = command_set(config.device);
+        let device = store.device();
+        let set = command_set(config.device, device);
         let is_disc = matches!(config.device, DeviceKind::Disc { .. });
         if is_disc && config.block_size != BlockSize::B2048 {
             return Err(UnitError::DiscBlockLength);
         }
         let is_tape = config.device == DeviceKind::Tape;
+        let is_pass_through = matches!(config.device, DeviceKind::PassThrough { .. });
+        if is_pass_through && device.is_none() {
+            return Err(UnitError::NotADevice);
+        }
         let is_changer = config.device == DeviceKind::Changer;
-        let may_be_empty = is_disc || is_tape || is_changer;
+        let may_be_empty = is_disc || is_tape || is_changer || is_pass_through;
         if !may_be_empty && profile.len < u64::from(config.block_size.bytes()) {
             return Err(UnitError::TooSmall);
         }
@@ -168,6 +179,9 @@ impl LogicalUnit {
         }
         if is_changer {
             server.changer = Some(Box::default());
+        }
+        if let (true, Some(device)) = (is_pass_through, device) {
+            server.pass_through = Some(Box::new(PassedDevice::new(device)));
         }
         server.settings = server.power_on_settings();
         server.resume_sanitizing();
@@ -517,8 +531,11 @@ impl LogicalUnit {
     }
 }
 
-const fn command_set(device: DeviceKind) -> &'static CommandSet {
-    match device {
+fn command_set(kind: DeviceKind, device: Option<DeviceInfo>) -> &'static CommandSet {
+    match kind {
+        DeviceKind::PassThrough { .. } => {
+            pass_through::command_set(device.map_or(0x1f, |device| device.kind))
+        }
         DeviceKind::Disk => &sbc::COMMAND_SET,
         DeviceKind::Disc { .. } => &mmc::COMMAND_SET,
         DeviceKind::Tape => &ssc::COMMAND_SET,
@@ -529,7 +546,8 @@ const fn command_set(device: DeviceKind) -> &'static CommandSet {
 /// Returns the table of every command of a device type.
 pub(crate) fn table(set: &CommandSet) -> Table {
     let copies = if set.third_party_copy { copy::ROWS } else { &[] };
-    Table::new(&[spc::ROWS, set.rows, copies])
+    let passed = if set.fallback.is_some() { pass_through::COMMON_ROWS } else { &[] };
+    Table::new(&[spc::ROWS, passed, set.rows, copies]).with_fallback(set.fallback)
 }
 
 #[cfg(test)]

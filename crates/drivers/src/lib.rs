@@ -22,6 +22,7 @@ pub mod loop_device;
 pub mod message_queue;
 pub mod perf_counter;
 pub mod reactor;
+pub mod sg;
 pub mod stats;
 pub mod waker;
 

@@ -31,6 +31,13 @@ impl Waker {
         }
     }
 
+    /// Waits until another thread calls [`Self::wake`].
+    pub fn wait(&self) {
+        let mut fds = [rustix::event::PollFd::new(self, rustix::event::PollFlags::IN)];
+        // A wait that fails ends early, and the caller looks again.
+        let _ = rustix::event::poll(&mut fds, None);
+    }
+
     /// Makes the descriptor unreadable until the next wake-up, for an engine that polls level-triggered.
     pub(crate) fn reset(&self) {
         // It fails when there is nothing to read, which is the desired state.

@@ -94,6 +94,6 @@ fn run(store: &mut dyn Store, pool: &Pool, action: OpAction) {
     store.submit(Op { id: OpId(1), action });
     match store.poll().unwrap().result.unwrap() {
         OpOutput::Data(data) | OpOutput::Done(data) => data.into_parts().for_each(|part| pool.recycle(part)),
-        OpOutput::MapStatus(_) => {}
+        OpOutput::MapStatus(_) | OpOutput::Response(_) => {}
     }
 }

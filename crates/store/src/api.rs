@@ -23,6 +23,12 @@ pub trait Store {
         None
     }
 
+    /// Returns what the medium is if it is a device with commands of its own, which carries out
+    /// [`OpAction::Command`] and [`OpAction::Reset`] and nothing else.
+    fn device(&self) -> Option<DeviceInfo> {
+        None
+    }
+
     /// Starts an operation. [`Self::poll`] returns its completion exactly once, whatever happens, perhaps
     /// immediately. A range that extends beyond the medium completes with [`Fault::OutOfRange`].
     fn submit(&mut self, op: Op);
@@ -38,6 +44,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn space(&self) -> Option<Space> {
         (**self).space()
+    }
+
+    fn device(&self) -> Option<DeviceInfo> {
+        (**self).device()
     }
 
     fn submit(&mut self, op: Op) {
@@ -118,6 +128,75 @@ pub enum OpAction {
     ///
     /// If it fails, either the medium still has the old key, or it returns [`Fault::Gone`] from then on.
     CryptoErase,
+    /// Sends a command to a medium that is a device ([`Store::device`]). Commands reach the device in the
+    /// order in which they are submitted.
+    Command(Box<DeviceCommand>),
+    /// Resets the device: it ends the commands that it executes, and those that have not reached it end with
+    /// [`Fault::Aborted`]. A process that may not reset the device ends only the latter.
+    Reset,
+}
+
+/// A command for a device, whose bytes the store passes on.
+#[derive(Debug)]
+pub struct DeviceCommand {
+    /// The bytes of the command.
+    pub bytes: Vec<u8>,
+    /// The data that belongs to it.
+    pub transfer: Transfer,
+    /// After how many seconds the system aborts the command.
+    pub timeout_s: u32,
+}
+
+/// The data of a command for a device.
+#[derive(Debug)]
+pub enum Transfer {
+    /// None.
+    Nothing,
+    /// The device sends up to this many bytes.
+    In(usize),
+    /// The device receives these bytes.
+    Out(DataList),
+}
+
+impl Transfer {
+    /// Returns how many bytes are transferred at most.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::In(len) => *len,
+            Self::Out(data) => data.len(),
+        }
+    }
+
+    /// Returns whether no byte is transferred.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a device answered to a command.
+#[derive(Debug)]
+pub struct DeviceResponse {
+    /// The status byte.
+    pub status: u8,
+    /// What the device says about the status, as it sent it.
+    pub sense: Vec<u8>,
+    /// The bytes that the device sent. For a command that sends bytes to the device: those bytes, so that the
+    /// caller can recycle the buffers or send the command again.
+    pub data: DataList,
+    /// How many bytes were transferred.
+    pub transferred: usize,
+}
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its type, as the device reports it.
+    pub kind: u8,
+    /// The length of its blocks in bytes, if it had blocks when it was opened.
+    pub block_len: Option<u32>,
+    /// The most bytes that one command can transfer.
+    pub transfer_max: u32,
 }
 
 impl OpAction {
@@ -129,7 +208,7 @@ impl OpAction {
         )
     }
 
-    /// Returns the offset of the operation and its length in bytes; (0, 0) for `Flush` and `CryptoErase`.
+    /// Returns the offset of the operation and its length in bytes; (0, 0) for those without a range.
     pub fn range(&self) -> (u64, u64) {
         let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
         match self {
@@ -138,7 +217,7 @@ impl OpAction {
             Self::Deallocate { at, len }
             | Self::WriteZeroes { at, len, .. }
             | Self::MapStatus { at, len, .. } => (*at, *len),
-            Self::Flush | Self::CryptoErase => (0, 0),
+            Self::Flush | Self::CryptoErase | Self::Command(_) | Self::Reset => (0, 0),
         }
     }
 }
@@ -171,6 +250,8 @@ pub enum OpOutput {
     Done(DataList),
     /// The extents of a `MapStatus`: in order, without gaps, the first at its `at`.
     MapStatus(Vec<Extent>),
+    /// The answer to a `Command`.
+    Response(Box<DeviceResponse>),
 }
 
 /// A run of bytes with one allocation state.

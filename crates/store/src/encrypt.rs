@@ -247,7 +247,7 @@ impl Layout {
             | OpAction::MapStatus { at, .. } => {
                 *at = at.checked_add(self.offset).ok_or(Fault::OutOfRange)?;
             }
-            OpAction::Flush | OpAction::CryptoErase => {}
+            OpAction::Flush | OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => {}
         }
         Ok(action)
     }

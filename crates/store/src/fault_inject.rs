@@ -31,8 +31,8 @@ impl OpKind {
         match action {
             OpAction::Read { .. } => Self::Read,
             OpAction::Write { .. } => Self::Write,
-            // `CryptoErase` counts as a flush: rules are not used on media with their own key.
-            OpAction::Flush | OpAction::CryptoErase => Self::Flush,
+            // The others count as a flush: rules are not used on media with their own key, nor on devices.
+            OpAction::Flush | OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => Self::Flush,
             OpAction::Deallocate { .. } => Self::Deallocate,
             OpAction::WriteZeroes { .. } => Self::WriteZeroes,
             OpAction::MapStatus { .. } => Self::MapStatus,

@@ -43,7 +43,7 @@ impl Null {
                 self.check(at, wide(data.len()))?;
                 Ok(OpOutput::Done(data))
             }
-            OpAction::CryptoErase => Err(Fault::Unsupported.into()),
+            OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => Err(Fault::Unsupported.into()),
             OpAction::Flush => Ok(OpOutput::Done(DataList::new())),
             OpAction::Deallocate { at, len } | OpAction::WriteZeroes { at, len, .. } => {
                 self.check(at, len)?;

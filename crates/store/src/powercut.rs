@@ -132,7 +132,7 @@ impl State {
                 self.flush();
                 Ok(DataList::new())
             }
-            OpAction::CryptoErase => Err(Fault::Unsupported.into()),
+            OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => Err(Fault::Unsupported.into()),
             read @ (OpAction::Read { .. } | OpAction::MapStatus { .. }) => {
                 self.cached.submit(Op { id, action: read });
                 let completion = self.cached.poll();

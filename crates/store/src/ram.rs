@@ -83,7 +83,7 @@ impl Ram {
                 self.write(at, &data);
                 Ok(OpOutput::Done(data))
             }
-            OpAction::CryptoErase => Err(Fault::Unsupported.into()),
+            OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => Err(Fault::Unsupported.into()),
             OpAction::Flush => done,
             OpAction::Deallocate { at, len }
             | OpAction::WriteZeroes { at, len, may_deallocate: true, .. } => {

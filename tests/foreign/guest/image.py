@@ -48,6 +48,9 @@ TAPE_MODULES = ["st", "sg"]
 # What the guest with a tape library has beside that.
 CHANGER_PROGRAMS = ["/usr/sbin/mtx"]
 CHANGER_MODULES = ["ch"]
+# What the guest has whose devices are passed through.
+PASS_THROUGH_PROGRAMS = ["/usr/bin/setpriv"]
+PASS_THROUGH_MODULES = ["virtio_pci", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "sg", "scsi_debug"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"
@@ -90,6 +93,18 @@ def prepare_tape(out):
 def prepare_changer(out):
     """The same with what a tape library needs, and the programs that judge it."""
     return prepare_drive(out, "changer", [*TAPE_PROGRAMS, *CHANGER_PROGRAMS], [*TAPE_MODULES, *CHANGER_MODULES])
+
+
+def prepare_pass_through(out):
+    """The same with SCSI devices of its own, and our own binary in its root."""
+    with alone(out):
+        root = unpacked_kernel(os.path.join(out, "kernel"), [])
+        tree, initramfs = os.path.join(out, "root-pass-through"), os.path.join(out, "initramfs-pass-through")
+        build(tree, root, ["/usr/sbin/mke2fs", *PASS_THROUGH_PROGRAMS, servers.Targe.binary], PASS_THROUGH_MODULES)
+        os.symlink(servers.Targe.binary, os.path.join(tree, "bin/targe"))
+        # As it is: what emulation takes to unpack a hundred megabytes is more than it takes to copy them.
+        pack(tree, lambda path: open(path, "wb"), initramfs)
+        return kernel_of(root), initramfs
 
 
 def prepare_drive(out, name, programs, modules):

@@ -25,8 +25,8 @@ class CommandFailed(Exception):
 class Guest:
     """`run` gives a command to the guest's shell and returns what it printed."""
 
-    def __init__(self, kernel, initramfs, folder, forwards=()):
-        """`forwards` are (host address, host port, guest port)."""
+    def __init__(self, kernel, initramfs, folder, forwards=(), devices=()):
+        """`forwards` are (host address, host port, guest port), `devices` more arguments for QEMU."""
         self.console = os.path.join(folder, "console.log")
         self.transcript = open(os.path.join(folder, "transcript.log"), "w")
         self.lines = queue.Queue()
@@ -38,7 +38,7 @@ class Guest:
              "-append", "console=ttyS0 quiet loglevel=5 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check",
              "-serial", f"file:{self.console}", "-serial", "stdio",
              "-netdev", ",".join(["user", "id=net", *(f"hostfwd=tcp:{host}:{port}-:{guest}" for host, port, guest in forwards)]),
-             "-device", "virtio-net-pci,netdev=net,romfile="],
+             "-device", "virtio-net-pci,netdev=net,romfile=", *devices],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
         threading.Thread(target=self.read_lines, daemon=True).start()
         try:

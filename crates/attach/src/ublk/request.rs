@@ -63,7 +63,7 @@ pub(super) fn result(len: usize, outcome: &Result<OpOutput, Failure>) -> i32 {
         Err(failure) => -errno::of_fault(failure.fault),
         // The result is of another kind than the operation.
         Ok(OpOutput::Data(data)) if data.len() != len => -libc::EIO,
-        Ok(OpOutput::MapStatus(_)) => -libc::EIO,
+        Ok(OpOutput::MapStatus(_) | OpOutput::Response(_)) => -libc::EIO,
         Ok(_) => i32::try_from(len).unwrap_or(-libc::EIO),
     }
 }

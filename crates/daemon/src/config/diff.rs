@@ -249,6 +249,7 @@ impl Unit {
             | Medium::Null { .. }
             | Medium::Disc { .. }
             | Medium::Nbd { .. }
+            | Medium::Sg { .. }
             | Medium::Changer { .. }
             | Medium::LibraryDrive { .. } => false,
         };

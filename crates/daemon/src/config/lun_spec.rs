@@ -7,7 +7,7 @@ use super::schema::{Key, Kind, LUN};
 use super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 
 /// Media types that are reserved for later releases.
-const LATER: &[&str] = &["rbd", "sg"];
+const LATER: &[&str] = &["rbd"];
 
 /// Parses a spec into the table that it stands for. Mistakes are added to the report; the valid part is
 /// returned all the same.
@@ -17,7 +17,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     let head = words.next().unwrap_or_default();
     let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
     let argument_key = match kind {
-        "file" | "block" | "disc" | "tape" | "changer" => Some("path"),
+        "file" | "block" | "disc" | "tape" | "changer" | "sg" => Some("path"),
         "nbd" => Some("uri"),
         "ram" | "null" => Some("size"),
         "share" => Some("share"),
@@ -26,11 +26,12 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
             None
         }
         _ => {
-            let hint = did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape", "nbd", "changer"]);
+            let hint =
+                did_you_mean(kind, ["file", "block", "ram", "null", "disc", "tape", "nbd", "changer", "sg"]);
             report.error(
                 span,
                 format!(
-                    "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd: or changer:, not \"{kind}\"{hint}"
+                    "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer: or sg:, not \"{kind}\"{hint}"
                 ),
             );
             None
@@ -45,6 +46,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
                 ("path", "disc") => "/srv/disc.iso",
                 ("path", "tape") => "/srv/cartridge",
                 ("path", "changer") => "/srv/library",
+                ("path", "sg") => "/dev/sg0",
                 ("path", _) => "/srv/disk.img",
                 ("share", _) => "NAME",
                 ("uri", _) => "nbd://host/export",

@@ -390,6 +390,15 @@ pub enum Medium {
         /// The number of the drive, from 1.
         number: u16,
     },
+    /// A SCSI device of this host, which commands are passed to.
+    Sg {
+        /// The absolute path of its SG node.
+        path: PathBuf,
+        /// Whether initiators may send commands that change the device itself or erase it as a whole.
+        dangerous_commands: bool,
+        /// Whether it is served although this host uses it itself.
+        shared_with_host: bool,
+    },
 }
 
 impl Medium {
@@ -401,7 +410,8 @@ impl Medium {
             | Self::Disc { path, .. }
             | Self::Tape { path }
             | Self::Changer { path }
-            | Self::LibraryDrive { path, .. } => Some(path),
+            | Self::LibraryDrive { path, .. }
+            | Self::Sg { path, .. } => Some(path),
             Self::Ram { .. } | Self::Null { .. } | Self::Nbd { .. } => None,
         }
     }
@@ -418,6 +428,7 @@ impl fmt::Display for Medium {
             Self::Nbd { uri, .. } => write!(f, "nbd:{uri}"),
             Self::Changer { path } => write!(f, "changer:{}", path.display()),
             Self::LibraryDrive { path, number } => write!(f, "changer:{} drive {number}", path.display()),
+            Self::Sg { path, .. } => write!(f, "sg:{}", path.display()),
             Self::Ram { size } => write!(f, "ram:{}", super::quantity::show_size(size.0)),
             Self::Null { size } => write!(f, "null:{}", super::quantity::show_size(size.0)),
         }

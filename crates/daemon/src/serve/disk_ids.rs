@@ -61,7 +61,10 @@ impl DiskIds {
             (Medium::Disc { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. }, _) => Data::Drive,
             (Medium::Nbd { uri, .. }, _) => Data::Export(uri.to_string()),
             (
-                Medium::File { path, .. } | Medium::Block { path, .. } | Medium::Tape { path },
+                Medium::File { path, .. }
+                | Medium::Block { path, .. }
+                | Medium::Tape { path }
+                | Medium::Sg { path, .. },
                 Some(identity),
             ) => {
                 let created = match identity {
@@ -72,7 +75,7 @@ impl DiskIds {
             }
             // Every file has an identity. If there were none, the disk could not be recognised, so it counts
             // as a new one.
-            (Medium::File { .. } | Medium::Block { .. } | Medium::Tape { .. }, None) => {
+            (Medium::File { .. } | Medium::Block { .. } | Medium::Tape { .. } | Medium::Sg { .. }, None) => {
                 Data::Memory(self.memories)
             }
         };

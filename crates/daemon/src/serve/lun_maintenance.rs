@@ -153,6 +153,7 @@ impl LunMaintenance<'_> {
             Medium::Block { .. } => {
                 "it is a block device; what provides the device (LVM, ZFS) can make a snapshot"
             }
+            Medium::Sg { .. } => "it is a device of this host; what provides the device can make a snapshot",
             Medium::Nbd { .. } => "its data is behind an NBD server; what serves it can make a snapshot",
             Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",
             Medium::Disc { .. } => "it is a drive for discs; hosts never change the image, so copy that file",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, Opened, Undo};
+use backends::sg::{OpenSg, SgSpec};
 use base::buffer::Pool;
 use base::state_machine::MediumId;
 use base::units::ByteLen;
@@ -21,6 +22,7 @@ use super::disk::Disk;
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::nbd::{ATTEMPT_MAX, NbdExport, NbdExports, OpenExport};
+use super::pass_through::PassThrough;
 use super::state::StateDir;
 use super::tape::Tape;
 use crate::config::{Medium, Unit};
@@ -50,6 +52,8 @@ enum Bare {
     Library(OpenLibrary),
     /// An export of an NBD server, with a connection.
     Nbd(OpenExport),
+    /// A SCSI device of this host.
+    Sg(OpenSg),
 }
 
 /// A medium cannot be opened or extended.
@@ -127,6 +131,11 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
             let connection = connection.map_err(|error| failed(describe_error(&error)))?;
             return OpenExport::new(unit, uri, connection).map(Bare::Nbd).map_err(failed);
         }
+        Medium::Sg { path, shared_with_host, .. } => {
+            let opened = SgSpec { path: path.clone(), shared_with_host: *shared_with_host }.open();
+            let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+            return opened.map(Bare::Sg).map_err(failed);
+        }
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
         Medium::Block { path, direct } => {
@@ -187,7 +196,8 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
 pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
     // The unit of a cartridge makes it durable when it is removed.
     let is_changer = matches!(unit.medium, Medium::Changer { .. });
-    let is_synced = !unit.read_only && !holds_hosts_writes(unit) && !is_changer;
+    let is_device = matches!(unit.medium, Medium::Sg { .. });
+    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit) && !is_changer;
     let Some(path) = unit.medium.path().filter(|_| is_synced) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {
@@ -232,6 +242,8 @@ enum PlacedBare {
     Nbd(NbdExport),
     /// A tape library.
     Library(OpenLibrary),
+    /// A SCSI device of this host.
+    Sg(PassThrough),
 }
 
 impl OpenMedium {
@@ -239,6 +251,7 @@ impl OpenMedium {
     pub(super) fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
+            Bare::Sg(device) => Some(device.identity()),
             Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
             Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Library(_) | Bare::Nbd(_) => None,
         }
@@ -261,6 +274,7 @@ impl OpenMedium {
             Bare::Tape(folder) => PlacedBare::Tape(Tape::new(folder, files.queue(id), label)),
             Bare::Nbd(export) => PlacedBare::Nbd(exports.add(export, UnitId(id.0), label, pool)),
             Bare::Library(library) => PlacedBare::Library(library),
+            Bare::Sg(device) => PlacedBare::Sg(PassThrough::new(device, files.queue(id), label)),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };
@@ -277,6 +291,10 @@ impl ReactorMedium {
             PlacedBare::Drive(drive) => Box::new(drive.clone()),
             PlacedBare::Tape(tape) => Box::new(tape.clone()),
             PlacedBare::Nbd(export) => Box::new(export.clone()),
+            PlacedBare::Sg(device) => {
+                device.start(wake.clone());
+                Box::new(device.clone())
+            }
             PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
             PlacedBare::Library(_) => Box::new(Null::new(0)),
@@ -295,6 +313,14 @@ impl ReactorMedium {
         }
     }
 
+    /// Returns the device that commands are passed to, if the medium is one.
+    pub(super) fn pass_through(&self) -> Option<PassThrough> {
+        match &self.bare {
+            PlacedBare::Sg(device) => Some(device.clone()),
+            _ => None,
+        }
+    }
+
     /// Returns the file or device, if the medium is one, the drive, if it is in a drive for discs, and the
     /// library, if it is one.
     pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>, Option<OpenLibrary>) {
@@ -302,9 +328,11 @@ impl ReactorMedium {
             PlacedBare::Disk(disk) => (Some(disk), None, None),
             PlacedBare::Drive(drive) => (drive.disc(), Some(drive), None),
             PlacedBare::Library(library) => (None, None, Some(library)),
-            PlacedBare::Ram(_) | PlacedBare::Null(_) | PlacedBare::Tape(_) | PlacedBare::Nbd(_) => {
-                (None, None, None)
-            }
+            PlacedBare::Ram(_)
+            | PlacedBare::Null(_)
+            | PlacedBare::Tape(_)
+            | PlacedBare::Sg(_)
+            | PlacedBare::Nbd(_) => (None, None, None),
         }
     }
 }

@@ -89,7 +89,9 @@ impl MediaKeys {
 pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, String> {
     let former = key_file_path(unit, state);
     let Some(secret) = &unit.encrypt else {
-        if let Some(path) = unit.medium.path().filter(|path| is_image(path)) {
+        // Reading from the node of a SCSI device means something else.
+        let is_device = matches!(unit.medium, Medium::Sg { .. });
+        if let Some(path) = unit.medium.path().filter(|path| !is_device && is_image(path)) {
             crate::warning!(
                 "{}: {} is a LUKS2 image and is served as it is, header included, because it has no \"encrypt\"",
                 unit.label,
@@ -187,6 +189,7 @@ pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
         | Medium::Disc { .. }
         | Medium::Tape { .. }
         | Medium::Nbd { .. }
+        | Medium::Sg { .. }
         | Medium::Changer { .. }
         | Medium::LibraryDrive { .. } => None,
     }

@@ -24,6 +24,7 @@ mod metrics;
 mod name_servers;
 mod nbd;
 mod panics;
+mod pass_through;
 mod placement;
 mod portals;
 mod reactor_shard;

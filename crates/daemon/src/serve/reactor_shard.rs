@@ -2,6 +2,7 @@
 //! around it.
 
 pub(super) mod counts;
+mod devices;
 mod discs;
 mod libraries;
 mod maintenance;
@@ -35,6 +36,7 @@ use super::disk::Disk;
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
 use super::nbd::{NbdExport, NbdExports};
+use super::pass_through::PassThrough;
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::{StateWrite, StateWriter};
 use super::tape::Tape;
@@ -56,6 +58,7 @@ pub(super) struct ReactorShard {
     nbd: NbdExports,
     /// The tape libraries, by the unit of the changer.
     libraries: BTreeMap<UnitId, ServedLibrary>,
+    devices: BTreeMap<UnitId, PassThrough>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -138,6 +141,7 @@ impl ReactorShard {
             tapes: BTreeMap::new(),
             nbd: NbdExports::new(nbd::links(&own)),
             libraries: BTreeMap::new(),
+            devices: BTreeMap::new(),
             naas,
             retiring,
             files,
@@ -197,6 +201,7 @@ impl ReactorShard {
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.naas.insert(id, naa);
         self.tapes.extend(placed.tape().map(|tape| (id, tape)));
+        self.devices.extend(placed.pass_through().map(|device| (id, device)));
         let (disk, drive, library) = placed.into_parts();
         self.drives.extend(drive.map(|drive| (id, drive)));
         if let Some(disk) = disk {
@@ -328,7 +333,11 @@ impl ReactorShard {
             let disk = self.disks.get(&report.unit);
             let tape = self.tapes.get(&report.unit);
             let export = self.nbd.of_unit(report.unit);
-            let others = || tape.map(Tape::errors).or(export.map(NbdExport::errors)).unwrap_or(0);
+            let device = self.devices.get(&report.unit);
+            let others = || {
+                let tape = tape.map(Tape::errors).or(export.map(NbdExport::errors));
+                tape.or(device.map(PassThrough::errors)).unwrap_or(0)
+            };
             let not_ready = match self.drives.get(&report.unit) {
                 _ if report.drained => Some("the operator drains it"),
                 None if tape.is_some_and(Tape::is_empty) => Some("there is no cartridge in the drive"),

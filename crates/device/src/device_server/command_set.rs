@@ -22,6 +22,8 @@ pub(crate) struct CommandSet {
     pub(crate) device_type: DeviceType,
     /// The commands beside those of SPC. A command with the operation code of one of SPC replaces that.
     pub(crate) rows: &'static [Row],
+    /// The row of operation codes without one, if the unit passes them to a device.
+    pub(crate) fallback: Option<&'static Row>,
     /// Whether the unit has a copy manager, which reads and writes blocks.
     pub(crate) third_party_copy: bool,
     /// The mode pages, and what the header of mode parameters reports.

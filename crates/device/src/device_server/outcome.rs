@@ -12,7 +12,7 @@ use security::Level;
 use store::api::{Failure, OpOutput};
 
 use super::DeviceServer;
-use crate::contract::{NexusId, ThirdPartyResult};
+use crate::contract::{NexusId, SenseBytes, ThirdPartyResult};
 use crate::task::{TaskId, TaskInfo};
 use one_operation::{Read, Write};
 
@@ -28,6 +28,8 @@ pub(crate) enum Outcome {
     Status(Status),
     /// CHECK CONDITION.
     CheckCondition(Sense),
+    /// What a device answered: a status, and the sense data as the device sent it.
+    Passed(Box<(Status, Option<SenseBytes>)>),
     /// Parameter data, cut to the allocation length and to the length that the initiator accepts; then GOOD.
     ParameterData {
         /// The uncut data.

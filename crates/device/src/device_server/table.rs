@@ -108,6 +108,8 @@ pub(crate) struct Table {
     rows: Vec<Entry>,
     /// The index of the first row of each operation code.
     starts: [u16; 257],
+    /// The row of operation codes that have none.
+    fallback: Option<&'static Row>,
 }
 
 struct Entry {
@@ -136,7 +138,13 @@ impl Table {
             let at = rows.partition_point(|entry| usize::from(entry.row.opcode) < code);
             *start = u16::try_from(at).unwrap_or(u16::MAX);
         }
-        Self { rows, starts }
+        Self { rows, starts, fallback: None }
+    }
+
+    /// Returns the table with a row for operation codes that have none.
+    pub(crate) const fn with_fallback(mut self, row: Option<&'static Row>) -> Self {
+        self.fallback = row;
+        self
     }
 
     /// Returns the rows of an operation code.
@@ -155,6 +163,9 @@ impl Table {
     /// The sense that answers an unknown command or a bit that must be zero.
     pub(crate) fn find(&self, facts: &UnitInfo, cdb: &Cdb) -> Result<&'static Row, Sense> {
         let entries = self.entries(cdb.opcode());
+        if let (true, Some(row)) = (entries.is_empty(), self.fallback) {
+            return Ok(row);
+        }
         let (entry, known) = match entries {
             [only] if only.row.service_action.is_none() => (Some(only), true),
             [] => (None, false),

@@ -281,7 +281,7 @@ fn at_address(file: FileId, mut action: OpAction) -> Option<OpAction> {
         | OpAction::WriteZeroes { at, .. }
         | OpAction::MapStatus { at, .. } => *at = file.address(*at)?,
         OpAction::Flush => {}
-        OpAction::CryptoErase => return None,
+        OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => return None,
     }
     Some(action)
 }

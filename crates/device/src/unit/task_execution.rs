@@ -62,7 +62,8 @@ impl LogicalUnit {
                 self.begin_background(spawned);
             } else if let Some(id) = self.tasks.next_enabled() {
                 self.start(id);
-            } else if !self.complete_waiting_tmf()
+            } else if !self.server.synchronize_prevention()
+                && !self.complete_waiting_tmf()
                 && !self.server.finish_eject()
                 && !self.server.final_flush(self.tasks.len())
             {
@@ -145,6 +146,7 @@ impl LogicalUnit {
                 Outcome::Good => self.finish(id, Status::GOOD, None),
                 Outcome::Status(status) => self.finish(id, status, None),
                 Outcome::CheckCondition(sense) => self.finish(id, Status::CHECK_CONDITION, Some(sense)),
+                Outcome::Passed(answer) => self.finish_passed(id, answer.0, answer.1),
                 Outcome::AbortOthers { nexuses, then } => self.abort_others(id, &nexuses, then),
                 Outcome::AbortTask { task, then } => {
                     self.abort(task, AbortReport::TaskAborted);
@@ -173,6 +175,9 @@ impl LogicalUnit {
         }
         if owner == TaskId::TAPE {
             return self.server.cartridge_operation_ended(tag, result);
+        }
+        if owner == TaskId::DEVICE {
+            return self.server.device_command_ended(result);
         }
         let Some(task) = self.tasks.find_mut(owner) else { return self.server.discard(flushes, result) };
         task.info.ops.set(task.info.ops.get().saturating_sub(1));
@@ -264,6 +269,19 @@ impl LogicalUnit {
         self.server.send_response(&task.info, status, sense.as_ref());
         if status == Status::CHECK_CONDITION && self.server.settings.queue_error.aborts {
             self.abort_after_error(&task.info);
+        }
+        None
+    }
+
+    /// Ends a task with what a device answered.
+    fn finish_passed(&mut self, id: TaskId, status: Status, sense: Option<SenseBytes>) -> Option<Outcome> {
+        let task = self.tasks.remove(id)?;
+        self.server.task_ended(id);
+        self.server.stats.count_status(status, sense.as_ref().and_then(SenseBytes::key));
+        self.server.count_time(&task.info);
+        let transferable = task.info.transferable.get();
+        if let Some(key) = task.info.key() {
+            self.server.emit(UnitEvent::CommandComplete { key, status, sense, transferable });
         }
         None
     }
@@ -520,7 +538,7 @@ impl DeviceServer {
     /// Sends the result of a task to its transport or to the copy manager that requested it.
     fn send_response(&mut self, task: &TaskInfo, status: Status, sense: Option<&Sense>) {
         let transferable = task.transferable.get();
-        self.stats.count_status(status, sense);
+        self.stats.count_status(status, sense.map(|sense| sense.key));
         match &task.origin {
             Origin::Transport(key) => {
                 self.count_time(task);
@@ -557,8 +575,10 @@ impl DeviceServer {
         {
             self.record_lost_flush();
         }
-        if let Ok(store::api::OpOutput::Data(data) | store::api::OpOutput::Done(data)) = result {
-            self.recycle(data);
+        match result {
+            Ok(store::api::OpOutput::Data(data) | store::api::OpOutput::Done(data)) => self.recycle(data),
+            Ok(store::api::OpOutput::Response(response)) => self.recycle(response.data),
+            Ok(store::api::OpOutput::MapStatus(_)) | Err(_) => {}
         }
     }
 }

@@ -29,6 +29,9 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
         OpAction::Write { at, data, durability } => write(inner, &geometry, (at, data, durability), done),
         // Only the owner of a unit sanitizes it, not a user who accesses it as a disk.
         OpAction::CryptoErase => Err((Error::Unsupported("CRYPTOGRAPHIC ERASE"), done)),
+        OpAction::Command(_) | OpAction::Reset => {
+            Err((Error::Unsupported("a command of a device that is no disk"), done))
+        }
         OpAction::Flush => {
             flush_if(inner, geometry.write_cache, DataList::new(), done);
             Ok(())

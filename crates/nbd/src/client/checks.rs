@@ -29,7 +29,7 @@ impl Client {
         let (trims, zeroes) =
             (self.info.has(transmission::SEND_TRIM), self.info.has(transmission::SEND_WRITE_ZEROES));
         let unsupported = match action {
-            OpAction::CryptoErase => true,
+            OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => true,
             OpAction::WriteZeroes { .. } => !zeroes,
             OpAction::Deallocate { .. } => !trims && !zeroes,
             _ => false,

@@ -128,7 +128,7 @@ impl Job {
                 self.open += 1;
                 return Some(Piece::Status { at, len: take(STATUS_PIECE_MAX) });
             }
-            OpAction::Flush | OpAction::CryptoErase => {
+            OpAction::Flush | OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => {
                 self.flush_sent = true;
                 Piece::Flush
             }

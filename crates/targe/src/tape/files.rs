@@ -159,9 +159,11 @@ impl Folder {
                 }
                 Ok(Some(OpOutput::Done(DataList::new())))
             }
-            OpAction::WriteZeroes { .. } | OpAction::MapStatus { .. } | OpAction::CryptoErase => {
-                Err(io::Error::from(ErrorKind::Unsupported))
-            }
+            OpAction::WriteZeroes { .. }
+            | OpAction::MapStatus { .. }
+            | OpAction::CryptoErase
+            | OpAction::Command(_)
+            | OpAction::Reset => Err(io::Error::from(ErrorKind::Unsupported)),
         }
     }
 }

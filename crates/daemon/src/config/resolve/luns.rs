@@ -20,6 +20,7 @@ use super::changers::{self, Libraries};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
 use super::medium_key::{MediumKey, medium_keys};
+use super::sg;
 use super::tapes;
 use super::{Environment, at_line, check_access, nbd, printable};
 use crate::os_error;
@@ -196,6 +197,7 @@ impl<'a> UnitResolver<'a> {
     fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
         let is_disc = lun.kind.as_ref().is_some_and(|kind| kind.value == "disc");
         let is_tape = lun.kind.as_ref().is_some_and(|kind| matches!(kind.value, "tape" | "changer"));
+        let is_sg = lun.kind.as_ref().is_some_and(|kind| kind.value == "sg");
         let block_size = if is_disc { BlockSize::B2048 } else { block_size(lun.bs.as_ref()) };
         let physical_block_size = match is_disc {
             true => block_size,
@@ -226,13 +228,16 @@ impl<'a> UnitResolver<'a> {
             block_size,
             physical_block_size,
             read_only: lun.ro || is_disc,
-            thin: !is_disc && !is_tape && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
+            thin: !is_disc
+                && !is_tape
+                && !is_sg
+                && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
             write_cache: lun.write_cache && !is_disc,
-            io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero()),
+            io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero() && !is_sg),
             encrypt,
             atomic_block_size: atomic_block_size.filter(|size| size.bytes() >= block_size.bytes()),
             removable: lun.removable || is_disc || is_tape,
-            long_cdbs: lun.long_cdbs,
+            long_cdbs: lun.long_cdbs || is_sg,
             tasks: TaskRules {
                 nexus_task_sets: lun.tst.as_ref().is_none_or(|at| at.value == "1"),
                 task_aborted_status: lun.tas,
@@ -297,8 +302,9 @@ impl<'a> UnitResolver<'a> {
         };
         let is_disc = kind.value == "disc";
         let (is_tape, is_nbd) = (kind.value == "tape", kind.value == "nbd");
+        let is_sg = kind.value == "sg";
         let is_changer = kind.value == "changer";
-        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape" | "changer");
+        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape" | "changer" | "sg");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
@@ -319,6 +325,8 @@ impl<'a> UnitResolver<'a> {
                 name if is_disc => discs::KEYS.contains(&name),
                 name if is_tape => tapes::KEYS.contains(&name),
                 name if is_changer => changers::KEYS.contains(&name),
+                name if is_sg => sg::KEYS.contains(&name),
+                "dangerous_commands" | "shared_with_host" => false,
                 "direct" => on_disk,
                 "atomic_bs" => !on_disk,
                 "encrypt" => kind.value != "null",
@@ -352,6 +360,7 @@ impl<'a> UnitResolver<'a> {
                     "file" => check_file(&path, &at.span, lun, bs, report),
                     "tape" => tapes::check(&path, lun.ro),
                     "changer" => changers::check(&path, lun.ro),
+                    "sg" => sg::check(&path, lun.shared_with_host),
                     _ => check_device(&path, lun),
                 };
                 if let Err(why) = checked {
@@ -363,6 +372,7 @@ impl<'a> UnitResolver<'a> {
                     "file" => Medium::File { path, size, direct },
                     "tape" => Medium::Tape { path },
                     "changer" => Medium::Changer { path },
+                    "sg" => sg::medium(lun, path),
                     _ => Medium::Block { path, direct },
                 })
             }

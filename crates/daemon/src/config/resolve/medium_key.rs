@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 pub(super) enum MediumKey {
     Inode(u64, u64),
     Device(u64),
+    CharacterDevice(u64),
     Path(PathBuf),
     Uri(String),
 }
@@ -37,6 +38,8 @@ fn medium_key(path: &Path) -> MediumKey {
     let of_meta = |meta: &Metadata| {
         if meta.file_type().is_block_device() {
             MediumKey::Device(meta.rdev())
+        } else if meta.file_type().is_char_device() {
+            MediumKey::CharacterDevice(meta.rdev())
         } else {
             MediumKey::Inode(meta.dev(), meta.ino())
         }

@@ -17,6 +17,7 @@ mod nbd;
 mod portals;
 mod process;
 mod session;
+mod sg;
 mod tapes;
 
 use std::collections::BTreeMap;

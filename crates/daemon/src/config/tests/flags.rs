@@ -66,11 +66,11 @@ fn wrong_specs_say_what_is_wrong() {
     for (spec, expected) in [
         (
             "disk.img",
-            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd: or changer:, not \"disk.img\"",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer: or sg:, not \"disk.img\"",
         ),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd: or changer:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer: or sg:, not \"fill\" (did you mean \"file\"?)",
         ),
         ("changer:none", "cannot use DIR/none/library: no such file or directory"),
         (
@@ -132,6 +132,16 @@ fn wrong_specs_say_what_is_wrong() {
         ("nbd:nbd://host,size=1M", "a lun of type nbd takes no \"size\""),
         ("nbd:nbd://host,encrypt=key", "a lun of type nbd takes no \"encrypt\""),
         ("ram:1M,reconnect_timeout=1s", "a lun of type ram takes no \"reconnect_timeout\""),
+        ("sg:", "\"sg\" has no path (such as sg:/dev/sg0)"),
+        ("sg:none", "cannot open DIR/none: no such file or directory"),
+        (
+            "sg:good",
+            "DIR/good is not a SCSI generic device (/dev/sgN; `lsscsi -g` and /sys/class/scsi_generic list them)",
+        ),
+        ("sg:none,bs=512", "a lun of type sg takes no \"bs\""),
+        ("sg:none,product=x", "a lun of type sg takes no \"product\""),
+        ("ram:1M,dangerous_commands", "a lun of type ram takes no \"dangerous_commands\""),
+        ("tape:none,shared_with_host", "a lun of type tape takes no \"shared_with_host\""),
         ("ram:1M,", "unknown key \"\" in lun"),
         ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),
     ] {

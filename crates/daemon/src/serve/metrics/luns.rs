@@ -132,6 +132,7 @@ fn info(snapshot: &Snapshot) -> Family {
             Medium::Tape { .. } | Medium::LibraryDrive { .. } => "tape",
             Medium::Changer { .. } => "changer",
             Medium::Nbd { .. } => "nbd",
+            Medium::Sg { .. } => "sg",
         };
         let labels = [
             target.name.to_string(),

@@ -85,6 +85,9 @@ impl ReactorShard {
                 None => {
                     let (units, before) = self.replace_config(now, runtime);
                     self.reload_exports(now, wrong.is_some());
+                    if wrong.is_some() {
+                        self.reopen_devices();
+                    }
                     Steps::Updating { units, before, wrong }
                 }
             },
@@ -173,6 +176,7 @@ impl ReactorShard {
         self.drives.remove(&id);
         self.tapes.remove(&id);
         self.libraries.remove(&id);
+        self.devices.remove(&id);
         let unit = before.unit(id);
         let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
         let path = unit.and_then(|unit| unit.medium.path().cloned());

@@ -1,0 +1,234 @@
+//! A SCSI generic device as a [`Store`] that carries out commands.
+//!
+//! One thread for each device submits the commands in order, waits for their replies, and wakes the reactor.
+//! The device never executes more than [`IN_FLIGHT_MAX`] commands at a time; the others wait in the thread.
+
+mod serve;
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use drivers::files::Errno;
+use drivers::sg::{SgData, SgDevice, SgRequest};
+use rustix::fs::OFlags;
+use store::api::DeviceInfo;
+
+use crate::open::{FileIdentity, OpenError, lock};
+use crate::store::IO_LEN_MAX;
+pub use serve::SgStore;
+
+/// A device to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SgSpec {
+    /// The path of the SG node.
+    pub path: PathBuf,
+    /// Whether to serve a disk that this host uses itself.
+    pub shared_with_host: bool,
+}
+
+/// A device that is open and locked. It can be sent to the thread that will serve it.
+#[derive(Debug)]
+pub struct OpenSg {
+    device: SgDevice,
+    path: PathBuf,
+    identity: FileIdentity,
+    info: DeviceInfo,
+    /// What the device says of itself: by this it is recognised when it returns.
+    names: Vec<Vec<u8>>,
+}
+
+/// A device cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum SgError {
+    /// The node cannot be opened.
+    #[error("cannot open {path}")]
+    Open {
+        /// The node.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The path leads to something else.
+    #[error(
+        "{path} is not a SCSI generic device (/dev/sgN; `lsscsi -g` and /sys/class/scsi_generic list them)"
+    )]
+    NotSg {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another process serves the device.
+    #[error("{path} is in use by another process")]
+    InUse {
+        /// The node.
+        path: PathBuf,
+    },
+    /// The device cannot be locked.
+    #[error(transparent)]
+    Lock(OpenError),
+    /// This host uses the disk.
+    #[error(
+        "{path} is {disk}, which this host itself uses (mounted, swap space, or part of a volume); \
+         shared_with_host = true serves it all the same"
+    )]
+    UsedByHost {
+        /// The node.
+        path: PathBuf,
+        /// The block device.
+        disk: PathBuf,
+    },
+    /// Another device has the number of the one that was removed.
+    #[error("{path} is not the device that was served before: a restart of targe serves it")]
+    AnotherDevice {
+        /// The node.
+        path: PathBuf,
+    },
+    /// The device does not answer.
+    #[error("{path} does not answer")]
+    Query {
+        /// The node.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+}
+
+impl SgSpec {
+    /// Opens the device and locks it against other processes that serve it.
+    ///
+    /// # Errors
+    /// [`SgError`]
+    pub fn open(&self) -> Result<OpenSg, SgError> {
+        let mut device = self.open_node()?;
+        match lock(device.file(), &self.path, false) {
+            Ok(()) => {}
+            Err(OpenError::InUse { path }) => return Err(SgError::InUse { path }),
+            Err(other) => return Err(SgError::Lock(other)),
+        }
+        let failed = |source: io::Error| SgError::Query { path: self.path.clone(), source };
+        let kind = device.device_type().map_err(failed)?;
+        let wanted = u32::try_from(IO_LEN_MAX).unwrap_or(u32::MAX);
+        let transfer_max = device.reserve_buffer(wanted).map_err(failed)?;
+        let block_len = if has_blocks(kind) { block_len(&mut device).map_err(failed)? } else { None };
+        let (identity, _) = FileIdentity::of_path(&self.path).map_err(failed)?;
+        let info = DeviceInfo { kind, block_len, transfer_max };
+        let names = names(&mut device).map_err(failed)?;
+        Ok(OpenSg { device, path: self.path.clone(), identity, info, names })
+    }
+
+    /// Checks that the device could be served, without locking it and without sending it a command.
+    ///
+    /// # Errors
+    /// [`SgError`]
+    pub fn check(&self) -> Result<(), SgError> {
+        self.open_node().map(drop)
+    }
+
+    fn open_node(&self) -> Result<SgDevice, SgError> {
+        let path = &self.path;
+        let not_sg = || SgError::NotSg { path: path.clone() };
+        let failed = |source: io::Error| SgError::Open { path: path.clone(), source };
+        let facts = path.metadata().map_err(failed)?;
+        if !facts.file_type().is_char_device() {
+            return Err(not_sg());
+        }
+        let device = match SgDevice::open(path) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTTY) => return Err(not_sg()),
+            opened => opened.map_err(failed)?,
+        };
+        if !self.shared_with_host
+            && let Some(disk) = used_by_host(facts.rdev())
+        {
+            return Err(SgError::UsedByHost { path: path.clone(), disk });
+        }
+        Ok(device)
+    }
+}
+
+impl OpenSg {
+    /// Returns the identity of the node.
+    pub const fn identity(&self) -> FileIdentity {
+        self.identity
+    }
+
+    /// Returns what the device is.
+    pub const fn info(&self) -> DeviceInfo {
+        self.info
+    }
+
+    /// Returns the path of the node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Returns whether devices of a type have blocks of one length, which READ CAPACITY reports.
+const fn has_blocks(kind: u8) -> bool {
+    matches!(kind, 0x00 | 0x04 | 0x05 | 0x07 | 0x0e | 0x14)
+}
+
+/// Asks a device for its names: standard INQUIRY data, the unit serial number and the designators.
+fn names(device: &mut SgDevice) -> io::Result<Vec<Vec<u8>>> {
+    [(0, 0x00, 36), (1, 0x80, 252), (1, 0x83, 252)]
+        .into_iter()
+        .map(|(vital, page, len)| {
+            let bufs = vec![base::buffer::Buf::with_capacity(usize::from(len))];
+            let data = SgData::In { len: usize::from(len), bufs };
+            let command = vec![0x12, vital, page, 0, len, 0];
+            let reply = device.execute(SgRequest { token: 0, command, data, timeout_ms: 30_000 })?;
+            Ok(match (reply.host_status, reply.status, reply.data) {
+                (0, 0, SgData::In { bufs, .. }) => {
+                    bufs.first().map(|buf| buf.filled().to_vec()).unwrap_or_default()
+                }
+                // A device may have no such page.
+                _ => Vec::new(),
+            })
+        })
+        .collect()
+}
+
+/// Asks a device for the length of its blocks. `None` if it has no medium, or does not say.
+fn block_len(device: &mut SgDevice) -> io::Result<Option<u32>> {
+    // A device may have unit attentions pending; each is reported once.
+    for _ in 0..4 {
+        let bufs = vec![base::buffer::Buf::with_capacity(8)];
+        let data = SgData::In { len: 8, bufs };
+        let command = vec![0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let reply = device.execute(SgRequest { token: 0, command, data, timeout_ms: 30_000 })?;
+        if let (0, 0, SgData::In { bufs, .. }) = (reply.host_status, reply.status, &reply.data) {
+            let filled = bufs.first().map(|buf| buf.filled()).unwrap_or_default();
+            let len = filled.get(4..8).and_then(|len| Some(u32::from_be_bytes(len.try_into().ok()?)));
+            return Ok(len.filter(|len| *len > 0));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the block device of an SG node if this host uses it: an exclusive open of a device fails if it, or
+/// a partition of it, is mounted or belongs to a volume.
+fn used_by_host(node: u64) -> Option<PathBuf> {
+    let (major, minor) = (rustix::fs::major(node), rustix::fs::minor(node));
+    let disks = std::fs::read_dir(format!("/sys/dev/char/{major}:{minor}/device/block")).ok()?;
+    let exclusive = (OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
+    disks.flatten().map(|disk| Path::new("/dev").join(disk.file_name())).find(|disk| {
+        let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(disk);
+        opened.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::BUSY))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_is_no_sg_device() {
+        let spec = |path: &str| SgSpec { path: PathBuf::from(path), shared_with_host: false };
+        for path in ["/dev/null", "/dev/zero", "/proc/self/status", "/tmp"] {
+            assert!(matches!(spec(path).open(), Err(SgError::NotSg { .. })), "{path}");
+            assert!(matches!(spec(path).check(), Err(SgError::NotSg { .. })), "{path}");
+        }
+        let missing = spec("/dev/no-such-sg").check();
+        assert!(matches!(missing, Err(SgError::Open { .. })), "{missing:?}");
+    }
+}

@@ -1,0 +1,156 @@
+//! A SCSI device of this host on its reactor. The logical unit and the daemon share it. It counts and logs
+//! failures.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use backends::sg::{OpenSg, SgError, SgSpec, SgStore};
+use drivers::files::{Errno, FileQueue};
+use store::Store;
+use store::api::{Capabilities, Completion, DeviceInfo, Failure, Fault, Op};
+
+use crate::os_error;
+
+/// The least time between two logged failures of one device.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// A device. Clones share one state.
+#[derive(Clone)]
+pub(super) struct PassThrough(Rc<RefCell<Inner>>);
+
+struct Inner {
+    state: State,
+    path: PathBuf,
+    label: String,
+    errors: u64,
+    told: Option<Instant>,
+    /// Whether the device was removed, and the log says so.
+    is_gone: bool,
+}
+
+/// The device, before and after its thread was started.
+enum State {
+    Opened(Box<(OpenSg, FileQueue)>),
+    Served(SgStore),
+    /// Its thread could not be started.
+    Failed,
+}
+
+impl PassThrough {
+    /// Serves an opened device. The buffers are those of `queue`.
+    pub(super) fn new(device: OpenSg, queue: FileQueue, label: &str) -> Self {
+        let path = device.path().to_owned();
+        let state = State::Opened(Box::new((device, queue)));
+        let label = label.to_owned();
+        Self(Rc::new(RefCell::new(Inner { state, path, label, errors: 0, told: None, is_gone: false })))
+    }
+
+    /// Starts the thread of the device, unless it runs. `wake` notifies the reactor from there that the
+    /// device has results.
+    pub(super) fn start(&self, wake: impl Fn() + Send + 'static) {
+        let mut inner = self.0.borrow_mut();
+        let state = std::mem::replace(&mut inner.state, State::Failed);
+        inner.state = match state {
+            State::Opened(opened) => {
+                let (device, queue) = *opened;
+                match SgStore::new(device, queue, wake) {
+                    Ok(store) => State::Served(store),
+                    Err(error) => {
+                        let label = &inner.label;
+                        crate::error!("{label}: cannot start its thread: {}", os_error(&error));
+                        State::Failed
+                    }
+                }
+            }
+            other => other,
+        };
+    }
+
+    /// Returns how many commands did not reach the device or were not answered by it.
+    pub(super) fn errors(&self) -> u64 {
+        self.0.borrow().errors
+    }
+
+    /// Opens the device again if it was removed. The log says how that ended.
+    pub(super) fn reopen(&self, shared_with_host: bool) {
+        let inner = self.0.borrow();
+        if let (State::Served(store), true) = (&inner.state, inner.is_gone) {
+            store.reopen(SgSpec { path: inner.path.clone(), shared_with_host });
+        }
+    }
+}
+
+impl Inner {
+    fn reopened(&mut self, result: Result<(), SgError>) {
+        let (label, path) = (&self.label, self.path.display());
+        match result {
+            Ok(()) => {
+                crate::info!("{label}: {path} is served again");
+                self.is_gone = false;
+            }
+            Err(error) => {
+                let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
+                let why = source.map_or(String::new(), |source| format!(": {}", os_error(source)));
+                crate::error!("{label}: {error}{why}");
+            }
+        }
+    }
+
+    /// Counts a failure, and logs it unless another one was logged less than [`TELL_EVERY`] ago.
+    fn failed(&mut self, failure: Failure, error: Option<Errno>) {
+        let what = match failure.fault {
+            // The initiator aborted the command, or asked for something that the system does not support.
+            Fault::Aborted | Fault::Unsupported => return,
+            Fault::Gone => "the device was removed, or does not respond",
+            Fault::Busy => "the device did not answer in time",
+            Fault::Forbidden => "the system does not allow this process to use it",
+            _ => "the host adapter failed",
+        };
+        self.errors = self.errors.saturating_add(1);
+        let is_removal = failure.fault == Fault::Gone && !self.is_gone;
+        self.is_gone |= is_removal;
+        if !is_removal && self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
+        let advice = if is_removal { "; reload the configuration when it is there again" } else { "" };
+        crate::error!("{}: {}: {what}{error}{advice}", self.label, self.path.display());
+    }
+}
+
+impl Store for PassThrough {
+    fn capabilities(&self) -> Capabilities {
+        SgStore::capabilities_of_devices()
+    }
+
+    fn device(&self) -> Option<DeviceInfo> {
+        match &self.0.borrow().state {
+            State::Served(store) => store.device(),
+            State::Opened(_) | State::Failed => None,
+        }
+    }
+
+    fn submit(&mut self, op: Op) {
+        if let State::Served(store) = &mut self.0.borrow_mut().state {
+            store.submit(op);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut inner = self.0.borrow_mut();
+        let State::Served(store) = &mut inner.state else { return None };
+        let reopened = store.take_reopened();
+        let next = store.poll_with_error();
+        if let Some(reopened) = reopened {
+            inner.reopened(reopened);
+        }
+        let (completion, error) = next?;
+        if let Err(failure) = completion.result {
+            inner.failed(failure, error);
+        }
+        Some(completion)
+    }
+}

@@ -1,0 +1,498 @@
+//! Tests with a device that answers what a test says, when the test says.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
+use base::buffer::{Bytes, DataList};
+use base::rng::Rng;
+use base::time::Instant;
+use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::status::Status;
+use store::Store;
+use store::api::{
+    Capabilities, Completion, DeviceInfo, DeviceResponse, Fault, Op, OpAction, OpId, OpOutput, Transfer,
+};
+use store::null::Null;
+
+use crate::contract::{DeviceKind, SenseBytes, Tmf, TmfOutcome, UnitConfig};
+use crate::testing::{A, B, Rig, config};
+
+const MAX: u32 = 64 << 10;
+
+/// A device whose answers a test puts in. Without one, a command ends with GOOD, and with zeros if it reads.
+#[derive(Clone)]
+struct Fake(Rc<RefCell<State>>);
+
+struct State {
+    info: DeviceInfo,
+    answers: VecDeque<Answer>,
+    /// The commands that reached the device.
+    seen: Vec<Vec<u8>>,
+    received: Vec<Vec<u8>>,
+    resets: usize,
+    /// Commands that are not answered, while `holds` is set.
+    held: Vec<(OpId, Transfer)>,
+    holds: bool,
+    done: VecDeque<Completion>,
+}
+
+enum Answer {
+    Data(Vec<u8>),
+    Check(Sense, Vec<u8>),
+    Status(Status),
+    Fails(Fault),
+}
+
+impl Fake {
+    fn new(kind: u8) -> Self {
+        let block_len = (kind == 0).then_some(512);
+        Self(Rc::new(RefCell::new(State {
+            info: DeviceInfo { kind, block_len, transfer_max: MAX },
+            answers: VecDeque::new(),
+            seen: Vec::new(),
+            received: Vec::new(),
+            resets: 0,
+            held: Vec::new(),
+            holds: false,
+            done: VecDeque::new(),
+        })))
+    }
+
+    fn answer(&self, answer: Answer) {
+        self.0.borrow_mut().answers.push_back(answer);
+    }
+
+    fn attention(&self, asc: Asc) {
+        self.answer(Answer::Check(Sense::new(SenseKey::UNIT_ATTENTION, asc), Vec::new()));
+    }
+
+    fn seen(&self) -> Vec<Vec<u8>> {
+        core::mem::take(&mut self.0.borrow_mut().seen)
+    }
+
+    fn release(&self) {
+        let mut state = self.0.borrow_mut();
+        state.holds = false;
+        for (id, transfer) in core::mem::take(&mut state.held) {
+            state.finish(id, transfer);
+        }
+    }
+}
+
+impl State {
+    fn finish(&mut self, id: OpId, transfer: Transfer) {
+        let (status, sense, bytes) = match self.answers.pop_front() {
+            None => {
+                (Status::GOOD, Vec::new(), vec![0; if let Transfer::In(len) = transfer { len } else { 0 }])
+            }
+            Some(Answer::Data(data)) => (Status::GOOD, Vec::new(), data),
+            Some(Answer::Check(sense, data)) => {
+                (Status::CHECK_CONDITION, SenseBytes::new(&sense, false).bytes().to_vec(), data)
+            }
+            Some(Answer::Status(status)) => (status, Vec::new(), Vec::new()),
+            Some(Answer::Fails(fault)) => {
+                return self.done.push_back(Completion { id, result: Err(fault.into()) });
+            }
+        };
+        let (data, transferred) = match transfer {
+            Transfer::In(len) => {
+                let sent = &bytes[..bytes.len().min(len)];
+                let mut list = DataList::new();
+                if !sent.is_empty() {
+                    list.push(Bytes::copied_from(sent));
+                }
+                (list, sent.len())
+            }
+            Transfer::Out(data) => {
+                let mut bytes = vec![0; data.len()];
+                data.copy_to(0, &mut bytes);
+                self.received.push(bytes);
+                let len = data.len();
+                (data, len)
+            }
+            Transfer::Nothing => (DataList::new(), 0),
+        };
+        let response = DeviceResponse { status: status.0, sense, data, transferred };
+        self.done.push_back(Completion { id, result: Ok(OpOutput::Response(Box::new(response))) });
+    }
+}
+
+impl Store for Fake {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { len: 0, ..Null::new(512).capabilities() }
+    }
+
+    fn device(&self) -> Option<DeviceInfo> {
+        Some(self.0.borrow().info)
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut state = self.0.borrow_mut();
+        match op.action {
+            OpAction::Command(command) => {
+                state.seen.push(command.bytes);
+                if state.holds {
+                    state.held.push((op.id, command.transfer));
+                } else {
+                    state.finish(op.id, command.transfer);
+                }
+            }
+            OpAction::Reset => {
+                state.resets += 1;
+                let done = Ok(OpOutput::Done(DataList::new()));
+                state.done.push_back(Completion { id: op.id, result: done });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.borrow_mut().done.pop_front()
+    }
+}
+
+fn unit(dangerous_commands: bool) -> UnitConfig {
+    UnitConfig { device: DeviceKind::PassThrough { dangerous_commands }, thin: false, ..config() }
+}
+
+fn served(kind: u8) -> (Rig, Fake) {
+    with(kind, unit(false))
+}
+
+fn with(kind: u8, config: UnitConfig) -> (Rig, Fake) {
+    let fake = Fake::new(kind);
+    (Rig::with(config, Box::new(fake.clone())), fake)
+}
+
+const READ_10: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 2, 0];
+
+#[test]
+fn passes_commands_their_data_and_their_residual() {
+    let (mut rig, fake) = served(0);
+    fake.answer(Answer::Data(vec![7; 1024]));
+    assert_eq!(rig.run(A, &READ_10, 1024, &[]).good(), vec![7; 1024]);
+    assert_eq!(fake.seen(), [READ_10.to_vec()]);
+    // The initiator announces less than the CDB says: the device still sends all of it.
+    fake.answer(Answer::Data(vec![7; 1024]));
+    let reply = rig.run(A, &READ_10, 600, &[]);
+    assert_eq!((reply.status, reply.data.len(), reply.transferable), (Status::GOOD, 600, 1024));
+    // And more.
+    fake.answer(Answer::Data(vec![7; 1024]));
+    let reply = rig.run(A, &READ_10, 4096, &[]);
+    assert_eq!((reply.data.len(), reply.transferable), (1024, 1024));
+    // The device sends less.
+    fake.answer(Answer::Data(vec![7; 100]));
+    let reply = rig.run(A, &READ_10, 1024, &[]);
+    assert_eq!((reply.data.len(), reply.transferable), (100, 100));
+    let write = [0x2a, 0, 0, 0, 0, 9, 0, 0, 1, 0];
+    rig.run(A, &write, 0, &[3; 512]).good();
+    assert_eq!(fake.0.borrow().received, [vec![3; 512]]);
+    rig.run(A, &write, 0, &[3; 100]).illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+    rig.run(A, &write, 512, &[]).illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+    fake.seen();
+    // A command that nobody knows moves what its initiator announces.
+    fake.answer(Answer::Data(vec![9; 5]));
+    assert_eq!(rig.run(A, &[0xc1, 1, 2], 64, &[]).good(), [9; 5]);
+    assert_eq!(fake.seen(), [vec![0xc1, 1, 2, 0, 0, 0, 0, 0, 0, 0]]);
+}
+
+#[test]
+fn passes_status_and_sense_data_as_they_are() {
+    let (mut rig, fake) = served(0);
+    let medium_error =
+        Sense::new(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR).with_information(0x1234);
+    fake.answer(Answer::Check(medium_error, Vec::new()));
+    let reply = rig.run(A, &READ_10, 1024, &[]);
+    reply.check(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR);
+    assert_eq!((reply.information(), reply.transferable), (Some(0x1234), 0));
+    // A host adapter without a residual: the bytes of a command that failed are none of the device's.
+    fake.answer(Answer::Check(medium_error, vec![1; 1024]));
+    let reply = rig.run(A, &READ_10, 1024, &[]);
+    assert_eq!((reply.data.len(), reply.transferable), (0, 0));
+    // With one, they are what was read before the error.
+    fake.answer(Answer::Check(medium_error, vec![1; 512]));
+    let reply = rig.run(A, &READ_10, 1024, &[]);
+    assert_eq!((reply.data.len(), reply.transferable), (512, 512));
+    for status in [Status::BUSY, Status::TASK_SET_FULL, Status::RESERVATION_CONFLICT] {
+        fake.answer(Answer::Status(status));
+        assert_eq!(rig.run(A, &READ_10, 1024, &[]).status, status);
+    }
+    let table = [
+        (Fault::Gone, SenseKey::NOT_READY, Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION),
+        (Fault::Busy, SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT),
+        (Fault::Hardware, SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE),
+        (Fault::Aborted, SenseKey::ABORTED_COMMAND, Asc::NONE),
+    ];
+    for (fault, key, asc) in table {
+        fake.answer(Answer::Fails(fault));
+        rig.run(A, &READ_10, 1024, &[]).check(key, asc);
+    }
+}
+
+#[test]
+fn a_short_block_of_a_tape_comes_with_its_sense_data() {
+    let (mut rig, fake) = served(1);
+    let read = [0x08, 0, 0, 4, 0, 0];
+    let short = Sense::new(SenseKey::NO_SENSE, Asc::NONE).with_stream_bits(0x20).with_information(1024 - 300);
+    fake.answer(Answer::Check(short, vec![5; 300]));
+    let reply = rig.run(A, &read, 1024, &[]);
+    assert_eq!(
+        (reply.status, reply.data.as_slice(), reply.transferable),
+        (Status::CHECK_CONDITION, &[5; 300][..], 300)
+    );
+    assert_eq!((reply.information(), reply.sense_bytes[2]), (Some(724), 0x20));
+    // SILI: only the residual says how long the block was.
+    fake.answer(Answer::Data(vec![5; 300]));
+    let reply = rig.run(A, &[0x08, 2, 0, 4, 0, 0], 1024, &[]);
+    assert_eq!((reply.status, reply.data.len(), reply.transferable), (Status::GOOD, 300, 300));
+    // The longest block is what one command can transfer.
+    fake.answer(Answer::Data(vec![0, 0x80, 0, 0, 0, 1]));
+    assert_eq!(rig.run(A, &[0x05, 0, 0, 0, 0, 0], 6, &[]).good(), [0, 1, 0, 0, 0, 1]);
+}
+
+#[test]
+fn a_unit_attention_of_the_device_reaches_each_nexus_once() {
+    let (mut rig, fake) = served(5);
+    fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.run(A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.run(A, &[0; 6], 0, &[]).good();
+    rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.run(B, &[0; 6], 0, &[]).good();
+    assert_eq!(fake.seen().len(), 3, "the unit attention of B was the unit's own");
+}
+
+#[test]
+fn a_reset_that_every_nexus_has_heard_of_is_not_told_again() {
+    let (mut rig, fake) = served(0);
+    // The device reports its power on to the first command, which is sent again.
+    fake.attention(Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    rig.run(A, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0, &[1; 512]).good();
+    assert_eq!((fake.seen().len(), fake.0.borrow().received.len()), (2, 2));
+    // One that nobody asked for is news.
+    fake.attention(Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    for nexus in [A, B] {
+        rig.run(nexus, &[0; 6], 0, &[])
+            .check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    }
+    assert_eq!(rig.manage(A, Tmf::LogicalUnitReset), Some(TmfOutcome::Complete));
+    assert_eq!(fake.0.borrow().resets, 1);
+    fake.attention(Asc::BUS_DEVICE_RESET_OCCURRED);
+    for nexus in [A, B] {
+        rig.run(nexus, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    }
+}
+
+#[test]
+fn an_aborted_command_is_waited_for() {
+    let (mut rig, fake) = served(0);
+    fake.0.borrow_mut().holds = true;
+    let late = rig.start(A, &READ_10, 1024, 0);
+    assert_eq!(rig.manage(A, Tmf::AbortTask(late)), None, "the device still executes it");
+    fake.release();
+    rig.unit.store_ready(Instant::ORIGIN);
+    rig.drain();
+    let outcomes = rig.events.iter().filter(|event| {
+        matches!(event, crate::contract::UnitEvent::TmfComplete { outcome: TmfOutcome::Complete, .. })
+    });
+    assert_eq!(outcomes.count(), 1);
+}
+
+#[test]
+fn commands_of_others_do_not_reach_a_reserved_device() {
+    let (mut rig, fake) = served(0);
+    let mut list = [0; 24];
+    list[15] = 1;
+    rig.run(A, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    list[7] = 1;
+    rig.run(A, &[0x5f, 1, 3, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    let conflict = Status::RESERVATION_CONFLICT;
+    assert_eq!(rig.run(B, &READ_10, 1024, &[]).status, conflict);
+    assert_eq!(rig.run(B, &[0xc1], 0, &[]).status, conflict, "a command that nobody knows");
+    assert_eq!(rig.run(B, &[0x15, 0x10, 0, 0, 0, 0], 0, &[]).status, conflict);
+    rig.run(B, &[0; 6], 0, &[]).good();
+    rig.run(A, &READ_10, 1024, &[]).good();
+    assert_eq!(fake.seen(), [vec![0; 6], READ_10.to_vec()]);
+    let keys = rig.run(B, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], 255, &[]).good();
+    assert_eq!(keys[15], 1);
+    assert!(fake.seen().is_empty());
+}
+
+#[test]
+fn the_device_prevents_removal_while_any_nexus_does() {
+    let (mut rig, fake) = served(5);
+    let (prevent, allow) = ([0x1e, 0, 0, 0, 1, 0], [0x1e, 0, 0, 0, 0, 0]);
+    rig.run(A, &prevent, 0, &[]).good();
+    rig.run(B, &prevent, 0, &[]).good();
+    rig.run(A, &allow, 0, &[]).good();
+    assert_eq!(fake.seen(), [prevent.to_vec()]);
+    rig.unit.nexus_lost(Instant::ORIGIN, B);
+    rig.drain();
+    assert_eq!(fake.seen(), [allow.to_vec()]);
+    // The device refuses.
+    fake.answer(Answer::Check(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE), Vec::new()));
+    rig.run(A, &prevent, 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+    assert_eq!(fake.seen(), [prevent.to_vec()]);
+    rig.run(A, &allow, 0, &[]).good();
+    assert!(fake.seen().is_empty());
+}
+
+#[test]
+fn the_others_hear_of_changed_mode_parameters_and_of_a_loaded_medium() {
+    let (mut rig, _) = served(1);
+    rig.run(A, &[0x15, 0x10, 0, 0, 4, 0], 0, &[0; 4]).good();
+    rig.run(A, &[0; 6], 0, &[]).good();
+    rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
+    rig.run(A, &[0x1b, 0, 0, 0, 1, 0], 0, &[]).good();
+    rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+}
+
+#[test]
+fn a_write_protected_unit_refuses_what_changes_the_medium() {
+    let (mut rig, fake) = with(0, UnitConfig { read_only: true, ..unit(true) });
+    for cdb in [&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0][..], &[0x42, 0], &[0x04, 0], &[0xc1, 0], &[0x7f, 0]] {
+        rig.run(A, cdb, 0, &[]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+    }
+    rig.run(A, &READ_10, 1024, &[]).good();
+    fake.answer(Answer::Data(vec![3, 0, 0, 0]));
+    assert_eq!(rig.run(A, &[0x1a, 0, 0x3f, 0, 4, 0], 4, &[]).good(), [3, 0, 0x80, 0], "WP");
+    assert_eq!(fake.seen().len(), 2);
+}
+
+#[test]
+fn commands_that_change_the_device_need_permission() {
+    let dangerous: &[(&[u8], Asc)] = &[
+        (&[0x04, 0, 0, 0, 0, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
+        (&[0x48, 3], Asc::INVALID_COMMAND_OPERATION_CODE),
+        (&[0x85, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
+        (&[0xa1, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
+        (&[0xb5, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
+        (&[0x3b, 5], Asc::INVALID_FIELD_IN_CDB),
+    ];
+    let (mut rig, fake) = served(0);
+    let (mut free, reached) = with(0, unit(true));
+    for (cdb, asc) in dangerous {
+        rig.run(A, cdb, 0, &[]).illegal(*asc);
+        free.run(A, cdb, 0, &[]).good();
+    }
+    assert!(fake.seen().is_empty());
+    assert_eq!(reached.seen().len(), dangerous.len());
+    for never in [0x18, 0x39, 0x3a, 0x40, 0x83, 0x84, 0x86, 0x87] {
+        free.run(A, &[never, 0], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+    }
+    // NACA would make the device stop for every nexus.
+    free.run(A, &[0, 0, 0, 0, 0, 4], 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    assert!(reached.seen().is_empty());
+    rig.run(A, &[0x3b, 2], 0, &[]).good();
+}
+
+#[test]
+fn a_transfer_that_is_too_long_is_refused_and_the_limit_told() {
+    let (mut rig, fake) = served(0);
+    rig.run(A, &[0x28, 0, 0, 0, 0, 0, 0, 0, 128, 0], 65536, &[]).good();
+    rig.run(A, &[0x28, 0, 0, 0, 0, 0, 0, 0, 129, 0], 66048, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    assert_eq!(fake.seen().len(), 1);
+    // The device has no limits page.
+    fake.answer(Answer::Check(Sense::invalid_cdb(2, None), Vec::new()));
+    let limits = rig.run(A, &[0x12, 1, 0xb0, 0, 64, 0], 64, &[]).good();
+    assert_eq!((limits.len(), &limits[8..12]), (64, &[0, 0, 0, 128][..]));
+    // It has one with a higher and one with a lower limit.
+    for (told, corrected) in [(1000_u32, 128_u32), (16, 16)] {
+        let mut page = vec![0, 0xb0, 0, 0x3c];
+        page.resize(64, 0);
+        page[8..12].copy_from_slice(&told.to_be_bytes());
+        fake.answer(Answer::Data(page));
+        let limits = rig.run(A, &[0x12, 1, 0xb0, 0, 64, 0], 64, &[]).good();
+        assert_eq!(limits[8..12], corrected.to_be_bytes());
+    }
+}
+
+#[test]
+fn the_identity_is_the_devices_and_the_ports_are_the_targets() {
+    let (mut rig, fake) = served(0);
+    let mut standard = vec![0x20, 0x80, 6, 2, 31, 0xc9, 0x81, 0];
+    standard.extend_from_slice(b"VENDOR  PRODUCT         0001");
+    fake.answer(Answer::Data(standard));
+    let data = rig.run(A, &[0x12, 0, 0, 0, 36, 0], 36, &[]).good();
+    assert_eq!(data[..8], [0, 0x80, 6, 2, 31, 0x91, 0x80, 2]);
+    assert_eq!(&data[8..16], b"VENDOR  ");
+    fake.answer(Answer::Data(vec![0, 0, 0, 4, 0, 0x80, 0x87, 0x8f]));
+    let pages = rig.run(A, &[0x12, 1, 0, 0, 64, 0], 64, &[]).good();
+    assert_eq!(pages, [0, 0, 0, 5, 0, 0x80, 0x83, 0x88, 0xb0]);
+    // The name of the unit stays, that of the port of the device goes.
+    let own = [1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7];
+    let mut page = vec![0, 0x83, 0, 24];
+    page.extend_from_slice(&own);
+    page.extend_from_slice(&[1, 0x93, 0, 8, 0x50, 9, 9, 9, 9, 9, 9, 9]);
+    fake.answer(Answer::Data(page));
+    let data = rig.run(A, &[0x12, 1, 0x83, 4, 0, 0], 1024, &[]).good();
+    assert_eq!(data[4..16], own);
+    let text = alloc::string::String::from_utf8_lossy(&data).into_owned();
+    assert!(text.contains("iqn.2026-11.org.targe:t,t,0x0001") && !data.contains(&9), "{data:02x?}");
+    // A device without a name has that of the configuration.
+    fake.answer(Answer::Check(Sense::invalid_cdb(2, None), Vec::new()));
+    let data = rig.run(A, &[0x12, 1, 0x83, 4, 0, 0], 1024, &[]).good();
+    assert_eq!(data[4..8], [1, 3, 0, 16]);
+}
+
+/// Any CDB with any lengths ends, whatever the device answers, and moves no more than was announced.
+#[test]
+fn no_command_is_lost_and_none_moves_too_much() {
+    for seed in 0..300 {
+        let mut rng = Rng::from_seed(seed);
+        let kind = [0x00, 0x01, 0x05, 0x08, 0x0d][usize::try_from(rng.below(5)).unwrap()];
+        let (mut rig, fake) = with(kind, unit(rng.chance(1, 2)));
+        for _ in 0..40 {
+            let mut cdb = [0; 16];
+            rng.fill(&mut cdb);
+            for byte in &mut cdb[1..] {
+                *byte &= [0, 0, 0x01, 0xff][usize::try_from(rng.below(4)).unwrap()];
+            }
+            let (room, out) = match rng.below(3) {
+                0 => (0, 0),
+                1 => (usize::try_from(rng.below(9000)).unwrap(), 0),
+                _ => (0, usize::try_from(rng.below(9000)).unwrap()),
+            };
+            let key = SenseKey([0, 1, 3, 6][usize::try_from(rng.below(4)).unwrap()]);
+            let len = usize::try_from(rng.below(3000)).unwrap();
+            fake.0.borrow_mut().answers.clear();
+            match rng.below(4) {
+                0 => fake.answer(Answer::Data(vec![5; len])),
+                1 => fake.answer(Answer::Check(Sense::new(key, Asc(0x2900)), vec![6; len])),
+                2 => fake.answer(Answer::Fails(Fault::Hardware)),
+                _ => {}
+            }
+            let nexus = if rng.chance(1, 2) { A } else { B };
+            let reply = rig.run(nexus, &cdb, room, &vec![7; out]);
+            assert!(reply.data.len() <= room, "seed {seed}: {cdb:02x?}: {reply:?}");
+            let longest = fake.0.borrow().received.iter().map(Vec::len).max().unwrap_or(0);
+            assert!(longest <= 9000, "seed {seed}: {cdb:02x?}");
+        }
+    }
+}
+
+#[test]
+fn every_command_is_documented() {
+    let page = include_str!("../../../../docs/devices.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("Pass-through")).unwrap_or_default();
+    let mut missing = alloc::string::String::new();
+    let sets = [
+        super::COMMON_ROWS,
+        super::table::BLOCK_ROWS,
+        super::table::TAPE_ROWS,
+        super::table::DISC_ROWS,
+        super::table::CHANGER_ROWS,
+    ];
+    for row in sets.into_iter().flatten() {
+        let line = alloc::format!("`{:02X}h` {}", row.opcode, row.name);
+        if !section.contains(&line) {
+            missing = missing + &line + "\n";
+        }
+    }
+    assert!(missing.is_empty(), "docs/devices.md lacks\n{missing}");
+}

@@ -1,0 +1,24 @@
+//! The device that a pass-through unit passes commands to, as far as the unit knows it.
+
+use store::api::DeviceInfo;
+
+/// What a unit knows of its device.
+#[derive(Debug)]
+pub(crate) struct PassedDevice {
+    /// The device as it was when it was opened.
+    pub(crate) device: DeviceInfo,
+    /// The length of its blocks, as far as it is known at present.
+    pub(crate) block_len: Option<u32>,
+    /// Whether the device has yet to report a reset that every nexus has been told of: the one at its start,
+    /// or one that this unit requested.
+    pub(crate) expects_reset_report: bool,
+    /// Whether the device was told to prevent the removal of its medium.
+    pub(crate) prevents: bool,
+}
+
+impl PassedDevice {
+    /// Describes a device that was just opened.
+    pub(crate) const fn new(device: DeviceInfo) -> Self {
+        Self { device, block_len: device.block_len, expects_reset_report: true, prevents: false }
+    }
+}

@@ -1,7 +1,8 @@
-//! A SCSI generic device as a [`Store`] that carries out commands.
+//! A SCSI generic device as a [`store::Store`] that carries out commands.
 //!
 //! One thread for each device submits the commands in order, waits for their replies, and wakes the reactor.
-//! The device never executes more than [`IN_FLIGHT_MAX`] commands at a time; the others wait in the thread.
+//! The device never executes more than [`drivers::sg::IN_FLIGHT_MAX`] commands at a time; the others wait in
+//! the thread.
 
 mod serve;
 

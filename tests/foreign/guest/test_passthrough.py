@@ -20,7 +20,7 @@ from verdicts import expect
 
 MIB = servers.MIB
 DISK, DISC, DEBUG = range(3)
-DISK_SIZE = 16 * MIB
+DISK_SIZE = 8 * MIB
 GUEST_PORT = 3260
 CONFIG, LOG = "/tmp/targe.toml", "/tmp/targe.log"
 KNOBS = "/sys/bus/pseudo/drivers/scsi_debug"
@@ -264,7 +264,7 @@ def test_persistent_reservations_are_kept_between_initiators(rig):
     expect(first.run(write_10(0, 1), 0, block).status == GOOD, "a write after CLEAR")
 
 
-@pytest.mark.parametrize("suite", ["TestUnitReady", "Inquiry.Standard", "Read10.Simple", "Write16.Simple", "Reserve6", "ProutReserve"])
+@pytest.mark.parametrize("suite", ["TestUnitReady", "Inquiry.Standard", "Read10.Simple", "Write16.Simple", "Reserve6.Simple", "ProutReserve"])
 def test_libiscsi(rig, suite):
     done = subprocess.run(["iscsi-test-cu", "--dataloss", "-t", f"ALL.{suite}", rig.url(DISK)],
                           capture_output=True, text=True, timeout=WAIT_MAX_S * 2)

@@ -34,6 +34,7 @@ mod orw_generation;
 pub mod persistent_state;
 mod pr;
 mod range_lock;
+pub mod rate_limit;
 mod report_luns;
 mod sanitizer;
 mod save_queue;
@@ -52,6 +53,7 @@ mod task_set;
 #[cfg(test)]
 mod testing;
 mod third_party;
+mod throttle;
 mod timestamp;
 mod tmf;
 pub mod unit;

@@ -1,5 +1,7 @@
 //! The counters of a logical unit.
 
+use crate::rate_limit::LimitStats;
+
 /// Counters of a unit since its creation, and its present number of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitStats {
@@ -25,6 +27,10 @@ pub struct UnitStats {
     pub medium_failures: u64,
     /// Operations of the medium, and waits for a range of it, that took longer than the time limit.
     pub io_timeouts: u64,
+    /// The commands that a limit of the unit or of their initiator delayed.
+    pub delays: LimitStats,
+    /// Commands that a limit delays now.
+    pub waiting: u64,
     /// Tasks in the task set now.
     pub tasks: u64,
 }

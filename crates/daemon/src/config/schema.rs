@@ -2,6 +2,7 @@
 //! defaults, the LUN specs of the command line and `docs/config.md` are all made from these tables.
 
 mod hyperscsi_keys;
+mod limit_keys;
 mod portal_keys;
 mod table;
 
@@ -377,6 +378,9 @@ macro_rules! lun_keys {
             key("io_timeout", Span { min_ms: 0, max_ms: 86_400_000 }, Value("60s"),
                 "How long the medium may take for one read, write or flush before its command fails with ABORTED COMMAND, TIMEOUT \
                  ON LOGICAL UNIT, which initiators retry. `0s` waits for ever. See [A disk that hangs](serve.md#a-disk-that-hangs)."),
+            limit_keys::IOPS,
+            limit_keys::BANDWIDTH,
+            limit_keys::BURST,
             key("encrypt", Path, Told("not encrypted"),
                 "A file with at least 32 secret bytes that only its owner can read. All data is then stored \
                  encrypted (see [Encryption at rest](#encryption-at-rest)). Not for `null`."),
@@ -548,6 +552,10 @@ pub(crate) static ACL: Section = Section {
             "The least protection that these initiators need, for every LUN of the entry, instead of the LUN's own.",
         ),
         key("auth", Table(&AUTH), Told("the target's `auth`"), "What these initiators must prove."),
+        limit_keys::SESSIONS,
+        limit_keys::IOPS,
+        limit_keys::BANDWIDTH,
+        limit_keys::BURST,
     ],
 };
 

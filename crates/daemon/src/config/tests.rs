@@ -4,6 +4,7 @@
 mod discs;
 mod ethernet;
 mod flags;
+mod limits;
 mod mistakes;
 mod protection;
 mod reload;

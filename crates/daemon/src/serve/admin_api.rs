@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::state_machine::PortalId;
+use device::rate_limit::RateLimit;
 use drivers::message_queue::Handle;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use iscsi::negotiate::Digest;
@@ -26,8 +27,8 @@ use super::reactors::{ReactorInfo, ReactorThread};
 use super::runtime_config::RuntimeConfig;
 use super::session_drop;
 use crate::admin::api::{
-    Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
-    Portal, Reactor, Reload, Repairs, Request, Session, Sessions, Status, Target, VERSION,
+    Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Limit, Lun, Luns, Method,
+    Path, Portal, Reactor, Reload, Repairs, Request, Session, Sessions, Status, Target, VERSION,
 };
 use crate::admin::change::{Client, Verdict};
 use crate::admin::server::RequestHandler;
@@ -234,6 +235,10 @@ impl Shared {
                     write_bytes: stats.write_bytes,
                     medium_errors: view.map_or(0, |view| view.errors),
                     io_timeouts: stats.io_timeouts,
+                    limit: limit(unit.limit),
+                    delayed_commands: stats.delays.delayed,
+                    delayed_ms: stats.delays.delayed_ns / 1_000_000,
+                    waiting_commands: stats.waiting,
                     not_ready: view
                         .and_then(|view| view.withheld.clone().or_else(|| view.no_disc.map(str::to_owned))),
                 });
@@ -339,6 +344,9 @@ fn frame_session(
         other_disk_luns: report.withheld_luns,
         protection_by: report.authenticated.then(|| format!("the password of group {:?}", report.group)),
         hidden_luns: count(report.hidden_luns),
+        limit: report.limit.and_then(|(rate, _)| limit(rate)),
+        delayed_commands: report.limit.map_or(0, |(_, stats)| stats.delayed),
+        delayed_ms: report.limit.map_or(0, |(_, stats)| stats.delayed_ns / 1_000_000),
         repairs: frame_repairs(
             (report.traffic.duplicates, report.traffic.strays),
             &report.drops,
@@ -350,11 +358,22 @@ fn frame_session(
     }
 }
 
+fn limit(rate: RateLimit) -> Option<Limit> {
+    (!rate.is_none()).then(|| Limit {
+        iops: (rate.iops > 0).then_some(rate.iops),
+        bandwidth: (rate.bandwidth > 0).then_some(rate.bandwidth),
+        burst_ms: u64::try_from(rate.burst.as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
 fn session(report: SessionReport, runtime: &RuntimeConfig) -> Session {
     Session {
         protection: report.protection.level().to_string(),
         protection_by: protection_by(report.protection, report.portal, runtime),
         hidden_luns: count(report.hidden_luns),
+        limit: report.limit.and_then(|(rate, _)| limit(rate)),
+        delayed_commands: report.limit.map_or(0, |(_, stats)| stats.delayed),
+        delayed_ms: report.limit.map_or(0, |(_, stats)| stats.delayed_ns / 1_000_000),
         target: report.target,
         initiator: report.initiator,
         isid: report.isid.iter().map(|byte| format!("{byte:02x}")).collect(),

@@ -8,6 +8,7 @@
 mod access;
 mod discs;
 mod hyperscsi_groups;
+mod limits;
 mod luns;
 mod portals;
 mod process;

@@ -3,6 +3,7 @@
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use base::buffer::DataList;
 use base::time::Duration;
@@ -14,6 +15,7 @@ use scsi::status::{Status, TaskAttribute};
 use security::Level;
 
 use crate::library::LibraryEvent;
+use crate::rate_limit::{Limiter, RateLimit};
 
 /// An I_T nexus, as the target numbers it. A number is used again only after `nexus_lost`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +55,8 @@ pub struct Nexus {
     /// The units that the nexus may see, sorted by LUN: for REPORT LUNS and third-party copies. Replaced when
     /// the LUN map changes.
     pub luns: Rc<[Lun]>,
+    /// The limit of the initiator, which its nexuses share over all units.
+    pub limiter: Option<Rc<RefCell<Limiter>>>,
 }
 
 /// The access of a nexus to a unit, in addition to what the unit itself allows.
@@ -424,6 +428,8 @@ pub struct UnitConfig {
     pub task_set_max: u16,
     /// How long one operation of the medium may take before its command fails; `None` for no limit.
     pub io_timeout: Option<Duration>,
+    /// The limit of the rate at which the unit executes commands of all nexuses.
+    pub limit: RateLimit,
     /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH). A unit with less than
     /// [`THIRD_PARTY_TRANSFER_MAX`] bytes cannot take part in every copy.
     pub transfer_blocks_max: u32,

@@ -41,6 +41,7 @@ mod passed_device;
 pub mod persistent_state;
 mod pr;
 mod range_lock;
+pub mod rate_limit;
 mod report_luns;
 mod sanitizer;
 mod save_queue;
@@ -62,6 +63,7 @@ mod task_timing;
 #[cfg(test)]
 mod testing;
 mod third_party;
+mod throttle;
 mod timestamp;
 mod tmf;
 pub mod unit;

@@ -1,5 +1,6 @@
 //! The counters of a logical unit.
 
+use crate::rate_limit::LimitStats;
 use base::time::Duration;
 use scsi::cdb::Cdb;
 use scsi::opcode::{self, variable_length};
@@ -33,6 +34,10 @@ pub struct UnitStats {
     pub medium_failures: u64,
     /// Operations of the medium, and waits for a range of it, that took longer than the time limit.
     pub io_timeouts: u64,
+    /// The commands that a limit of the unit or of their initiator delayed.
+    pub delays: LimitStats,
+    /// Commands that a limit delays now.
+    pub waiting: u64,
     /// Tasks in the task set now.
     pub tasks: u64,
     /// How long the commands of each class took that ended with a status, in the order of

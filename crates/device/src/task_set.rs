@@ -96,6 +96,8 @@ pub(crate) struct Task {
 pub(crate) enum TaskState {
     /// Not started: the order of the task set does not allow it yet, or the start follows at once.
     Dormant,
+    /// May start, but a limit delays it.
+    Delayed,
     Read(Read),
     Write(Write),
     Job(Box<dyn Job>),

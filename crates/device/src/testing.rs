@@ -110,6 +110,7 @@ pub(crate) fn config() -> UnitConfig {
         tasks: TaskRules::SHARED,
         task_set_max: 64,
         io_timeout: None,
+        limit: Default::default(),
         transfer_blocks_max: 16384,
         ports: [TargetPort {
             relative: RelativePort(1),
@@ -134,6 +135,7 @@ pub(crate) fn nexus(id: NexusId) -> Nexus {
         access: Access::ReadWrite,
         rfc_7144_functions: true,
         luns: Rc::from([Lun(0)].as_slice()),
+        limiter: None,
     }
 }
 

@@ -6,6 +6,7 @@
 //! medium reports completions, call [`LogicalUnit::store_ready`].
 
 mod checks;
+mod delay;
 mod task_execution;
 
 use alloc::boxed::Box;
@@ -47,6 +48,7 @@ use crate::state_decode_error::StateDecodeError;
 use crate::stats::UnitStats;
 use crate::task::{Origin, TaskId, TaskInfo};
 use crate::task_set::{AbortReport, AbortWait, TaskSet};
+use crate::throttle::Throttle;
 
 /// A logical unit.
 pub struct LogicalUnit {
@@ -58,6 +60,8 @@ pub struct LogicalUnit {
     waiting_for_aborts: Vec<TaskId>,
     /// When to check for operations of the medium that take too long.
     io_deadline: Option<Instant>,
+    /// The tasks that limits delay; `None` if neither the unit nor a nexus had a limit so far.
+    throttle: Option<Box<Throttle>>,
 }
 
 /// A task management function whose outcome is known and not yet answered.
@@ -169,6 +173,7 @@ impl LogicalUnit {
             return Err(UnitError::BlockTooSmall);
         }
         let tasks = TaskSet::new(config.task_set_max, config.tasks.nexus_task_sets);
+        let limit = config.limit;
         let mut server = DeviceServer::new(config, store, state, pool, (set, table(set)));
         if is_disc {
             server.spc.removal.add_tray();
@@ -191,6 +196,7 @@ impl LogicalUnit {
             pending_tmfs: VecDeque::new(),
             waiting_for_aborts: Vec::new(),
             io_deadline: None,
+            throttle: (!limit.is_none()).then(|| Box::new(Throttle::new(Instant::ORIGIN, limit))),
         })
     }
 
@@ -215,6 +221,7 @@ impl LogicalUnit {
     /// Records a new nexus. The nexus first receives a unit attention.
     pub fn nexus_established(&mut self, now: Instant, nexus: Nexus) {
         self.server.now = now;
+        self.limit_nexus(&nexus);
         self.server.nexuses.establish(nexus);
         self.server.refresh_pr_roles();
     }
@@ -227,6 +234,7 @@ impl LogicalUnit {
         if nexus.access == Access::ReadOnly {
             self.server.spc.release_holds(id);
         }
+        self.limit_nexus(&nexus);
         self.server.nexuses.establish(nexus);
         self.server.refresh_pr_roles();
         if luns_changed {
@@ -247,6 +255,7 @@ impl LogicalUnit {
             self.abort(task, AbortReport::Unreported);
         }
         self.tasks.forget_keys_of(id);
+        self.forget_queue(id);
         self.server.nexus_was_lost(id);
         self.server.nexuses.lose(id);
         self.server.refresh_pr_roles();
@@ -267,6 +276,7 @@ impl LogicalUnit {
         self.server.now = now;
         self.withdraw_tasks(|task| task.nexus == id);
         self.answer_functions(|managing| managing.nexus == id);
+        self.forget_queue(id);
         self.server.nexus_was_lost(id);
         self.server.nexuses.lose(id);
         self.server.refresh_pr_roles();
@@ -404,6 +414,7 @@ impl LogicalUnit {
     pub fn reconfigure(&mut self, now: Instant, config: UnitConfig) {
         self.server.now = now;
         self.tasks.reconfigure(config.task_set_max, config.tasks.nexus_task_sets);
+        self.limit_unit(config.limit);
         self.server.reconfigure(config);
         self.process_pending();
     }
@@ -486,7 +497,8 @@ impl LogicalUnit {
     /// Returns when to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sanitizer = self.server.sanitizer.poll_timeout(self.server.info.capabilities.len);
-        [sanitizer, self.io_deadline].into_iter().flatten().min()
+        let delay = self.throttle.as_ref().and_then(|limits| limits.poll_timeout());
+        [sanitizer, self.io_deadline, delay].into_iter().flatten().min()
     }
 
     /// Handles the expiry of the deadline.
@@ -502,7 +514,8 @@ impl LogicalUnit {
     /// Returns the counters of the unit.
     pub fn stats(&self) -> UnitStats {
         let tasks = u64::try_from(self.tasks.len()).unwrap_or(u64::MAX);
-        UnitStats { tasks, ..self.server.stats }
+        let waiting = self.throttle.as_ref().map_or(0, |limits| limits.waiting());
+        UnitStats { tasks, waiting, ..self.server.stats }
     }
 
     /// Sets from which time on a command is slow; `None` for no limit.

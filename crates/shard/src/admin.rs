@@ -10,6 +10,7 @@ use base::state_machine::PortalId;
 use base::time::{Duration, Instant};
 use device::contract::{NexusId, UnitConfig};
 use device::library::{LibraryEvent, LibraryInput};
+use device::rate_limit::{LimitStats, RateLimit};
 use device::slow_command::SlowCommand;
 use device::unit::LogicalUnit;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
@@ -190,6 +191,8 @@ pub struct SessionReport {
     pub portal: Option<PortalId>,
     /// What protects it.
     pub protection: Protection,
+    /// The limit of the initiator and what it has done so far, if the initiator has or had one.
+    pub limit: Option<(RateLimit, LimitStats)>,
     /// How many LUNs of the target it does not see because they require more protection.
     pub hidden_luns: usize,
 }
@@ -224,6 +227,8 @@ pub struct HyperScsiSessionReport {
     pub withheld_luns: Vec<u16>,
     /// The levels that its commands can have.
     pub levels: Levels,
+    /// The limit of the initiator and what it has done so far, if the initiator has or had one.
+    pub limit: Option<(RateLimit, LimitStats)>,
     /// How many LUNs of the target it does not see because they require more protection.
     pub hidden_luns: usize,
 }
@@ -330,11 +335,14 @@ impl Shard {
                 self.target.close(now, id, &mut self.transports);
                 continue;
             };
+            let target = self.config.target_of(entry.target());
+            let limit = target.map_or(RateLimit::NONE, |target| target.quota_of(entry.initiator()).limit);
             let (withheld, hidden): (Vec<u16>, _) = (entry.withheld().collect(), entry.hidden());
             if self.target.remap(now, id, map) {
                 self.report_withheld(id, &withheld);
                 self.report_hidden(id, hidden);
             }
+            self.target.limit_initiator(now, id, limit);
         }
         for (session, entry) in self.target.nexuses().map(|(_, entry)| (entry.session(), entry)) {
             if let Some(target) = self.config.target_of(entry.target())
@@ -497,6 +505,7 @@ impl Shard {
             withheld_luns: self.withheld_luns(ISCSI, view.session),
             portal: self.iscsi_ingresses.get(view.session).map(|ingress| ingress.portal),
             protection: view.protection,
+            limit: self.limit_of(nexus_of(ISCSI, view.session)),
             hidden_luns: self.hidden_luns(nexus_of(ISCSI, view.session)),
         };
         self.transports.iscsi.sessions().map(report).collect()
@@ -505,6 +514,10 @@ impl Shard {
     fn withheld_luns(&self, transport: TransportId, session: SessionId) -> Vec<u16> {
         let entry = self.target.nexus(nexus_of(transport, session));
         entry.map(|entry| entry.withheld().collect()).unwrap_or_default()
+    }
+
+    fn limit_of(&self, id: NexusId) -> Option<(RateLimit, LimitStats)> {
+        self.target.nexus(id)?.limit()
     }
 
     /// Returns the state of every HyperSCSI session.
@@ -523,6 +536,7 @@ impl Shard {
             paths: view.paths,
             withheld_luns: self.withheld_luns(HYPERSCSI, view.session),
             levels: self.hyperscsi_ingresses.get(view.session).map_or(Levels::OPEN, |ingress| ingress.agreed),
+            limit: self.limit_of(nexus_of(HYPERSCSI, view.session)),
             hidden_luns: self.hidden_luns(nexus_of(HYPERSCSI, view.session)),
         };
         self.transports.hyperscsi.sessions().map(report).collect()

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
 use device::contract::{Access, RelativePort};
+use device::rate_limit::RateLimit;
 use hyperscsi::login::directory::GroupAccess;
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::Credentials;
@@ -159,6 +160,17 @@ pub struct InitiatorEntry {
     pub luns: Option<Vec<LunEntry>>,
     /// How the initiator must authenticate; `None` for as the target says.
     pub auth: Option<AuthConfig>,
+    /// What each of these initiators may use of the target.
+    pub quota: InitiatorQuota,
+}
+
+/// What an initiator may use of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InitiatorQuota {
+    /// The limit of the rate of its commands, over all its sessions and LUNs.
+    pub limit: RateLimit,
+    /// The most sessions at a time; `None` for as many as the target accepts.
+    pub sessions_max: Option<u32>,
 }
 
 impl LunEntry {
@@ -186,6 +198,14 @@ impl TargetConfig {
             Admission::Refused => &[],
             Admission::Row(InitiatorEntry { luns: Some(own), .. }) => own,
             Admission::Everyone | Admission::Row(_) => &self.luns,
+        }
+    }
+
+    /// Returns what `initiator` may use of the target.
+    pub fn quota_of(&self, initiator: &str) -> InitiatorQuota {
+        match self.admit(initiator) {
+            Admission::Row(row) => row.quota,
+            Admission::Everyone | Admission::Refused => InitiatorQuota::default(),
         }
     }
 
@@ -295,8 +315,18 @@ mod tests {
     fn a_list_admits_only_who_it_names_and_the_first_match_counts() {
         let own = vec![LunEntry::new(5, UnitId(9), Access::ReadOnly)];
         let target = target(vec![
-            InitiatorEntry { pattern: "iqn.a:*".into(), luns: Some(own.clone()), auth: None },
-            InitiatorEntry { pattern: "iqn.a:b".into(), luns: None, auth: None },
+            InitiatorEntry {
+                pattern: "iqn.a:*".into(),
+                luns: Some(own.clone()),
+                auth: None,
+                quota: InitiatorQuota::default(),
+            },
+            InitiatorEntry {
+                pattern: "iqn.a:b".into(),
+                luns: None,
+                auth: None,
+                quota: InitiatorQuota::default(),
+            },
         ]);
         assert_eq!(target.luns_of("iqn.a:b"), own);
         assert!(matches!(target.admit("iqn.b:a"), Admission::Refused));

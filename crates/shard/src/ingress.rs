@@ -164,7 +164,9 @@ impl Shard {
         let peer = self.transports.iscsi.peer(up.session);
         self.iscsi_ingresses.insert(up.session, Portal { portal: up.portal, peer });
         let rows = target.luns_of(up.initiator.as_str()).iter().map(LunEntry::map_entry);
+        let limit = target.quota_of(up.initiator.as_str()).limit;
         let id = self.target.session_up(now, ISCSI, up.session, info, rows);
+        self.target.limit_initiator(now, id, limit);
         self.push_event(ShardEvent::SessionUp {
             initiator: up.initiator.as_str().into(),
             target: up.target_name.as_str().into(),
@@ -219,9 +221,14 @@ impl Shard {
             };
             Some((target, info))
         });
+        let found = found.filter(|(target, info)| {
+            let most = target.quota_of(&info.initiator).sessions_max;
+            most.is_none_or(|most| self.target.sessions_of(info) < most)
+        });
         let Some((target, info)) = found else {
             return self.transports.hyperscsi.close_session(now, up.session);
         };
+        let limit = target.quota_of(&info.initiator).limit;
         let rows = || rows_of_group(target, &info.initiator, &up.group);
         let (levels, map) = (levels(rows()), rows().map(LunEntry::map_entry).collect::<Vec<_>>());
         let ingress = Group {
@@ -232,6 +239,7 @@ impl Shard {
         };
         self.hyperscsi_ingresses.insert(up.session, ingress);
         let id = self.target.session_up(now, HYPERSCSI, up.session, info, map);
+        self.target.limit_initiator(now, id, limit);
         self.push_event(ShardEvent::HyperScsiSessionUp {
             initiator: (*up.initiator).into(),
             target: (*up.target).into(),

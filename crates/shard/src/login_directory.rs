@@ -146,6 +146,7 @@ impl Directory for LoginDirectory<'_> {
             portal_group: portal.group,
             alias: target.alias.clone(),
             auth: auth.clone(),
+            sessions_max: target.quota_of(initiator.as_str()).sessions_max,
             // TLS protects the connection already.
             keys: match portal.tls {
                 true => KeyPolicy { min_protection: Level::None, ..target.keys.clone() },

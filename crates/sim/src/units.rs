@@ -45,6 +45,7 @@ pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
         tasks: device::contract::TaskRules::default(),
         task_set_max: scenario.task_set_max,
         io_timeout: None,
+        limit: device::rate_limit::RateLimit::NONE,
         transfer_blocks_max: 32768,
         ports: Rc::new([TargetPort {
             relative: RelativePort(1),

@@ -1,7 +1,7 @@
 //! `targe status`, `sessions` and `luns`: queries to the running daemon.
 
 use daemon::admin::api::{
-    FrameRepairs, FrameSession, Group, Luns, Method, Path, Repairs, Session, Sessions, Status,
+    FrameRepairs, FrameSession, Group, Limit, Luns, Method, Path, Repairs, Session, Sessions, Status,
 };
 use daemon::admin::client::{ClientError, request};
 use daemon::config::{Environment, show_size};
@@ -28,6 +28,22 @@ pub(crate) fn sessions(args: &AdminArgs) -> Result<(), Failure> {
     if !hyperscsi.is_empty() {
         let gap = if sessions.is_empty() { "" } else { "\n" };
         print(&format!("{gap}HyperSCSI\n{}", frame_sessions(&hyperscsi)));
+    }
+    let discovery = "(discovery)";
+    let limits = sessions.iter().map(|session| {
+        let line = limit_line(session.limit.as_ref(), session.delayed_commands, session.delayed_ms);
+        (&session.initiator, session.target.as_deref().unwrap_or(discovery), line)
+    });
+    let limits = limits.chain(hyperscsi.iter().map(|session| {
+        let line = limit_line(session.limit.as_ref(), session.delayed_commands, session.delayed_ms);
+        (&session.initiator, session.target.as_str(), line)
+    }));
+    // Sessions of one initiator share its limit.
+    let lines: std::collections::BTreeSet<String> = limits
+        .filter_map(|(initiator, target, line)| Some(format!("{initiator} at {target}: {}\n", line?)))
+        .collect();
+    if !lines.is_empty() {
+        print(&lines.into_iter().collect::<String>());
     }
     Ok(())
 }
@@ -212,6 +228,13 @@ pub(crate) fn luns(args: &AdminArgs) -> Result<(), Failure> {
         if let Some(why) = &lun.not_ready {
             text += &format!("{}, LUN {}: not ready: {why}\n", lun.target, lun.lun);
         }
+        if let Some(line) = limit_line(lun.limit.as_ref(), lun.delayed_commands, lun.delayed_ms) {
+            let waiting = match lun.waiting_commands {
+                0 => String::new(),
+                waiting => format!(", {waiting} wait now"),
+            };
+            text += &format!("{}, LUN {}: {line}{waiting}\n", lun.target, lun.lun);
+        }
         if lun.medium_errors > 0 {
             text +=
                 &format!("{}, LUN {}: failures of its medium: {}\n", lun.target, lun.lun, lun.medium_errors);
@@ -219,6 +242,24 @@ pub(crate) fn luns(args: &AdminArgs) -> Result<(), Failure> {
     }
     print(&text);
     Ok(())
+}
+
+/// Describes a limit and what it has delayed; `None` if there is nothing to tell.
+fn limit_line(limit: Option<&Limit>, delayed: u64, delayed_ms: u64) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(Limit { iops, bandwidth, burst_ms }) = limit {
+        let rates = [
+            iops.map(|iops| format!("{iops} operations per second")),
+            bandwidth.map(|bytes| format!("{} per second", show_size(bytes))),
+        ];
+        let rates: Vec<String> = rates.into_iter().flatten().collect();
+        parts.push(format!("limited to {}, burst {burst_ms} ms", rates.join(" and ")));
+    }
+    if delayed > 0 {
+        let seconds = std::time::Duration::from_millis(delayed_ms).as_secs_f64();
+        parts.push(format!("{delayed} commands delayed by {seconds:.1} s in total"));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Queries the daemon. Prints the answer if JSON is wanted; otherwise returns it.

@@ -2,8 +2,10 @@
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use device::contract::{Access, Nexus, NexusId, RelativePort};
+use device::rate_limit::{LimitStats, Limiter, RateLimit};
 use scsi::lun::Lun;
 use security::Level;
 use transport::target::SessionId;
@@ -79,6 +81,8 @@ pub struct NexusEntry {
     /// for every path to a unit.
     map: Vec<Row>,
     luns: Rc<[Lun]>,
+    /// The limit of the initiator, if it has or had one. All nexuses of the initiator at the target share it.
+    pub(crate) limiter: Option<Rc<RefCell<Limiter>>>,
 }
 
 /// One LUN in the map of an I_T nexus.
@@ -157,7 +161,7 @@ impl NexusEntry {
             initiator_port: Rc::clone(&info.initiator_port),
             realm: info.realm.clone(),
         };
-        Self { session, name, map: Vec::new(), luns: Rc::new([]), info }
+        Self { session, name, map: Vec::new(), luns: Rc::new([]), info, limiter: None }
     }
 
     /// Returns the number of the nexus.
@@ -178,6 +182,23 @@ impl NexusEntry {
     /// Returns the name of the initiator device.
     pub fn initiator(&self) -> &str {
         &self.info.initiator
+    }
+
+    /// Returns whether this nexus is one of the initiator of another one, and at the same target.
+    pub(crate) fn is_of(&self, other: &NexusInfo) -> bool {
+        let own = &self.info;
+        (own.target, &own.realm, &own.initiator) == (other.target, &other.realm, &other.initiator)
+    }
+
+    /// Returns what the transport knows of the nexus.
+    pub(crate) const fn info(&self) -> &NexusInfo {
+        &self.info
+    }
+
+    /// Returns the limit of the initiator and what it has done so far, if the initiator has or had one.
+    pub fn limit(&self) -> Option<(RateLimit, LimitStats)> {
+        let limiter = self.limiter.as_ref()?.borrow();
+        Some((limiter.limit(), limiter.stats()))
     }
 
     /// Returns the target port of the nexus.
@@ -314,6 +335,7 @@ impl NexusEntry {
             access,
             rfc_7144_functions: self.info.rfc_7144_functions,
             luns: Rc::clone(&self.luns),
+            limiter: self.limiter.clone(),
         })
     }
 

@@ -4,11 +4,13 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use base::buffer::Bytes;
 use base::time::{Duration, Instant};
 use device::contract::{NexusId, TaskKey, UnitConfig};
 use device::library::{LibraryEvent, LibraryInput};
+use device::rate_limit::{Limiter, RateLimit};
 use device::slow_command::SlowCommand;
 use device::stats::UnitStats;
 use device::unit::LogicalUnit;
@@ -188,6 +190,58 @@ impl Target {
             }
         }
         true
+    }
+}
+
+/// Limits of initiators.
+impl Target {
+    /// Returns how many sessions an initiator has with a target.
+    pub fn sessions_of(&self, info: &NexusInfo) -> u32 {
+        let count = self.nexuses.iter().filter(|(_, entry)| entry.is_of(info)).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// Sets the limit of the initiator of an I_T nexus. All its nexuses at the same target share the limit,
+    /// over all units. Commands that wait do so under the new limit.
+    pub fn limit_initiator(&mut self, now: Instant, id: NexusId, limit: RateLimit) {
+        let Some(entry) = self.nexuses.get(id) else { return };
+        let known = match entry.limiter.clone() {
+            Some(own) => Some(own),
+            None => {
+                let mut others = self.nexuses.iter().map(|(_, other)| other);
+                let found = others.find(|other| other.limiter.is_some() && other.is_of(entry.info()));
+                found.and_then(|other| other.limiter.clone())
+            }
+        };
+        let limiter = match known {
+            None if limit.is_none() => return,
+            None => Rc::new(RefCell::new(Limiter::new(now, limit))),
+            Some(limiter) => limiter,
+        };
+        let (is_new, has_changed) = (entry.limiter.is_none(), limiter.borrow().limit() != limit);
+        if has_changed {
+            limiter.borrow_mut().change(now, limit);
+        }
+        if let Some(entry) = self.nexuses.get_mut(id) {
+            entry.limiter = Some(limiter);
+        }
+        if has_changed || is_new {
+            self.report_limit(now, id, has_changed);
+        }
+    }
+
+    /// Notifies the units of a nexus of its limiter, and those of the others that share it.
+    fn report_limit(&mut self, now: Instant, id: NexusId, to_others: bool) {
+        let Some(entry) = self.nexuses.get(id) else { return };
+        let shares = |other: &NexusEntry| other.limiter.is_some() && other.is_of(entry.info());
+        let nexuses = self.nexuses.iter().filter(|(nexus, other)| *nexus == id || to_others && shares(other));
+        for (nexus, other) in nexuses {
+            for unit in other.units() {
+                if let (Some(nexus), Some(unit)) = (other.seen_by(nexus, unit), self.units.mark_dirty(unit)) {
+                    unit.nexus_limited(now, nexus);
+                }
+            }
+        }
     }
 }
 

@@ -348,6 +348,13 @@ object! {
         /// How many LUNs the initiator does not see because they require more protection than the session
         /// can have.
         hidden_luns: u32,
+        /// The limit of the initiator, over all its sessions with the target; null if it has none.
+        limit: Option<Limit>,
+        /// Commands of the initiator that a limit has delayed so far, in all its sessions with the target.
+        /// Counted only for initiators that have or had a limit.
+        delayed_commands: u64,
+        /// How long these commands waited in total, in milliseconds.
+        delayed_ms: u64,
         /// Its paths.
         paths: Vec<Path>,
         /// What was lost, damaged, repeated or late, and was ignored or repaired.
@@ -474,6 +481,13 @@ object! {
         protection_by: Option<String>,
         /// How many LUNs the initiator does not see because they require more protection.
         hidden_luns: u32,
+        /// The limit of the initiator, over all its sessions with the target; null if it has none.
+        limit: Option<Limit>,
+        /// Commands of the initiator that a limit has delayed so far, in all its sessions with the target.
+        /// Counted only for initiators that have or had a limit.
+        delayed_commands: u64,
+        /// How long these commands waited in total, in milliseconds.
+        delayed_ms: u64,
     }
 }
 
@@ -518,6 +532,18 @@ object! {
 }
 
 object! {
+    /// A limit of the rate at which commands are executed.
+    Limit {
+        /// The most operations per second; null for any number.
+        iops: Option<u32>,
+        /// The most bytes per second; null for any number.
+        bandwidth: Option<u64>,
+        /// For how long an unused rate is saved up, in milliseconds.
+        burst_ms: u64,
+    }
+}
+
+object! {
     /// A LUN of a target. A shared unit appears once for each target that exports it.
     Lun {
         /// The target's name.
@@ -552,6 +578,14 @@ object! {
         medium_errors: u64,
         /// How often its file or device took longer than `io_timeout` so far.
         io_timeouts: u64,
+        /// Its limit; null if it has none.
+        limit: Option<Limit>,
+        /// Commands that its limit or that of their initiator has delayed so far.
+        delayed_commands: u64,
+        /// How long these commands waited in total, in milliseconds.
+        delayed_ms: u64,
+        /// Commands that a limit delays now.
+        waiting_commands: u64,
         /// Why it is not ready: how its file or device changed, why there is no disc or cartridge, or that
         /// its server does not answer. Null if it is.
         not_ready: Option<String>,

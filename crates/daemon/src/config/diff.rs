@@ -190,7 +190,7 @@ fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> Target
                     .into_iter()
                     .map(|(lun, ro, level, label)| (lun, ro, level, label.map(str::to_owned)))
                     .collect();
-                (entry.initiators.clone(), view, entry.auth.clone())
+                (entry.initiators.clone(), view, entry.auth.clone(), entry.quota)
             };
             acl.iter().map(entry).collect::<Vec<_>>()
         })

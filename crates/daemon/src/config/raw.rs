@@ -152,6 +152,7 @@ pub(crate) struct Lun {
     pub(crate) provisioning: Option<Located<&'static str>>,
     pub(crate) write_cache: bool,
     pub(crate) io_timeout: Option<Located<Duration>>,
+    pub(crate) limit: Limit,
     pub(crate) encrypt: Option<Located<PathBuf>>,
     pub(crate) atomic_bs: Option<Located<&'static str>>,
     pub(crate) removable: bool,
@@ -197,6 +198,15 @@ pub(crate) struct Acl {
     pub(crate) ro: bool,
     pub(crate) protection: Option<Located<&'static str>>,
     pub(crate) auth: Option<Auth>,
+    pub(crate) max_sessions: Option<Located<u16>>,
+    pub(crate) limit: Limit,
+}
+
+/// The limits of a LUN or an initiator.
+pub(crate) struct Limit {
+    pub(crate) iops: Option<Located<u32>>,
+    pub(crate) bandwidth: Option<Located<u64>>,
+    pub(crate) burst: Option<Located<Duration>>,
 }
 
 pub(crate) struct Mapping {
@@ -415,6 +425,7 @@ impl Lun {
             provisioning: r.choice("provisioning"),
             write_cache: r.switch("write_cache").is_none_or(|on| on.value),
             io_timeout: r.duration("io_timeout"),
+            limit: Limit::read(&mut r),
             encrypt: r.path("encrypt"),
             atomic_bs: r.choice("atomic_bs"),
             profile: r.choice("profile"),
@@ -484,14 +495,24 @@ impl Acl {
         let ro = r.switch("ro").is_some_and(|on| on.value);
         let protection = r.choice("protection");
         let auth = r.table("auth");
+        let (max_sessions, limit) = (r.count16("max_sessions"), Limit::read(&mut r));
         drop(r);
         Self {
             initiators,
             protection,
+            max_sessions,
+            limit,
             luns: luns.map(|list| list.into_iter().filter_map(|item| Mapping::read(item, report)).collect()),
             ro,
             auth: auth.map(|tree| Auth::read(tree, report)),
         }
+    }
+}
+
+impl Limit {
+    fn read(r: &mut Reader<'_>) -> Self {
+        let (iops, bandwidth) = (r.count32("limit_iops"), r.size("limit_bandwidth"));
+        Self { iops, bandwidth, burst: r.duration("limit_burst") }
     }
 }
 

@@ -101,6 +101,11 @@ impl<'r> Reader<'r> {
         self.count(name).map(|at| at.map(|number| u16::try_from(number).unwrap_or(u16::MAX)))
     }
 
+    /// Reads a whole number of at most 32 bits. Its range in the schema must not exceed 32 bits.
+    pub(crate) fn count32(&mut self, name: &'static str) -> Option<Located<u32>> {
+        self.count(name).map(|at| at.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
+    }
+
     /// Reads a size in bytes within its range.
     pub(crate) fn size(&mut self, name: &'static str) -> Option<Located<u64>> {
         let (key, value) = self.take(name)?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::units::{BlockSize, ByteLen};
 use device::contract::{DiscProfile, InquiryOverrides, TaskRules};
+use device::rate_limit::RateLimit;
 
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials};
@@ -18,6 +19,7 @@ use nbd::uri::NbdUri;
 use security::Level;
 use security::opaque::PasswordRecord;
 use security::password_file::PasswordFile;
+use shard::config::InitiatorQuota;
 use tls::ServerSettings;
 
 use super::names::NamePattern;
@@ -314,6 +316,8 @@ pub struct Unit {
     pub write_cache: bool,
     /// How long one operation of the medium may take; `None` for no limit.
     pub io_timeout: Option<Duration>,
+    /// The limit of the rate of all commands.
+    pub limit: RateLimit,
     /// The file with the secret that wraps the medium's key, if the medium is encrypted.
     pub encrypt: Option<PathBuf>,
     /// The size that atomic writes must be a multiple of, if that is restricted.
@@ -525,4 +529,6 @@ pub struct AclEntry {
     pub luns: Vec<MappedLun>,
     /// The authentication that is required of these initiators.
     pub auth: Auth,
+    /// What each of these initiators may use of the target.
+    pub quota: InitiatorQuota,
 }

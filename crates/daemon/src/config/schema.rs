@@ -5,6 +5,7 @@ mod auth_keys;
 mod http_keys;
 mod hyperscsi_keys;
 mod isns_keys;
+mod limit_keys;
 mod portal_keys;
 mod table;
 
@@ -345,6 +346,9 @@ macro_rules! lun_keys {
             key("io_timeout", Span { min_ms: 0, max_ms: 86_400_000 }, Value("60s"),
                 "How long the medium may take for one read, write or flush before its command fails with ABORTED COMMAND, TIMEOUT \
                  ON LOGICAL UNIT, which initiators retry. `0s` waits for ever. See [A disk that hangs](serve.md#a-disk-that-hangs)."),
+            limit_keys::IOPS,
+            limit_keys::BANDWIDTH,
+            limit_keys::BURST,
             key("encrypt", Path, Told("not encrypted"),
                 "A file with at least 32 secret bytes that only its owner can read. All data is then stored \
                  encrypted (see [Encryption at rest](#encryption-at-rest)). Not for `null`."),
@@ -523,6 +527,10 @@ pub(crate) static ACL: Section = Section {
             "The least protection that these initiators need, for every LUN of the entry, instead of the LUN's own.",
         ),
         key("auth", Table(&AUTH), Told("the target's `auth`"), "What these initiators must prove."),
+        limit_keys::SESSIONS,
+        limit_keys::IOPS,
+        limit_keys::BANDWIDTH,
+        limit_keys::BURST,
     ],
 };
 

@@ -6,6 +6,7 @@ mod discs;
 mod ethernet;
 mod flags;
 mod isns;
+mod limits;
 mod mistakes;
 mod nbd;
 mod protection;

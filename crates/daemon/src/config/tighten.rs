@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 
 use iscsi::name::MAX_NAME;
+use shard::config::InitiatorQuota;
 
 use super::names::NamePattern;
 use super::resolved::{
@@ -87,12 +88,13 @@ impl Both<'_> {
             (None, None) => None,
             (Some(entries), None) => Some(entries.iter().map(|entry| self.entry(entry, old, new)).collect()),
             (None, Some(entries)) => {
-                let whole =
-                    AclEntry { initiators: Vec::new(), luns: old.luns.clone(), auth: old.auth.clone() };
+                let (initiators, quota) = (Vec::new(), InitiatorQuota::default());
+                let whole = AclEntry { initiators, luns: old.luns.clone(), auth: old.auth.clone(), quota };
                 let narrowed = |entry: &AclEntry| AclEntry {
                     initiators: entry.initiators.clone(),
                     luns: self.luns(&whole.luns, &entry.luns),
                     auth: auth(&whole.auth, &entry.auth),
+                    quota: entry.quota,
                 };
                 Some(entries.iter().map(narrowed).collect())
             }
@@ -117,6 +119,7 @@ impl Both<'_> {
             initiators: entry.initiators.clone(),
             luns: self.luns(&entry.luns, &new.luns),
             auth: auth(&entry.auth, of_target),
+            quota: entry.quota,
         }
     }
 
@@ -126,6 +129,7 @@ impl Both<'_> {
             initiators,
             luns: self.luns(&old.luns, &new.luns),
             auth: auth(&old.auth, &new.auth),
+            quota: old.quota,
         };
         if was.iter().map(|entry| &entry.initiators).eq(is.iter().map(|entry| &entry.initiators)) {
             let pairs = was.iter().zip(is);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use base::state_machine::PortalId;
+use device::rate_limit::RateLimit;
 use drivers::message_queue::Handle;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use iscsi::negotiate::Digest;
@@ -36,8 +37,8 @@ use super::session_drop;
 use super::state::StateDir;
 use super::tls_handshakes::HandshakeCounters;
 use crate::admin::api::{
-    Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
-    Portal, Reactor, Reload, Repairs, Request, Session, Sessions, Status, Target, VERSION,
+    Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Limit, Lun, Luns, Method,
+    Path, Portal, Reactor, Reload, Repairs, Request, Session, Sessions, Status, Target, VERSION,
 };
 use crate::admin::change::{Client, Peer, Verdict};
 use crate::admin::server::RequestHandler;
@@ -300,6 +301,10 @@ impl Shared {
                     task_set_full: stats.task_set_full,
                     aborted_tasks: stats.aborts,
                     tasks: stats.tasks,
+                    limit: limit(unit.limit),
+                    delayed_commands: stats.delays.delayed,
+                    delayed_ms: stats.delays.delayed_ns / 1_000_000,
+                    waiting_commands: stats.waiting,
                     not_ready: view
                         .and_then(|view| view.withheld.clone().or_else(|| view.not_ready.map(str::to_owned))),
                 });
@@ -412,6 +417,9 @@ fn frame_session(
         other_disk_luns: report.withheld_luns,
         protection_by: report.authenticated.then(|| format!("the password of group {:?}", report.group)),
         hidden_luns: count(report.hidden_luns),
+        limit: report.limit.and_then(|(rate, _)| limit(rate)),
+        delayed_commands: report.limit.map_or(0, |(_, stats)| stats.delayed),
+        delayed_ms: report.limit.map_or(0, |(_, stats)| stats.delayed_ns / 1_000_000),
         repairs: frame_repairs(
             (report.traffic.duplicates, report.traffic.strays),
             &report.drops,
@@ -423,11 +431,22 @@ fn frame_session(
     }
 }
 
+fn limit(rate: RateLimit) -> Option<Limit> {
+    (!rate.is_none()).then(|| Limit {
+        iops: (rate.iops > 0).then_some(rate.iops),
+        bandwidth: (rate.bandwidth > 0).then_some(rate.bandwidth),
+        burst_ms: u64::try_from(rate.burst.as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
 fn session(report: SessionReport, runtime: &RuntimeConfig) -> Session {
     Session {
         protection: report.protection.level().to_string(),
         protection_by: protection_by(report.protection, report.portal, runtime),
         hidden_luns: count(report.hidden_luns),
+        limit: report.limit.and_then(|(rate, _)| limit(rate)),
+        delayed_commands: report.limit.map_or(0, |(_, stats)| stats.delayed),
+        delayed_ms: report.limit.map_or(0, |(_, stats)| stats.delayed_ns / 1_000_000),
         target: report.target,
         initiator: report.initiator,
         isid: report.isid.iter().map(|byte| format!("{byte:02x}")).collect(),

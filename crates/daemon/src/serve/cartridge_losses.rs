@@ -50,6 +50,7 @@ mod tests {
             thin: false,
             write_cache: true,
             io_timeout: None,
+            limit: device::rate_limit::RateLimit::NONE,
             tasks: device::contract::TaskRules::default(),
             encrypt: None,
             atomic_block_size: None,

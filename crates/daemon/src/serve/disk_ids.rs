@@ -130,6 +130,7 @@ mod tests {
             thin: true,
             write_cache: true,
             io_timeout: None,
+            limit: device::rate_limit::RateLimit::NONE,
             tasks: device::contract::TaskRules::default(),
             encrypt: None,
             atomic_block_size: None,

@@ -22,8 +22,8 @@ use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use security::opaque::{Password, PasswordRecord, USUAL_COST};
 use shard::config::{
-    AuthConfig, DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
-    TargetConfig,
+    AuthConfig, DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, InitiatorQuota, LunEntry,
+    Portal, ShardConfig, TargetConfig,
 };
 use target::units::UnitId;
 
@@ -403,12 +403,14 @@ impl RuntimeConfig {
                 pattern: Rc::from(pattern.as_str()),
                 luns: Some(luns.clone()),
                 auth: own_auth.clone(),
+                quota: entry.quota,
             }));
         }
         if rows.is_empty() {
             // An access list without rows would admit every initiator. This row fits no initiator, since no
             // name is empty.
-            rows.push(InitiatorEntry { pattern: Rc::from(""), luns: Some(Vec::new()), auth: None });
+            let quota = InitiatorQuota::default();
+            rows.push(InitiatorEntry { pattern: Rc::from(""), luns: Some(Vec::new()), auth: None, quota });
         }
         rows
     }
@@ -476,6 +478,7 @@ impl RuntimeConfig {
             tasks: unit.tasks,
             task_set_max: TASK_SET_MAX,
             io_timeout: unit.io_timeout,
+            limit: unit.limit,
             transfer_blocks_max: TRANSFER_BYTES_MAX >> unit.block_size.shift(),
             ports: Rc::from(ports),
         })

@@ -39,6 +39,7 @@ fn config() -> UnitConfig {
         tasks: crate::contract::TaskRules::default(),
         task_set_max: 128,
         io_timeout: None,
+        limit: Default::default(),
         transfer_blocks_max: 0x8000,
         ports: Rc::from([port(1), port(2)]),
     }

@@ -62,6 +62,9 @@ impl LogicalUnit {
                 self.begin_background(spawned);
             } else if let Some(id) = self.tasks.next_enabled() {
                 self.start(id);
+            } else if let Some(next) = self.throttle.as_mut().and_then(|limits| limits.next(self.server.now))
+            {
+                self.end_delay(next);
             } else if !self.server.synchronize_prevention()
                 && !self.complete_waiting_tmf()
                 && !self.server.finish_eject()
@@ -99,6 +102,7 @@ impl LogicalUnit {
                 self.abort(id, AbortReport::LunNotSupported);
                 continue;
             }
+            self.forget_delayed(id);
             self.server.medium.forget_waiting(id);
             self.server.medium.abandon(id);
             self.server.task_ended(id);
@@ -120,7 +124,14 @@ impl LogicalUnit {
         }
     }
 
+    /// Executes a task that may start, unless a limit delays it.
     fn start(&mut self, id: TaskId) {
+        if self.throttle.is_none() || !self.delay(id) {
+            self.execute_task(id);
+        }
+    }
+
+    pub(super) fn execute_task(&mut self, id: TaskId) {
         let Some(task) = self.tasks.find_mut(id) else { return };
         task.info.timing.start(self.server.now);
         let outcome = match self.server.find_handler(&task.info) {
@@ -294,6 +305,8 @@ impl LogicalUnit {
             return;
         }
         self.server.stats.aborts += 1;
+        self.forget_delayed(id);
+        let Some(task) = self.tasks.find_mut(id) else { return };
         let held_back = self.server.medium.forget_waiting(id);
         task.info.ops.set(task.info.ops.get().saturating_sub(held_back));
         if !task.info.is_idle() && !fault_injection::is_injected(Bug::ForgetFence) {

@@ -5,6 +5,7 @@ use crate::unit::LogicalUnit;
 
 mod attentions;
 mod inside;
+mod limits;
 mod manage;
 mod order;
 mod peers;

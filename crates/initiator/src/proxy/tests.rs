@@ -43,6 +43,7 @@ struct Site;
 impl Directory for Site {
     fn find_target(&self, _: &ConnectionPath, _: &IscsiName, _: &IscsiName) -> TargetLookup {
         TargetLookup::Found(TargetAccess {
+            sessions_max: None,
             target: TargetId(1),
             portal_group: PortalGroupTag(1),
             alias: None,

@@ -147,6 +147,8 @@ pub struct TargetAccess {
     pub auth: AuthPolicy,
     /// The values that the target agrees to.
     pub keys: KeyPolicy,
+    /// The most sessions of this initiator with the target; `None` for as many as the target accepts.
+    pub sessions_max: Option<u32>,
 }
 
 /// The access of an initiator to discovery sessions.

@@ -118,6 +118,7 @@ impl Directory for TestSite {
             return TargetLookup::Forbidden;
         }
         TargetLookup::Found(TargetAccess {
+            sessions_max: None,
             target: TargetId(3),
             portal_group: GROUP,
             alias: Some("The\ndisk".into()),

@@ -97,14 +97,28 @@ impl Engine {
             return Err(Status::OUT_OF_RESOURCES);
         }
         let via = self.conn(context.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
-        let is_full = matches!(
-            context.directory.find_target(&via, &outcome.initiator, name),
-            TargetLookup::AtSessionLimit(_)
-        );
+        let found = context.directory.find_target(&via, &outcome.initiator, name);
+        if let TargetLookup::Found(access) | TargetLookup::AtSessionLimit(access) = &found
+            && let Some(most) = access.sessions_max
+            && self.sessions_of(&outcome.initiator, *target) >= most
+        {
+            return Err(Status::OUT_OF_RESOURCES);
+        }
+        let is_full = matches!(found, TargetLookup::AtSessionLimit(_));
         if is_full && !self.evict(context.now, Some(*target)) {
             return Err(Status::OUT_OF_RESOURCES);
         }
         Ok(())
+    }
+
+    /// Returns how many sessions an initiator has with a target.
+    fn sessions_of(&self, initiator: &IscsiName, of: TargetId) -> u32 {
+        let fits = |session: &Session| {
+            session.initiator == *initiator
+                && matches!(session.kind, SessionKind::Normal { target, .. } if target == of)
+        };
+        let count = self.sessions.iter().filter(|(_, session)| fits(session)).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Ends the session that has been silent for longest, of a target or of all. Returns whether there was

@@ -168,6 +168,7 @@ fn world_with_owner() -> (World, Initiator) {
         pattern: pattern.into(),
         luns: Some(vec![lun(unit)]),
         auth: None,
+        quota: Default::default(),
     };
     let owner = "iqn.2026-11.org.example:owner";
     let mut world = World::new(config(&[], vec![sees(owner, 1), sees("*", 0)]), vec![ram(), ram()]);
@@ -257,8 +258,13 @@ fn a_session_that_may_only_read_resets_nothing() {
     let own = |number, unit, access| LunEntry::new(number, UnitId(unit), access);
     let limited = vec![own(0, 0, Access::ReadWrite), own(1, 1, Access::ReadOnly)];
     let acl = vec![
-        InitiatorEntry { pattern: MALLORY.into(), luns: Some(limited), auth: None },
-        InitiatorEntry { pattern: "*".into(), luns: None, auth: None },
+        InitiatorEntry {
+            pattern: MALLORY.into(),
+            luns: Some(limited),
+            auth: None,
+            quota: Default::default(),
+        },
+        InitiatorEntry { pattern: "*".into(), luns: None, auth: None, quota: Default::default() },
     ];
     let mut world = World::new(config(&[(0, 0), (1, 1)], acl), vec![ram(), ram()]);
     let mut owner = Initiator::login(&mut world, "iqn.2026-11.org.example:owner", 1);

@@ -81,6 +81,7 @@ pub(crate) fn unit_config(number: u32) -> UnitConfig {
         tasks: device::contract::TaskRules::default(),
         task_set_max: 128,
         io_timeout: None,
+        limit: device::rate_limit::RateLimit::NONE,
         transfer_blocks_max: 32768,
         ports: Rc::new([TargetPort {
             relative: RelativePort(1),

@@ -48,8 +48,18 @@ fn an_absent_lun_tells_what_is_there_and_does_nothing_else() {
 fn an_initiator_sees_its_own_map_and_nothing_else() {
     let own = |number, unit, access| LunEntry::new(number, UnitId(unit), access);
     let acl = vec![
-        InitiatorEntry { pattern: ALICE.into(), luns: Some(vec![own(0, 0, Access::ReadWrite)]), auth: None },
-        InitiatorEntry { pattern: BOB.into(), luns: Some(vec![own(0, 1, Access::ReadOnly)]), auth: None },
+        InitiatorEntry {
+            pattern: ALICE.into(),
+            luns: Some(vec![own(0, 0, Access::ReadWrite)]),
+            auth: None,
+            quota: Default::default(),
+        },
+        InitiatorEntry {
+            pattern: BOB.into(),
+            luns: Some(vec![own(0, 1, Access::ReadOnly)]),
+            auth: None,
+            quota: Default::default(),
+        },
     ];
     let mut world = World::new(config(&[], acl), vec![ram(), ram()]);
     let mut alice = Initiator::login(&mut world, ALICE, 1);
@@ -88,7 +98,8 @@ fn a_changed_map_is_announced_and_a_removed_initiator_is_closed() {
     assert_eq!((told.status, told.code()), (CHECK, (6, 0x3f0e)));
     alice.clear_attentions(&mut world, 1);
     assert_eq!(alice.read(&mut world, 1, 0, 1).status, GOOD);
-    let only_bob = vec![InitiatorEntry { pattern: BOB.into(), luns: None, auth: None }];
+    let only_bob =
+        vec![InitiatorEntry { pattern: BOB.into(), luns: None, auth: None, quota: Default::default() }];
     world.shard.apply(now, config(&[(0, 0)], only_bob));
     world.drain();
     assert!(!world.is_open(alice.conn));

@@ -159,8 +159,12 @@ fn an_entry_of_the_access_list_can_require_more_or_less_than_the_lun() {
         min_level,
         ..LunEntry::new(number, UnitId(number.into()), Access::ReadWrite)
     };
-    let entry =
-        |pattern: &str, luns| InitiatorEntry { pattern: pattern.into(), luns: Some(luns), auth: None };
+    let entry = |pattern: &str, luns| InitiatorEntry {
+        pattern: pattern.into(),
+        luns: Some(luns),
+        auth: None,
+        quota: Default::default(),
+    };
     config.targets[0].initiators = vec![
         entry(ALICE, vec![row(0, Level::None), row(1, Level::None)]),
         entry(BOB, vec![row(0, Level::Encrypt), row(1, Level::Encrypt)]),

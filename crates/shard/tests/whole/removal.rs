@@ -110,7 +110,7 @@ fn luns_that_change_places_lead_to_none() {
 fn an_access_list_that_gives_a_lun_to_another_disk_is_no_way_around() {
     let own = |unit| {
         let luns = Some(vec![LunEntry::new(0, UnitId(unit), Access::ReadWrite)]);
-        vec![InitiatorEntry { pattern: ALICE.into(), luns, auth: None }]
+        vec![InitiatorEntry { pattern: ALICE.into(), luns, auth: None, quota: Default::default() }]
     };
     let mut world = World::new(config(&[], own(0)), vec![ram(), ram()]);
     let mut alice = Initiator::login(&mut world, ALICE, 1);
@@ -156,7 +156,12 @@ fn a_session_that_comes_back_finds_its_disks_or_none() {
             Loss::Connection => world.cut(alice.conn),
             Loss::Reinstatement => {}
             Loss::Reload => {
-                let only_bob = vec![InitiatorEntry { pattern: BOB.into(), luns: None, auth: None }];
+                let only_bob = vec![InitiatorEntry {
+                    pattern: BOB.into(),
+                    luns: None,
+                    auth: None,
+                    quota: Default::default(),
+                }];
                 apply(&mut world, config(&[(0, 0), (1, 1)], only_bob));
                 assert!(!world.is_open(alice.conn));
             }

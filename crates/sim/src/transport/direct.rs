@@ -155,6 +155,7 @@ impl Direct {
                     access: Access::ReadWrite,
                     rfc_7144_functions: true,
                     luns: Rc::clone(&luns),
+                    limiter: None,
                 },
             );
         }

@@ -83,11 +83,17 @@ impl Disks {
                 pattern: units::initiator(host).into(),
                 luns: Some(luns_of(row)),
                 auth: None,
+                quota: Default::default(),
             })
             .collect();
         if target.initiators.is_empty() {
             // An empty list admits every initiator, so the list names an initiator that does not exist.
-            target.initiators = vec![InitiatorEntry { pattern: "nobody".into(), luns: None, auth: None }];
+            target.initiators = vec![InitiatorEntry {
+                pattern: "nobody".into(),
+                luns: None,
+                auth: None,
+                quota: Default::default(),
+            }];
         }
     }
 

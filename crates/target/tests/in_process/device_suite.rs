@@ -20,6 +20,7 @@ const BESIDE_THE_UNIT: &[(&str, &str)] = &[
     ("spc/tests/robustness.rs", "it makes CDBs of the table of commands"),
     ("spc/tests/tables.rs", "it reads the table of commands, and sets the clock of a unit"),
     ("unit/tests/inside.rs", "the traits of `transport` do not carry what it tests"),
+    ("unit/tests/limits.rs", "it lets time pass, and limits a nexus of a unit, which a target does here"),
     ("unit/tests/peers.rs", "it is the copy manager of another unit, and a target has that of a unit"),
 ];
 

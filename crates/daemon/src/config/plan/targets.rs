@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use device::rate_limit::RateLimit;
+
 use super::fields::{auth, auth_details, field};
 use super::{PlannedChange, Subject, What, WhenEffective};
 use crate::config::diff::{LunChange, TargetDelta};
@@ -197,6 +199,11 @@ fn access(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<String> 
                 if was_entry.auth != was.auth || is_entry.auth != is.auth {
                     auth_details(&was_entry.auth, &is_entry.auth, &mut parts);
                 }
+                let sessions = |entry: &AclEntry| {
+                    entry.quota.sessions_max.map_or("none".to_owned(), |most| most.to_string())
+                };
+                field(&mut parts, "max_sessions", &sessions(&was_entry), &sessions(&is_entry));
+                limit_details(was_entry.quota.limit, is_entry.quota.limit, &mut parts);
                 details.extend((!parts.is_empty()).then(|| format!("{who}: {}", parts.join(", "))));
             }
             (None, None) => {}
@@ -206,6 +213,16 @@ fn access(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<String> 
         details.push("the order or the protection of its access list".to_owned());
     }
     details
+}
+
+fn limit_details(was: RateLimit, is: RateLimit, details: &mut Vec<String>) {
+    let number = |number: u32| if number == 0 { "none".to_owned() } else { number.to_string() };
+    let size = |size: u64| if size == 0 { "none".to_owned() } else { crate::config::show_size(size) };
+    let burst =
+        |limit: RateLimit| if limit.is_none() { "none".to_owned() } else { format!("{:?}", limit.burst) };
+    field(details, "limit_iops", &number(was.iops), &number(is.iops));
+    field(details, "limit_bandwidth", &size(was.bandwidth), &size(is.bandwidth));
+    field(details, "limit_burst", &burst(was), &burst(is));
 }
 
 fn numbers(entry: &AclEntry) -> String {
@@ -243,6 +260,7 @@ fn lun_details(
         _ => span(None),
     };
     field(details, "reconnect_timeout", &patience(was), &patience(is));
+    limit_details(was.limit, is.limit, details);
     field(details, "encrypted", &was.encrypt.is_some(), &is.encrypt.is_some());
     field(details, "removable", &was.removable, &is.removable);
     field(details, "protection", &before.protection.to_string(), &after.protection.to_string());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use iscsi::chap::{Algorithm, Algorithms, Credentials, Secret};
 use security::Level;
+use shard::config::InitiatorQuota;
 
 use super::super::names::{NamePattern, check_label};
 use super::super::raw;
@@ -14,6 +15,7 @@ use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::Environment;
 use super::hyperscsi_groups::level;
+use super::limits;
 use super::luns::TargetLuns;
 
 /// The groups of initiators by name.
@@ -74,7 +76,9 @@ pub(super) fn acl(
         }
         let auth =
             entry.auth.map_or_else(|| target_auth.clone(), |written| auth(written, environment, report));
-        resolved.push(AclEntry { initiators, luns: mapped, auth });
+        let sessions_max = entry.max_sessions.map(|at| u32::from(at.value));
+        let quota = InitiatorQuota { limit: limits::rate_limit(&entry.limit, report), sessions_max };
+        resolved.push(AclEntry { initiators, luns: mapped, auth, quota });
     }
     resolved
 }

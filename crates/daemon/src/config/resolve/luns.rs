@@ -19,6 +19,7 @@ use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean}
 use super::changers::{self, Libraries};
 use super::discs;
 use super::hyperscsi_groups::{HyperScsiGroups, level};
+use super::limits;
 use super::medium_key::{MediumKey, medium_keys};
 use super::sg;
 use super::tapes;
@@ -234,6 +235,7 @@ impl<'a> UnitResolver<'a> {
                 && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
             write_cache: lun.write_cache && !is_disc,
             io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero() && !is_sg),
+            limit: limits::rate_limit(&lun.limit, report),
             encrypt,
             atomic_block_size: atomic_block_size.filter(|size| size.bytes() >= block_size.bytes()),
             removable: lun.removable || is_disc || is_tape,

@@ -11,6 +11,7 @@ mod discs;
 mod http;
 mod hyperscsi_groups;
 mod isns;
+mod limits;
 mod luns;
 mod medium_key;
 mod nbd;

@@ -8,8 +8,23 @@ use backends::cartridge_folder::CartridgeFolder;
 use crate::os_error;
 
 /// The keys of a LUN that apply to a tape drive, beside those of every LUN of a target.
-pub(super) const KEYS: &[&str] =
-    &["name", "type", "path", "ro", "tst", "tas", "spc", "serial", "naa", "vendor", "product", "revision"];
+pub(super) const KEYS: &[&str] = &[
+    "name",
+    "type",
+    "path",
+    "ro",
+    "limit_iops",
+    "limit_bandwidth",
+    "limit_burst",
+    "tst",
+    "tas",
+    "spc",
+    "serial",
+    "naa",
+    "vendor",
+    "product",
+    "revision",
+];
 
 /// Checks that a folder holds a cartridge, and that it can be written unless it is only read.
 pub(super) fn check(path: &Path, is_read_only: bool) -> Result<(), String> {

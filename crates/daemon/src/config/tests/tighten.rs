@@ -217,7 +217,7 @@ fn everybody_sees_afterwards_what_both_configurations_show() {
         let entry = |below: &mut dyn FnMut(u64) -> u64| {
             let initiators = (0..=below(2)).map(|_| pattern(below)).collect();
             let luns = all.iter().filter(|_| below(3) > 0).cloned().collect();
-            AclEntry { initiators, luns, auth: Auth::None }
+            AclEntry { initiators, luns, auth: Auth::None, quota: Default::default() }
         };
         config.targets[0].acl = Some((0..=below(3)).map(|_| entry(&mut below)).collect());
         config

@@ -38,6 +38,7 @@ impl World {
             thin: true,
             write_cache: true,
             io_timeout: None,
+            limit: device::rate_limit::RateLimit::NONE,
             encrypt: Some(secret),
             atomic_block_size: None,
             removable: false,

@@ -65,6 +65,7 @@ impl Directory for Names {
         }
         match (0..self.count).find(|at| target_name(*at) == *wanted) {
             Some(at) => TargetLookup::Found(TargetAccess {
+                sessions_max: None,
                 target: TargetId(at),
                 portal_group: PortalGroupTag(1),
                 alias: None,

@@ -105,7 +105,7 @@ impl Identity {
         let name = target_name.ok_or(LoginError::NoTargetName)?;
         let name = IscsiName::parse(name).map_err(LoginError::BadTargetName)?;
         let access = here(directory.find_target(via, &initiator, &name))?;
-        let TargetAccess { target, portal_group, alias, auth, keys } = access;
+        let TargetAccess { target, portal_group, alias, auth, keys, sessions_max: _ } = access;
         if let Some(alias) = alias {
             out.put(Key::TargetAlias.name(), printable(alias.as_bytes()));
         }

@@ -222,3 +222,15 @@ fn the_first_of_several_login_responses_carries_the_counters_too() {
     assert_eq!((first.status, first.sn.exp_cmd_sn), (0, cmd_sn));
     assert_eq!(first.sn.max_cmd_sn, cmd_sn.plus(7));
 }
+
+#[test]
+fn an_initiator_at_its_own_limit_can_replace_a_session_and_add_none() {
+    let mut world = World::with(Limits::default(), keys());
+    world.names.sessions_max = Some(2);
+    let mut status = |isid| {
+        let conn = world.connect();
+        log_in(&mut world, conn, isid, &[]).status
+    };
+    let refused = Status::OUT_OF_RESOURCES.0;
+    assert_eq!([1, 2, 3, 2, 1, 4].map(&mut status), [0, 0, refused, 0, 0, refused]);
+}

@@ -57,6 +57,8 @@ pub(super) struct Names {
     pub(super) targets: Vec<IscsiName>,
     /// Whether every target has reached its session limit.
     pub(super) full: bool,
+    /// The most sessions of each initiator with a target.
+    pub(super) sessions_max: Option<u32>,
     /// The authentication that targets require.
     pub(super) auth: AuthPolicy,
     /// The record of the password of every user.
@@ -68,6 +70,7 @@ impl Directory for Names {
         match self.targets.iter().position(|target| target == name) {
             Some(at) => {
                 (if self.full { TargetLookup::AtSessionLimit } else { TargetLookup::Found })(TargetAccess {
+                    sessions_max: self.sessions_max,
                     target: TargetId(u32::try_from(at).unwrap()),
                     portal_group: PortalGroupTag(1),
                     alias: None,
@@ -182,6 +185,7 @@ impl World {
                 keys,
                 targets: [IscsiName::parse(TARGET.as_bytes()).unwrap()].into(),
                 full: false,
+                sessions_max: None,
                 auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
                 record: None,
             },

@@ -1,0 +1,210 @@
+//! Limits of the rate at which commands are executed: token buckets for operations and for bytes.
+//!
+//! A bucket counts what commands have reserved and what has been filled in since its creation. A command
+//! reserves its cost when it is the next one of its queue, and may start when as much has been filled in as
+//! was reserved up to and including it. The reservations of several queues are therefore served in the order
+//! in which they were made, and no queue has to ask twice. Both counts stay when the rate changes: a debt is
+//! kept, and a command that waits starts when the new rate has paid for it.
+
+use base::time::{Duration, Instant};
+
+/// How many operations and bytes per second may be executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Operations per second; 0 for no limit.
+    pub iops: u32,
+    /// Bytes per second; 0 for no limit.
+    pub bandwidth: u64,
+    /// For how long a rate that was not used is saved up, to be used at once later.
+    pub burst: Duration,
+}
+
+impl RateLimit {
+    /// No limit.
+    pub const NONE: Self = Self { iops: 0, bandwidth: 0, burst: Duration::ZERO };
+
+    /// Returns whether nothing is limited.
+    pub const fn is_none(&self) -> bool {
+        self.iops == 0 && self.bandwidth == 0
+    }
+}
+
+/// What a limit has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitStats {
+    /// Commands that had to wait.
+    pub delayed: u64,
+    /// How long these commands waited in total, in nanoseconds.
+    pub delayed_ns: u64,
+}
+
+impl LimitStats {
+    /// Counts a command that has waited.
+    pub(crate) fn count(&mut self, waited: Duration) {
+        self.delayed += 1;
+        let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.delayed_ns = self.delayed_ns.saturating_add(waited);
+    }
+}
+
+/// What a command, or several, count as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Cost {
+    pub(crate) const fn plus(self, other: Self) -> Self {
+        let operations = self.operations.saturating_add(other.operations);
+        Self { operations, bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    pub(crate) const fn minus(self, other: Self) -> Self {
+        let operations = self.operations.saturating_sub(other.operations);
+        Self { operations, bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+
+    const fn times(self, count: u64) -> Self {
+        let operations = self.operations.saturating_mul(count);
+        Self { operations, bytes: self.bytes.saturating_mul(count) }
+    }
+}
+
+/// A limit in force, with its buckets.
+#[derive(Debug)]
+pub struct Limiter {
+    limit: RateLimit,
+    operations: Bucket,
+    bytes: Bucket,
+    /// How many queues have a command that waits.
+    pub(crate) queues: u64,
+    pub(crate) stats: LimitStats,
+}
+
+/// The counts of both buckets from which on a command may start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    operations: u128,
+    bytes: u128,
+}
+
+impl Limiter {
+    /// Puts a limit into force. Its buckets are full.
+    pub fn new(now: Instant, limit: RateLimit) -> Self {
+        let bucket = Bucket { rate: 0, saved_max: 0, filled: 0, reserved: 0, filled_at: now };
+        let stats = LimitStats::default();
+        let mut limiter =
+            Self { limit: RateLimit::NONE, operations: bucket, bytes: bucket, queues: 0, stats };
+        limiter.change(now, limit);
+        limiter
+    }
+
+    /// Changes the limit. What is reserved stays reserved.
+    pub fn change(&mut self, now: Instant, limit: RateLimit) {
+        self.limit = limit;
+        self.operations.change(now, limit.iops.into(), limit.burst);
+        self.bytes.change(now, limit.bandwidth, limit.burst);
+    }
+
+    /// Returns the limit.
+    pub const fn limit(&self) -> RateLimit {
+        self.limit
+    }
+
+    /// Returns what the limit has done so far.
+    pub const fn stats(&self) -> LimitStats {
+        self.stats
+    }
+
+    /// Reserves the cost of a command.
+    pub(crate) fn reserve(&mut self, now: Instant, cost: Cost) -> Reservation {
+        Reservation {
+            operations: self.operations.reserve(now, cost.operations),
+            bytes: self.bytes.reserve(now, cost.bytes),
+        }
+    }
+
+    /// Returns the cost of a command that does not start.
+    pub(crate) fn refund(&mut self, cost: Cost) {
+        self.operations.refund(cost.operations);
+        self.bytes.refund(cost.bytes);
+    }
+
+    /// Returns when a command may start: not later than `now` if it may start at once.
+    pub(crate) fn starts_at(&mut self, now: Instant, reservation: Reservation) -> Instant {
+        self.operations.reaches(now, reservation.operations).max(self.bytes.reaches(now, reservation.bytes))
+    }
+
+    /// Returns how long a command waits behind a backlog of `cost` in its own queue, while the other queues
+    /// take as much in turn.
+    pub(crate) fn delay(&mut self, now: Instant, cost: Cost) -> Duration {
+        let cost = cost.times(self.queues.max(1));
+        let operations = self.operations.reserved.saturating_add(scaled(cost.operations));
+        let bytes = self.bytes.reserved.saturating_add(scaled(cost.bytes));
+        self.starts_at(now, Reservation { operations, bytes }).since(now)
+    }
+}
+
+/// A token bucket. Its counts are in billionths of an operation or byte, so that they grow by `rate` in each
+/// nanosecond.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    /// Operations or bytes per second; 0 for no limit.
+    rate: u64,
+    /// How much more may be filled in than is reserved.
+    saved_max: u128,
+    filled: u128,
+    reserved: u128,
+    filled_at: Instant,
+}
+
+impl Bucket {
+    fn change(&mut self, now: Instant, rate: u64, burst: Duration) {
+        self.fill(now);
+        let was_unlimited = self.rate == 0;
+        self.rate = rate;
+        self.saved_max = u128::from(rate).saturating_mul(burst.as_nanos());
+        let full = self.reserved.saturating_add(self.saved_max);
+        self.filled = if was_unlimited { full } else { self.filled.min(full) };
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let passed = now.since(self.filled_at).as_nanos();
+        self.filled_at = self.filled_at.max(now);
+        let filled = self.filled.saturating_add(u128::from(self.rate).saturating_mul(passed));
+        self.filled = filled.min(self.reserved.saturating_add(self.saved_max));
+    }
+
+    /// Reserves an amount. Returns the count from which on it may be used.
+    fn reserve(&mut self, now: Instant, amount: u64) -> u128 {
+        self.fill(now);
+        self.reserved = self.reserved.saturating_add(scaled(amount));
+        self.reserved
+    }
+
+    /// Fills in an amount that was reserved and is not used. Other queues may have reserved behind it, so
+    /// that the counts up to which they wait stay.
+    fn refund(&mut self, amount: u64) {
+        let full = self.reserved.saturating_add(self.saved_max);
+        self.filled = self.filled.saturating_add(scaled(amount)).min(full);
+    }
+
+    /// Returns when the bucket is filled up to a count.
+    fn reaches(&mut self, now: Instant, count: u128) -> Instant {
+        self.fill(now);
+        let missing = count.saturating_sub(self.filled);
+        if self.rate == 0 || missing == 0 {
+            return now;
+        }
+        let nanoseconds = missing.div_ceil(self.rate.into());
+        now.after(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)))
+    }
+}
+
+fn scaled(amount: u64) -> u128 {
+    u128::from(amount) * 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests;

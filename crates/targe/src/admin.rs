@@ -1,9 +1,10 @@
 //! `targe status`, `sessions` and `luns`: queries to the running daemon.
 
 use daemon::admin::api::{
-    FrameRepairs, FrameSession, Group, Limit, Luns, Method, Path, Repairs, Session, Sessions, Status,
+    FrameRepairs, FrameSession, Group, Method, Path, Repairs, Session, Sessions, Status,
 };
 use daemon::admin::client::{ClientError, request};
+use daemon::admin::lun_api::{Limit, Luns};
 use daemon::config::{Environment, show_size};
 use serde_json::Value;
 

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daemon::admin::api::{ErrorKind, Lun, Luns, Method, Request, Status};
+use daemon::admin::api::{ErrorKind, Method, Request, Status};
 use daemon::admin::change_api::{Applied, Change, Effective, Plan};
 use daemon::admin::client::{ClientError, Connection};
+use daemon::admin::lun_api::{Lun, Luns};
 use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;

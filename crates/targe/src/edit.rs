@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
-use daemon::admin::api::Lun;
+use daemon::admin::lun_api::Lun;
 use daemon::config::{AuthPlace, Edit, Setting, parse_size, show_size};
 use daemon::config_file::LockedFile;
 

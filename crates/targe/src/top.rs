@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daemon::admin::api::{Luns, Method, Request, Sessions, Status};
+use daemon::admin::api::{Method, Request, Sessions, Status};
 use daemon::admin::client::{ClientError, Connection};
+use daemon::admin::lun_api::Luns;
 
 use crate::daemon_socket::parse;
 use crate::{Failure, daemon_socket, print};

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::change_api::{Change, LibraryRequest, SessionSelector};
-use super::counters_api::{IscsiTotals, Memory, Operation, SenseKeyCount, TlsTotals};
-use super::lun_api::LunSelector;
+use super::counters_api::{IscsiTotals, Memory, TlsTotals};
+use super::lun_api::{Limit, LunSelector};
 use super::shape::{Described, Field, Object, Shape, object, words};
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
 
-/// The longest line of the protocol in bytes, newline included: a response with 65 535 sessions of some 500
-/// bytes each, doubled.
-pub const LINE_LEN_MAX: usize = 64 << 20;
+/// The longest line of the protocol in bytes, newline included: a response with 65 535 sessions or LUNs of
+/// some 1500 bytes each, and half as much again.
+pub const LINE_LEN_MAX: usize = 144 << 20;
 
 /// The longest request in bytes, newline included: the text of the longest configuration file, in which JSON
 /// doubles quotes, backslashes and newlines, and room for the rest.
@@ -520,87 +520,5 @@ object! {
         recovery_r2ts: u64,
         /// Tasks that moved from a lost connection to another.
         reassigns: u64,
-    }
-}
-
-object! {
-    /// The LUNs that are served.
-    Luns {
-        /// The LUNs, sorted by target, then by number.
-        luns: Vec<Lun>,
-    }
-}
-
-object! {
-    /// A limit of the rate at which commands are executed.
-    Limit {
-        /// The most operations per second; null for any number.
-        iops: Option<u32>,
-        /// The most bytes per second; null for any number.
-        bandwidth: Option<u64>,
-        /// For how long an unused rate is saved up, in milliseconds.
-        burst_ms: u64,
-    }
-}
-
-object! {
-    /// A LUN of a target. A shared unit appears once for each target that exports it.
-    Lun {
-        /// The target's name.
-        target: String,
-        /// The number.
-        lun: u16,
-        /// The medium, as a LUN spec begins.
-        medium: String,
-        /// The capacity in bytes.
-        bytes: u64,
-        /// The length of a logical block in bytes.
-        block_bytes: u32,
-        /// Whether it is write-protected.
-        read_only: bool,
-        /// Whether UNMAP deallocates storage.
-        thin: bool,
-        /// Whether writes are acknowledged before they are durable.
-        write_cache: bool,
-        /// Whether its data is stored encrypted.
-        encrypted: bool,
-        /// The unit serial number.
-        serial: String,
-        /// The world-wide name, in hexadecimal digits.
-        naa: String,
-        /// Commands so far, through every target that exports the unit.
-        commands: u64,
-        /// Bytes read so far.
-        read_bytes: u64,
-        /// Bytes written so far.
-        write_bytes: u64,
-        /// How often its file or device failed so far: no space, an I/O error, or a file that is too short.
-        medium_errors: u64,
-        /// How often its file or device took longer than `io_timeout` so far.
-        io_timeouts: u64,
-        /// Its limit; null if it has none.
-        limit: Option<Limit>,
-        /// Commands that its limit or that of their initiator has delayed so far.
-        delayed_commands: u64,
-        /// How long these commands waited in total, in milliseconds.
-        delayed_ms: u64,
-        /// Commands that a limit delays now.
-        waiting_commands: u64,
-        /// Why it is not ready: how its file or device changed, why there is no disc or cartridge, or that
-        /// its server does not answer. Null if it is.
-        not_ready: Option<String>,
-        /// The commands that ended with a status, by class.
-        operations: Vec<Operation>,
-        /// The commands that ended with CHECK CONDITION, by sense key; sense keys without commands are left
-        /// out.
-        check_conditions: Vec<SenseKeyCount>,
-        /// Commands that ended with RESERVATION CONFLICT.
-        reservation_conflicts: u64,
-        /// Commands that ended with TASK SET FULL.
-        task_set_full: u64,
-        /// Tasks that were aborted.
-        aborted_tasks: u64,
-        /// The present number of tasks.
-        tasks: u64,
     }
 }

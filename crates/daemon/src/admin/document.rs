@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::api::{Failure, LINE_LEN_MAX, Luns, Method, REQUEST_LEN_MAX, Request, Sessions, Status, VERSION};
+use super::api::{Failure, LINE_LEN_MAX, Method, REQUEST_LEN_MAX, Request, Sessions, Status, VERSION};
 use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Plan};
-use super::lun_api::{Drained, Snapshot};
+use super::lun_api::{Drained, Luns, Snapshot};
 use super::shape::{Described, Object, Shape};
 
 /// Returns the description of the protocol.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use daemon::admin::api::{FrameSession, Lun, Luns, Session, Sessions, Status};
+use daemon::admin::api::{FrameSession, Session, Sessions, Status};
+use daemon::admin::lun_api::{Lun, Luns};
 use serde::Serialize;
 
 /// The counters of the daemon at one time.

@@ -101,6 +101,7 @@ fn unit() -> LogicalUnit {
         long_cdbs: false,
         atomic_blocks: 1,
         thin: true,
+        limit: device::rate_limit::RateLimit::NONE,
         write_cache: true,
         overrides: InquiryOverrides::default(),
         tasks: device::contract::TaskRules::default(),
@@ -122,6 +123,7 @@ fn unit() -> LogicalUnit {
             access: Access::ReadWrite,
             rfc_7144_functions: true,
             luns: [Lun(0)].as_slice().into(),
+            limiter: None,
         },
     );
     unit

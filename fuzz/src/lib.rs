@@ -89,6 +89,7 @@ impl Directory for Site {
                 alias: Some("disk".into()),
                 auth: self.auth(),
                 keys: self.keys(),
+                sessions_max: None,
             }),
             "iqn.2026-11.com.example:moved" => TargetLookup::Moved {
                 to: TargetAddress::Host { name: "san.example.com".into(), port: 3260 },

@@ -14,6 +14,7 @@ use cartridge::io::FileId;
 use cartridge::label::{Blank, Label};
 use cartridge::profile::Profile;
 use cartridge::testing::MemoryFiles;
+use device::rate_limit::RateLimit;
 use device::contract::{
     Access, Command, DataOutFault, DeviceKind, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort,
     TaskKey, ThirdPartyCaller, ThirdPartyRequest, Tmf, TmfKey, UnitConfig, UnitEvent,
@@ -194,6 +195,7 @@ impl Ordeal {
             long_cdbs: choice & 0x40 == 0,
             atomic_blocks: 1 << (choice & 3),
             thin: choice & 4 == 0,
+            limit: RateLimit::NONE,
             write_cache: choice & 8 == 0,
             overrides: InquiryOverrides::default(),
             tasks: device::contract::TaskRules::default(),
@@ -249,6 +251,7 @@ impl Ordeal {
             access: if id == NexusId(3) { Access::ReadOnly } else { Access::ReadWrite },
             rfc_7144_functions: true,
             luns: Rc::from([Lun(0)].as_slice()),
+            limiter: None,
         };
         self.unit.nexus_established(self.now, nexus);
     }

@@ -19,7 +19,7 @@ use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::{BHS_LEN, Bhs, Itt, Opcode, PduHeader};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
-use shard::config::{
+use shard::config::{InitiatorQuota, 
     DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
 };
 use shard::shard::Shard;
@@ -342,8 +342,12 @@ fn conn(peer: usize) -> ConnId {
 /// they may only read.
 fn config(how: u8) -> ShardConfig {
     let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
-    let sees =
-        |pattern: &str, luns| InitiatorEntry { pattern: Rc::from(pattern), luns: Some(luns), auth: None };
+    let sees = |pattern: &str, luns| InitiatorEntry {
+        pattern: Rc::from(pattern),
+        luns: Some(luns),
+        auth: None,
+        quota: InitiatorQuota::default(),
+    };
     let access = if how & 8 == 0 { Access::ReadWrite } else { Access::ReadOnly };
     let (first, other) = if how & 1 == 0 { (0, SPARE) } else { (SPARE, 0) };
     let mut luns = vec![LunEntry::new(0, UnitId(first), access)];
@@ -393,6 +397,7 @@ fn unit_config(number: u32) -> UnitConfig {
         long_cdbs: false,
         atomic_blocks: 1,
         thin: true,
+        limit: device::rate_limit::RateLimit::NONE,
         write_cache: true,
         overrides: InquiryOverrides::default(),
         tasks: device::contract::TaskRules::default(),

@@ -62,7 +62,7 @@ fn commands_that_use_the_medium_count_and_no_others() {
     );
     assert_eq!(
         counted(&crate::ssc::COMMAND_SET, DeviceKind::Tape),
-        ["ERASE", "LOCATE", "READ", "SPACE", "VERIFY", "WRITE", "WRITE FILEMARKS"]
+        ["ERASE", "FORMAT MEDIUM", "LOCATE", "READ", "SPACE", "VERIFY", "WRITE", "WRITE FILEMARKS"]
     );
     let disc = DeviceKind::Disc { profile: None };
     assert_eq!(counted(&crate::mmc::COMMAND_SET, disc), ["READ", "READ CD", "READ CD MSF"]);

@@ -150,6 +150,12 @@ impl NbdExports {
         self.exports.get(self.numbers.get(&unit)?)
     }
 
+    /// Returns whether an export is that of its unit now. A unit that was removed and added again has another.
+    pub(super) fn is_current(&self, export: &NbdExport) -> bool {
+        let inner = export.0.borrow();
+        self.numbers.get(&inner.unit) == Some(&inner.number)
+    }
+
     /// Returns the export of a number.
     pub(super) fn find(&self, number: u32) -> Option<NbdExport> {
         self.exports.get(&number).cloned()
@@ -367,8 +373,8 @@ impl NbdExport {
     }
 
     /// Appends what is to be sent.
-    pub(super) fn transmit(&self, out: &mut Transmit) {
-        self.0.borrow_mut().client.transmit(out);
+    pub(super) fn transmit(&self, now: Instant, out: &mut Transmit) {
+        self.0.borrow_mut().client.transmit(now, out);
     }
 
     /// Returns whether [`Store::poll`] has something to return.

@@ -74,6 +74,9 @@ impl ReactorShard {
     pub(super) fn export_changed(&mut self, now: Instant, export: &NbdExport) {
         let unit = export.unit();
         while let Some(event) = export.poll_event() {
+            if !self.nbd.is_current(export) {
+                continue;
+            }
             match event {
                 ExportEvent::Resized => {
                     let label = self.runtime.unit(unit).map_or("a disk", |unit| unit.label.as_str());

@@ -20,7 +20,7 @@ fn what_a_dead_server_had_not_flushed_is_repeated_before_anything_is_read() {
     rig.restart(None);
     rig.settle();
     assert_eq!(data_of(rig.result(read)), [[3; 512], [0; 512]].concat());
-    assert_eq!(rig.notices, [Notice::Lost, Notice::Back(4)]);
+    assert_eq!(rig.notices, [Notice::Lost, Notice::Back(2)]);
     let flush = rig.submit(OpAction::Flush);
     rig.settle();
     assert!(matches!(rig.result(flush), Some(Ok(_))));
@@ -128,7 +128,7 @@ fn after_a_failed_flush_the_changes_are_repeated_before_the_next_one() {
     let first = rig.submit(OpAction::Flush);
     rig.settle();
     assert_eq!(rig.ended(), [(OpId(1), None), (first, Some(Fault::Medium))]);
-    assert_eq!(rig.server.present[512], 0, "the server dropped the write");
+    assert_eq!(rig.server.durable[512], 0, "the server dropped the write");
     let second = rig.submit(OpAction::Flush);
     rig.settle();
     assert_eq!(rig.ended(), [(second, None)]);

@@ -28,9 +28,6 @@ pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 /// The least time between two logged failures of one export; failures in between are counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The portals of connections to servers have this bit set, which no listening portal has.
-const PORTAL_BIT: u32 = 1 << 31;
-
 /// An export that is open, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
 pub(super) struct OpenExport {
@@ -118,7 +115,7 @@ impl NbdExports {
     /// Serves an open export as the medium of a unit.
     pub(super) fn add(&mut self, export: OpenExport, unit: UnitId, label: &str, pool: &Pool) -> NbdExport {
         let OpenExport { connection, uri, config } = export;
-        let number = PORTAL_BIT | self.next;
+        let number = PortalId::OWN_BIT | self.next;
         self.next = self.next.wrapping_add(1);
         let client = Client::new(config, connection.info, pool.clone());
         let export = NbdExport(Rc::new(RefCell::new(Inner {

@@ -24,8 +24,9 @@
 //! # Changes under way
 //!
 //! A server that hangs may carry out a change at any later time. So a change that was sent does not end while
-//! its connection lives, and the client leaves a connection only when no change is under way on it. A server
-//! that breaks the protocol is left at once, and so is any server when the client closes.
+//! its connection lives. The client leaves a connection only when nothing but reads is under way on it: the
+//! failure of a flush must be seen, too. A server that breaks the protocol is left at once, and so is any
+//! server that is silent when the client closes.
 
 mod answers;
 mod checks;
@@ -144,8 +145,9 @@ enum Work {
 }
 
 impl Work {
-    const fn is_change(&self) -> bool {
-        matches!(self, Self::Change(..) | Self::Repeat)
+    /// Returns whether the request only reads.
+    const fn reads(&self) -> bool {
+        matches!(self, Self::Read(..) | Self::Status(_))
     }
 }
 
@@ -175,7 +177,7 @@ pub struct Client {
     lost_changes: Option<Fault>,
     ready: VecDeque<Completion>,
     notices: VecDeque<Notice>,
-    /// The client sends nothing more on this connection, and ends it when no change is under way.
+    /// The client sends nothing more on this connection, and ends it when only reads are under way.
     leaving: bool,
     /// Since when the server has answered nothing although something waits for it.
     silent_since: Option<Instant>,
@@ -516,13 +518,12 @@ impl Client {
         self.waiting = self.jobs.keys().copied().collect();
     }
 
-    /// Returns when the client leaves a connection on which a request that changes nothing is not answered,
-    /// although others may be.
+    /// Returns when the client leaves a connection on which a read is not answered, although others may be.
     fn left_at(&self) -> Option<Instant> {
         if self.link != Link::Up || self.leaving {
             return None;
         }
-        Some(self.replies.oldest(|work| !work.is_change())?.after(self.config.patience?))
+        Some(self.replies.oldest(Work::reads)?.after(self.config.patience?))
     }
 
     fn leave(&mut self) {
@@ -531,7 +532,7 @@ impl Client {
     }
 
     fn leave_if_drained(&mut self) {
-        let may_leave = self.closing || self.replies.oldest(Work::is_change).is_none();
+        let may_leave = self.closing || self.replies.oldest(|work| !work.reads()).is_none();
         if self.leaving && self.link == Link::Up && may_leave {
             (self.link, self.abort_due) = (Link::Ending, true);
         }

@@ -13,7 +13,7 @@ use super::ReactorShard;
 use crate::os_error;
 use crate::serve::nbd::{ATTEMPT_MAX, ExportEvent, NbdExport, NbdLinks};
 
-/// The addresses of a connection to a server, which no limit of initiators' addresses applies to.
+/// The addresses of a connection to a server. The reactor needs none, since no limit of peers applies to it.
 const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Returns what the exports of the reactor with this handle need.

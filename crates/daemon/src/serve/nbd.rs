@@ -147,7 +147,8 @@ impl NbdExports {
         self.exports.get(self.numbers.get(&unit)?)
     }
 
-    /// Returns whether an export is that of its unit now. A unit that was removed and added again has another.
+    /// Returns whether an export is that of its unit now. A unit that was removed and added again has
+    /// another.
     pub(super) fn is_current(&self, export: &NbdExport) -> bool {
         let inner = export.0.borrow();
         self.numbers.get(&inner.unit) == Some(&inner.number)
@@ -515,5 +516,41 @@ impl Store for NbdExport {
             inner.failed(*failure);
         }
         Some(completion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn open() -> OpenExport {
+        let info = ExportInfo {
+            len: 1 << 20,
+            flags: transmission::HAS_FLAGS | transmission::SEND_FLUSH,
+            block_len: 1,
+            preferred_block_len: 4096,
+            payload_len_max: 1 << 20,
+            structured: true,
+            allocation_id: None,
+        };
+        let socket = UnixStream::pair().unwrap().0.into();
+        let uri = NbdUri::parse("nbd+unix:///?socket=/run/disk.sock").unwrap();
+        let config = ClientConfig { patience: None, write_cache: true, read_only: false, block_len: 512 };
+        OpenExport { connection: NbdConnection { socket, info }, uri, config }
+    }
+
+    #[test]
+    fn an_export_that_is_closing_is_not_that_of_its_unit_any_more() {
+        let links = NbdLinks { connect: Box::new(|_, _| {}), adopt: Box::new(|_, _| {}) };
+        let mut exports = NbdExports::new(links);
+        let pool = Pool::new(1 << 20);
+        let first = exports.add(open(), UnitId(3), "disk", &pool);
+        assert!(exports.is_current(&first));
+        exports.close(UnitId(3));
+        assert!(!exports.is_current(&first));
+        let second = exports.add(open(), UnitId(3), "disk", &pool);
+        assert!(exports.is_current(&second) && !exports.is_current(&first));
     }
 }

@@ -35,6 +35,7 @@ mod error;
 mod job;
 mod replies;
 mod requests;
+mod silence;
 mod unflushed;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -495,11 +496,6 @@ impl Client {
         !self.jobs.is_empty() || !self.replies.is_idle() || self.repeating.is_some()
     }
 
-    fn given_up_at(&self) -> Option<Instant> {
-        let since = self.silent_since.filter(|_| self.is_waiting())?;
-        Some(since.after(self.config.patience?))
-    }
-
     /// Repeats, on a new connection, every operation that has not ended. An operation that was under way
     /// whenever the server went away may be what ends the server, so it is repeated only so often.
     fn restart_jobs(&mut self, now: Instant) {
@@ -516,51 +512,6 @@ impl Client {
             }
         }
         self.waiting = self.jobs.keys().copied().collect();
-    }
-
-    /// Returns when the client leaves a connection on which a read is not answered, although others may be.
-    fn left_at(&self) -> Option<Instant> {
-        if self.link != Link::Up || self.leaving {
-            return None;
-        }
-        Some(self.replies.oldest(Work::reads)?.after(self.config.patience?))
-    }
-
-    fn leave(&mut self) {
-        self.leaving = true;
-        self.leave_if_drained();
-    }
-
-    fn leave_if_drained(&mut self) {
-        let may_leave = self.closing || self.replies.oldest(|work| !work.reads()).is_none();
-        if self.leaving && self.link == Link::Up && may_leave {
-            (self.link, self.abort_due) = (Link::Ending, true);
-        }
-    }
-
-    /// Fails operations, because the server has been silent for too long.
-    fn give_up(&mut self) {
-        self.outage = true;
-        if !core::mem::replace(&mut self.given_up, true) {
-            self.notices.push_back(Notice::Unanswered);
-        }
-        self.fail_all();
-        self.leave();
-        self.end_if_closing();
-    }
-
-    /// Fails every operation, except changes that were sent on a connection that lives.
-    fn fail_all(&mut self) {
-        self.waiting.clear();
-        self.silent_since = None;
-        let is_up = self.link == Link::Up;
-        for (key, job) in core::mem::take(&mut self.jobs) {
-            if is_up && job.is_change() && job.open > 0 {
-                self.jobs.insert(key, job);
-            } else {
-                self.complete(job.id, Err(unreachable(&job.action)));
-            }
-        }
     }
 
     /// Returns how another state of the export differs from what is served.

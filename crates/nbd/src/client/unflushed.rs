@@ -60,8 +60,8 @@ impl Entry {
     }
 }
 
-/// The acknowledged changes by their offsets. No two overlap: each change replaces what it overwrites, so they
-/// can be repeated in any order.
+/// The acknowledged changes by their offsets. No two overlap: each change replaces what it overwrites, so
+/// they can be repeated in any order.
 #[derive(Debug, Default)]
 pub(super) struct Unflushed {
     entries: BTreeMap<u64, Entry>,

@@ -184,8 +184,8 @@ fn an_export_that_has_changed_is_served_if_it_only_grew() {
 
 /// Operations that do not overlap are under way together while the server answers in any order, and dies and
 /// loses any of the changes that were not flushed. Some servers also fail to flush and forget it, or hang for
-/// longer than the limit. Each read must return what was acknowledged last. When a flush is good, the server's
-/// disk must hold everything that was acknowledged before it; when a durable change is good, the change.
+/// longer than the limit. Each read must return what was acknowledged last. When a flush is good, the disk of
+/// the server must hold everything that was acknowledged before it; when a durable change is good, that one.
 #[test]
 fn no_acknowledged_change_is_lost_whenever_the_server_dies() {
     const BLOCKS: u64 = 16;

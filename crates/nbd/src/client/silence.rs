@@ -4,6 +4,10 @@ use base::time::Instant;
 
 use super::{Client, Link, Notice, Work, unreachable};
 
+/// After how many times the limit a read is taken for lost although other requests are answered. A server
+/// that is only overloaded answers it before: leaving such a server would cost more than it helps.
+const READ_LIMITS: u32 = 4;
+
 impl Client {
     /// Returns when operations fail because the server is silent.
     pub(super) fn given_up_at(&self) -> Option<Instant> {
@@ -16,7 +20,8 @@ impl Client {
         if self.link != Link::Up || self.leaving {
             return None;
         }
-        Some(self.replies.oldest(Work::reads)?.after(self.config.patience?))
+        let limit = self.config.patience?.saturating_mul(READ_LIMITS);
+        Some(self.replies.oldest(Work::reads)?.after(limit))
     }
 
     pub(super) fn leave(&mut self) {

@@ -177,8 +177,8 @@ fn a_read_that_is_never_answered_ends_its_connection_although_others_are_answere
     let mut rig = Rig::new(Server::new(info(1 << 20)));
     let hung = rig.read(0, 512);
     rig.drain();
-    for _ in 0..3 {
-        rig.now = rig.now.after(Duration::from_secs(9));
+    for _ in 0..11 {
+        rig.now = rig.now.after(Duration::from_secs(10));
         let other = rig.write(4096, &[1; 512]);
         rig.drain();
         rig.answer(1);
@@ -187,7 +187,7 @@ fn a_read_that_is_never_answered_ends_its_connection_although_others_are_answere
     let last = rig.write(4096, &[2; 512]);
     rig.drain();
     rig.wait();
-    assert_eq!(rig.now, Instant::ORIGIN.after(Duration::from_secs(30)));
+    assert_eq!(rig.now, Instant::ORIGIN.after(Duration::from_secs(120)));
     // The change that is under way ends first.
     assert!(!rig.actions.contains(&ClientAction::Abort));
     rig.answer(1);

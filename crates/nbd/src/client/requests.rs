@@ -63,13 +63,11 @@ impl Client {
             };
             let (is_flush, stable) = (job.is_flush() && !job.flush_sent, job.stable);
             let must_flush = job.is_change() && job.is_cut() && stable && job.open == 0 && !job.flush_sent;
-            if is_flush {
-                if let Some(fault) = self.lost_changes.take() {
-                    job.failure = Some(fault.into());
-                    job.open = 1;
-                    self.piece_ended(key, Ok(()));
-                    continue;
-                }
+            if is_flush && let Some(fault) = self.lost_changes.take() {
+                job.failure = Some(fault.into());
+                job.open = 1;
+                self.piece_ended(key, Ok(()));
+                continue;
             }
             if (is_flush || must_flush) && self.begin_repeating() {
                 return true;

@@ -5,6 +5,9 @@ use super::*;
 /// An operation, and the block that it reads, or fills with a byte and whether durably; none for a flush.
 type UnderWay = (OpId, Option<(u64, Option<(u8, bool)>)>);
 
+/// What was acknowledged last for a block, and how many operations had begun by then; none after a failure.
+type Known = Option<([u8; 512], u64)>;
+
 #[test]
 fn what_a_dead_server_had_not_flushed_is_repeated_before_anything_is_read() {
     let mut rig = Rig::new(Server::new(info(1 << 20)));
@@ -197,8 +200,7 @@ fn no_acknowledged_change_is_lost_whenever_the_server_dies() {
         let (fails, hangs) = (rng.chance(1, 2), rng.chance(1, 2));
         let mut rig = Rig::new(Server::new(ExportInfo { flags, structured, ..info(BLOCKS * 512) }));
         rig.server.fua_flushes = rng.chance(1, 2);
-        // What was acknowledged last, and how many operations had begun by then; not known after a failure.
-        let mut model = vec![Some(([0_u8; 512], 0)); to_usize(BLOCKS)];
+        let mut model: Vec<Known> = vec![Some(([0_u8; 512], 0)); to_usize(BLOCKS)];
         let mut under_way: Vec<UnderWay> = Vec::new();
         for step in 0..500_u32 {
             match rng.below(12) {
@@ -206,22 +208,7 @@ fn no_acknowledged_change_is_lost_whenever_the_server_dies() {
                     let block = rng.below(BLOCKS);
                     let is_used = |op: &UnderWay| matches!(op.1, Some((other, _)) if other == block);
                     if step < 400 && under_way.len() < 20 && !under_way.iter().any(is_used) {
-                        let byte = u8::try_from(1 + rng.below(255)).unwrap();
-                        let at = block * 512;
-                        let durability = [Durability::Cached, Durability::Stable][to_usize(rng.below(2))];
-                        let is_stable = durability == Durability::Stable;
-                        let (action, effect) = match rng.below(6) {
-                            0 => (OpAction::Deallocate { at, len: 512 }, Some((0, false))),
-                            1 => (
-                                OpAction::WriteZeroes { at, len: 512, may_deallocate: true, durability },
-                                Some((0, is_stable)),
-                            ),
-                            2 | 3 => (OpAction::Read { at, len: 512 }, None),
-                            _ => {
-                                let data = Bytes::copied_from(&[byte; 512]).into();
-                                (OpAction::Write { at, data, durability }, Some((byte, is_stable)))
-                            }
-                        };
+                        let (action, effect) = some_action(&mut rng, block * 512);
                         let id = rig.submit(action);
                         under_way.push((id, Some((block, effect))));
                     }
@@ -264,45 +251,8 @@ fn no_acknowledged_change_is_lost_whenever_the_server_dies() {
             if step >= 490 {
                 rig.settle();
             }
-            while let Some(done) = rig.client.poll() {
-                let place = under_way.iter().position(|(id, _)| *id == done.id).unwrap();
-                let (_, what) = under_way.swap_remove(place);
-                let on_disk = |block: usize| &rig.server.durable[block * 512..block * 512 + 512];
-                match (what, done.result) {
-                    (Some((block, Some((byte, is_stable)))), Ok(_)) => {
-                        let block = to_usize(block);
-                        model[block] = Some(([byte; 512], rig.next_op));
-                        let is_lost = is_stable && on_disk(block) != [byte; 512];
-                        assert!(!is_lost, "seed {seed}, step {step}, durable block {block}");
-                    }
-                    (Some((block, Some(_))), Err(_)) => model[to_usize(block)] = None,
-                    (Some((block, None)), Ok(OpOutput::Data(data))) => {
-                        let got: Vec<u8> = data.parts().iter().flat_map(|part| part.to_vec()).collect();
-                        if let Some((expected, _)) = model[to_usize(block)] {
-                            assert_eq!(got, expected, "seed {seed}, step {step}, block {block}");
-                        }
-                    }
-                    (None, Ok(_)) => {
-                        for (block, known) in model.iter().enumerate() {
-                            let changes =
-                                |op: &UnderWay| matches!(op.1, Some((at, Some(_))) if to_usize(at) == block);
-                            if let Some((expected, since)) = known
-                                && *since < done.id.0
-                                && !under_way.iter().any(changes)
-                            {
-                                let what = "flushed block";
-                                assert_eq!(
-                                    on_disk(block),
-                                    expected,
-                                    "seed {seed}, step {step}, {what} {block}"
-                                );
-                            }
-                        }
-                    }
-                    (_, Err(failure)) => assert!(fails || hangs, "seed {seed}, step {step}: {failure:?}"),
-                    (what, Ok(_)) => panic!("seed {seed}, step {step}: {what:?}"),
-                }
-            }
+            let context = format!("seed {seed}, step {step}");
+            check_ended(&mut rig, &mut model, &mut under_way, (fails || hangs, &context));
         }
         assert!(under_way.is_empty(), "seed {seed}");
         rig.server.carry_out_left(0);
@@ -317,5 +267,66 @@ fn no_acknowledged_change_is_lost_whenever_the_server_dies() {
         assert!(
             !rig.notices.iter().any(|notice| matches!(notice, Notice::Broken(_) | Notice::LostChanges(_)))
         );
+    }
+}
+
+fn some_action(rng: &mut Rng, at: u64) -> (OpAction, Option<(u8, bool)>) {
+    let byte = u8::try_from(1 + rng.below(255)).unwrap();
+    let durability = [Durability::Cached, Durability::Stable][to_usize(rng.below(2))];
+    let is_stable = durability == Durability::Stable;
+    match rng.below(6) {
+        0 => (OpAction::Deallocate { at, len: 512 }, Some((0, false))),
+        1 => {
+            let action = OpAction::WriteZeroes { at, len: 512, may_deallocate: true, durability };
+            (action, Some((0, is_stable)))
+        }
+        2 | 3 => (OpAction::Read { at, len: 512 }, None),
+        _ => {
+            let data = Bytes::copied_from(&[byte; 512]).into();
+            (OpAction::Write { at, data, durability }, Some((byte, is_stable)))
+        }
+    }
+}
+
+/// Checks the operations that have ended.
+fn check_ended(
+    rig: &mut Rig,
+    model: &mut [Known],
+    under_way: &mut Vec<UnderWay>,
+    (may_fail, context): (bool, &str),
+) {
+    while let Some(done) = rig.client.poll() {
+        let place = under_way.iter().position(|(id, _)| *id == done.id).unwrap();
+        let (_, what) = under_way.swap_remove(place);
+        let on_disk = |block: usize| &rig.server.durable[block * 512..block * 512 + 512];
+        match (what, done.result) {
+            (Some((block, Some((byte, is_stable)))), Ok(_)) => {
+                let block = to_usize(block);
+                model[block] = Some(([byte; 512], rig.next_op));
+                let is_lost = is_stable && on_disk(block) != [byte; 512];
+                assert!(!is_lost, "{context}, durable block {block}");
+            }
+            (Some((block, Some(_))), Err(_)) => model[to_usize(block)] = None,
+            (Some((block, None)), Ok(OpOutput::Data(data))) => {
+                let got: Vec<u8> = data.parts().iter().flat_map(|part| part.to_vec()).collect();
+                if let Some((expected, _)) = model[to_usize(block)] {
+                    assert_eq!(got, expected, "{context}, block {block}");
+                }
+            }
+            (None, Ok(_)) => {
+                for (block, known) in model.iter().enumerate() {
+                    let changes =
+                        |op: &UnderWay| matches!(op.1, Some((at, Some(_))) if to_usize(at) == block);
+                    if let Some((expected, since)) = known
+                        && *since < done.id.0
+                        && !under_way.iter().any(changes)
+                    {
+                        assert_eq!(on_disk(block), expected, "{context}, flushed block {block}");
+                    }
+                }
+            }
+            (_, Err(failure)) => assert!(may_fail, "{context}: {failure:?}"),
+            (what, Ok(_)) => panic!("{context}: {what:?}"),
+        }
     }
 }

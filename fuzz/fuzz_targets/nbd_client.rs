@@ -248,7 +248,7 @@ impl World {
 
     fn transmit(&mut self) {
         let mut out = Transmit::new();
-        self.client.transmit(&mut out);
+        self.client.transmit(self.now, &mut out);
         out.pieces().for_each(|piece| self.sent.extend_from_slice(piece));
         out.clear(&self.pool);
         while let Some(request) = Request::parse(&self.sent) {

@@ -15,6 +15,10 @@ use rustix::net::{
     socket_with,
 };
 
+/// TCP keepalive: a silent server's host is probed after this long, and as often again.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 4;
+
 /// The largest receive of a negotiation.
 const RECEIVE_LEN: usize = 4096;
 
@@ -109,12 +113,22 @@ fn connect_tcp(addresses: impl Iterator<Item = SocketAddr>, deadline: Instant) -
         match TcpStream::connect_timeout(&address, left(deadline)?) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
+                detect_lost_host(&stream)?;
                 return Ok(stream.into());
             }
             Err(error) => failure = error,
         }
     }
     Err(failure)
+}
+
+/// Lets the system end the connection when the host of the server is gone. A client never ends one on which
+/// a change is under way.
+fn detect_lost_host(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_TIME)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_TIME)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
 }
 
 enum Failed {

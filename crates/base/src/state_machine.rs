@@ -36,6 +36,17 @@ pub struct MediumId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortalId(pub u32);
 
+impl PortalId {
+    /// No listening address has a number with this bit. It marks connections that the owner of a reactor has
+    /// made itself: the limits that protect against peers do not apply to them.
+    pub const OWN_BIT: u32 = 1 << 31;
+
+    /// Returns whether the owner of the reactor has made the connection itself.
+    pub const fn is_own(self) -> bool {
+        self.0 & Self::OWN_BIT != 0
+    }
+}
+
 /// The properties of a new connection.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptInfo {

@@ -74,6 +74,8 @@ pub(crate) struct Connections {
 struct Conn {
     socket: Rc<OwnedFd>,
     peer: IpAddr,
+    /// The limits that protect against peers do not apply.
+    is_own: bool,
     state: State,
     /// Why the connection ends, once it does.
     why: DisconnectReason,
@@ -176,14 +178,16 @@ impl Connections {
     ) -> Option<ConnId> {
         let peer_ip = candidate.peer.ip().to_canonical();
         let from_peer = self.per_peer.get(&peer_ip).copied().unwrap_or(0);
-        if self.table.len() >= self.connections_max || from_peer >= self.per_peer_max {
+        let is_own = candidate.portal.is_own();
+        let is_too_much = self.table.len() >= self.connections_max || from_peer >= self.per_peer_max;
+        if is_too_much && !is_own {
             Stats::bump(&mut engine.stats().refused, 1);
             reset(&candidate.socket);
             return None;
         }
         let arrival = candidate.accept_info().ok()?;
         let socket = Rc::new(candidate.socket);
-        let number = self.table.insert(Conn::new(Rc::clone(&socket), peer_ip));
+        let number = self.table.insert(Conn::new(Rc::clone(&socket), peer_ip, is_own));
         if engine.open(number, socket).is_err() {
             self.table.remove(number);
             return None;
@@ -283,7 +287,7 @@ impl Connections {
         let Some(stall) = self.stall else { return };
         for number in self.table.numbers() {
             let Some(conn) = self.table.get_mut(number) else { continue };
-            if !conn.sending || conn.state != State::Open {
+            if !conn.sending || conn.is_own || conn.state != State::Open {
                 conn.seen = None;
                 continue;
             }
@@ -549,10 +553,11 @@ impl Connections {
 }
 
 impl Conn {
-    fn new(socket: Rc<OwnedFd>, peer: IpAddr) -> Self {
+    fn new(socket: Rc<OwnedFd>, peer: IpAddr, is_own: bool) -> Self {
         Self {
             socket,
             peer,
+            is_own,
             state: State::Open,
             why: DisconnectReason::Closed,
             receiving: false,

@@ -28,9 +28,6 @@ pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 /// The least time between two logged failures of one export; failures in between are counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The portals of connections to servers have this bit set, which no listening portal has.
-const PORTAL_BIT: u32 = 1 << 31;
-
 /// An export that is open, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
 pub(super) struct OpenExport {
@@ -118,7 +115,7 @@ impl NbdExports {
     /// Serves an open export as the medium of a unit.
     pub(super) fn add(&mut self, export: OpenExport, unit: UnitId, label: &str, pool: &Pool) -> NbdExport {
         let OpenExport { connection, uri, config } = export;
-        let number = PORTAL_BIT | self.next;
+        let number = PortalId::OWN_BIT | self.next;
         self.next = self.next.wrapping_add(1);
         let client = Client::new(config, connection.info, pool.clone());
         let export = NbdExport(Rc::new(RefCell::new(Inner {
@@ -148,6 +145,13 @@ impl NbdExports {
     /// Returns the export of a unit.
     pub(super) fn of_unit(&self, unit: UnitId) -> Option<&NbdExport> {
         self.exports.get(self.numbers.get(&unit)?)
+    }
+
+    /// Returns whether an export is that of its unit now. A unit that was removed and added again has
+    /// another.
+    pub(super) fn is_current(&self, export: &NbdExport) -> bool {
+        let inner = export.0.borrow();
+        self.numbers.get(&inner.unit) == Some(&inner.number)
     }
 
     /// Returns the export of a number.
@@ -367,8 +371,8 @@ impl NbdExport {
     }
 
     /// Appends what is to be sent.
-    pub(super) fn transmit(&self, out: &mut Transmit) {
-        self.0.borrow_mut().client.transmit(out);
+    pub(super) fn transmit(&self, now: Instant, out: &mut Transmit) {
+        self.0.borrow_mut().client.transmit(now, out);
     }
 
     /// Returns whether [`Store::poll`] has something to return.
@@ -512,5 +516,41 @@ impl Store for NbdExport {
             inner.failed(*failure);
         }
         Some(completion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn open() -> OpenExport {
+        let info = ExportInfo {
+            len: 1 << 20,
+            flags: transmission::HAS_FLAGS | transmission::SEND_FLUSH,
+            block_len: 1,
+            preferred_block_len: 4096,
+            payload_len_max: 1 << 20,
+            structured: true,
+            allocation_id: None,
+        };
+        let socket = UnixStream::pair().unwrap().0.into();
+        let uri = NbdUri::parse("nbd+unix:///?socket=/run/disk.sock").unwrap();
+        let config = ClientConfig { patience: None, write_cache: true, read_only: false, block_len: 512 };
+        OpenExport { connection: NbdConnection { socket, info }, uri, config }
+    }
+
+    #[test]
+    fn an_export_that_is_closing_is_not_that_of_its_unit_any_more() {
+        let links = NbdLinks { connect: Box::new(|_, _| {}), adopt: Box::new(|_, _| {}) };
+        let mut exports = NbdExports::new(links);
+        let pool = Pool::new(1 << 20);
+        let first = exports.add(open(), UnitId(3), "disk", &pool);
+        assert!(exports.is_current(&first));
+        exports.close(UnitId(3));
+        assert!(!exports.is_current(&first));
+        let second = exports.add(open(), UnitId(3), "disk", &pool);
+        assert!(exports.is_current(&second) && !exports.is_current(&first));
     }
 }

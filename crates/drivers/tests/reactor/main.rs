@@ -62,6 +62,7 @@ with_both_engines! {
     calls_the_machine_when_its_time_comes_however_often_that_moves,
     turns_away_what_is_over_a_limit,
     keeps_to_a_limit_that_changes,
+    applies_no_limit_to_connections_of_its_owner,
     ends_a_peer_that_takes_nothing_when_that_is_forbidden_later,
     stops_listening_to_a_portal,
     stops_when_the_last_connection_is_gone,
@@ -604,6 +605,35 @@ fn keeps_to_a_limit_that_changes(engine: EngineChoice) {
     refused(rig.connect());
     serves(&mut first);
     serves(&mut second);
+}
+
+fn applies_no_limit_to_connections_of_its_owner(engine: EngineChoice) {
+    let stall = Some(Duration::from_millis(200));
+    let config =
+        Config { engine, stall, connections_max: 1, connections_per_peer_max: 1, ..Config::default() };
+    let Some(rig) = Rig::start_with(config) else { return };
+    let mut stranger = rig.connect();
+    send(&mut stranger, BABBLE, 10);
+    receive(&mut stranger, 10);
+    let address = "0.0.0.0:0".parse().unwrap();
+    let [mut deaf, mut idle] = [1, 2].map(|number| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(HANG)).unwrap();
+        let portal = PortalId(PortalId::OWN_BIT | number);
+        let (socket, bytes) = (theirs.into(), Vec::new());
+        rig.handle.adopt(Adoption { socket, portal, local: address, peer: address, bytes }).unwrap();
+        ours
+    });
+    deaf.write_all(&frame(BABBLE, 32 << 20)).unwrap();
+    rig.await_that("the owner's connections", |parrot| parrot.conns.len() == 3);
+    send(&mut stranger, BABBLE, 32 << 20);
+    rig.await_that("the end of who takes nothing", |parrot| {
+        parrot.gone == [(ConnId(0), DisconnectReason::Stalled)]
+    });
+    for stream in [&mut deaf, &mut idle] {
+        stream.write_all(&frame(BABBLE, 10)).unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+    }
 }
 
 fn ends_a_peer_that_takes_nothing_when_that_is_forbidden_later(engine: EngineChoice) {

@@ -5,8 +5,7 @@ use store::api::Fault;
 
 use super::error::ProtocolError;
 use super::replies::{Ended, Reply, ReplyError};
-use super::unflushed::Entry;
-use super::{Client, Link, Notice, Work};
+use super::{Client, Link, Notice, RESTARTS_MAX, Work};
 use crate::wire::{Errno, transmission};
 
 impl Client {
@@ -16,14 +15,16 @@ impl Client {
             if matches!(ended.result, Err(ReplyError { errno: Errno::SHUTDOWN, .. })) {
                 // The server closes the connection; the request is repeated on the next one.
                 self.lost();
-                (self.link, self.abort_due) = (Link::Ending, true);
-                return;
+                self.leaving = true;
+                continue;
             }
             self.attempts = 0;
             self.handle_reply(ended);
+            self.end_repeating();
             self.silent_since = Some(now);
             self.transmit_due = true;
         }
+        self.leave_if_drained();
         if let Err(error) = result {
             self.outage = true;
             self.notices.push_back(Notice::Broken(error));
@@ -38,17 +39,17 @@ impl Client {
                 if let Err(error) = result {
                     self.lose_changes(error.failure().fault);
                 }
-                if self.replies.is_idle() && self.repeating.is_some_and(|next| next >= self.unflushed.len()) {
-                    self.back(self.unflushed.len());
-                }
             }
-            Work::Flush(key, mark) => {
-                match (&result, key) {
-                    (Ok(_), _) => self.unflushed.remove_before(mark),
-                    (Err(_), Some(_)) => self.repeat_before_flush = true,
-                    (Err(error), None) => {
-                        self.lose_changes(error.failure().fault);
-                        self.unflushed.remove_before(mark);
+            Work::Flush { key, mark, failures } => {
+                match &result {
+                    Ok(_) if failures == self.failures => self.unflushed.remove_before(mark),
+                    Ok(_) => {}
+                    Err(error) => {
+                        self.durability_failed();
+                        if key.is_none() {
+                            self.lose_changes(error.failure().fault);
+                            self.unflushed.remove_before(mark);
+                        }
                     }
                 }
                 match key {
@@ -56,12 +57,13 @@ impl Client {
                     None => self.flushing = false,
                 }
             }
-            Work::Change(key, change) => {
-                let is_done = result.is_ok();
-                let has_fua = self.info.has(transmission::SEND_FUA);
-                let is_stable = self.jobs.get(&key).is_some_and(|job| job.stable);
-                if is_done && self.flushes() {
-                    self.unflushed.add(Entry { at, len, change }, is_stable && has_fua);
+            Work::Change(key, change, fua) => {
+                let failures = self.failures;
+                let is_durable = fua && self.jobs.get(&key).is_some_and(|job| job.failures == failures);
+                match &result {
+                    Ok(_) if self.flushes() => self.unflushed.add(at, len, change, is_durable),
+                    Err(_) if fua => self.durability_failed(),
+                    _ => {}
                 }
                 self.piece_ended(key, result.map(|_| ()));
             }
@@ -83,7 +85,13 @@ impl Client {
         }
     }
 
-    fn lose_changes(&mut self, fault: Fault) {
+    /// Handles that a flush or a write with FUA has failed.
+    const fn durability_failed(&mut self) {
+        self.failures += 1;
+        self.repeat_before_flush = true;
+    }
+
+    pub(super) fn lose_changes(&mut self, fault: Fault) {
         self.lost_changes = Some(fault);
         self.notices.push_back(Notice::LostChanges(fault));
     }
@@ -97,6 +105,15 @@ impl Client {
         }
         if job.open > 0 || !job.is_cut() {
             return;
+        }
+        let is_doubtful = job.failures != self.failures && self.info.has(transmission::SEND_FLUSH);
+        if is_doubtful && job.failure.is_none() && (job.stable || job.is_flush()) {
+            if job.restarts < RESTARTS_MAX {
+                job.restart();
+                self.waiting.push_front(key);
+                return;
+            }
+            job.failure = Some(Fault::Medium.into());
         }
         let needs_flush = job.is_change()
             && job.stable

@@ -13,7 +13,7 @@ use crate::wire::transmission;
 
 impl Client {
     /// Checks an operation. Returns the output of one that needs no request.
-    pub(super) fn checked(&self, action: &OpAction) -> Result<Option<OpOutput>, Failure> {
+    pub(super) fn checked(&mut self, action: &OpAction) -> Result<Option<OpOutput>, Failure> {
         let (at, len) = action.range();
         if at.checked_add(len).is_none_or(|end| end > self.info.len) {
             return Err(Fault::OutOfRange.into());
@@ -50,7 +50,10 @@ impl Client {
                     _ => None,
                 }
             }
-            OpAction::Flush if !self.flushes() => Some(OpOutput::Done(DataList::new())),
+            OpAction::Flush if !self.flushes() => match self.lost_changes.take() {
+                Some(fault) => return Err(fault.into()),
+                None => Some(OpOutput::Done(DataList::new())),
+            },
             action if action.is_change() && len == 0 => Some(OpOutput::Done(DataList::new())),
             _ => None,
         })

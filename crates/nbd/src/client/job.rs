@@ -12,11 +12,11 @@ use crate::handshake::ExportInfo;
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 
 /// The most bytes that one request reads or writes: the largest buffer that a pool keeps.
-const PIECE_MAX: u32 = 1 << 20;
+pub(super) const PIECE_MAX: u32 = 1 << 20;
 
 /// The most bytes that one request zeroes or deallocates, so that a server that writes zeros is not silent
 /// for long.
-const CHANGE_PIECE_MAX: u32 = 128 << 20;
+pub(super) const CHANGE_PIECE_MAX: u32 = 128 << 20;
 
 /// The most bytes that one request asks the status of.
 const STATUS_PIECE_MAX: u32 = 1 << 30;
@@ -30,6 +30,8 @@ pub(super) struct Job {
     pub(super) stable: bool,
     /// How many bytes of the range have become requests.
     cut: u64,
+    /// How many flushes and writes with FUA had failed when the first request was sent.
+    pub(super) failures: u64,
     /// How many requests are under way.
     pub(super) open: u32,
     /// The flush that makes a stable change durable was sent.
@@ -38,7 +40,7 @@ pub(super) struct Job {
     data: Vec<Option<Bytes>>,
     extents: Vec<Extent>,
     pub(super) failure: Option<Failure>,
-    /// When the operation was submitted, and how often a connection was lost while it was under way.
+    /// When the operation was submitted, and how often it has begun again.
     pub(super) since: Instant,
     pub(super) restarts: u32,
 }
@@ -59,6 +61,7 @@ impl Job {
             action,
             stable,
             cut: 0,
+            failures: 0,
             open: 0,
             flush_sent: false,
             data: Vec::new(),
@@ -69,14 +72,19 @@ impl Job {
         }
     }
 
-    /// Begins again, on a new connection.
+    /// Begins again.
     pub(super) fn restart(&mut self) {
-        if self.cut > 0 || self.flush_sent {
+        if self.has_begun() {
             self.restarts = self.restarts.saturating_add(1);
         }
         (self.cut, self.open, self.flush_sent, self.failure) = (0, 0, false, None);
         self.data.clear();
         self.extents.clear();
+    }
+
+    /// Returns whether a request was sent.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.cut > 0 || self.flush_sent
     }
 
     pub(super) const fn is_change(&self) -> bool {

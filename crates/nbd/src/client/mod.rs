@@ -10,13 +10,23 @@
 //! # Durability
 //!
 //! A server that dies may lose what it acknowledged and has not flushed. The client keeps those changes
-//! (`unflushed`) and repeats them, in their order, before anything else uses the next connection. So a
-//! server that is killed and started again loses nothing, and no reader sees old data. To bound what is kept,
-//! the client flushes by itself. If a change cannot be repeated, the next flush fails. If a flush fails, the
-//! changes are repeated before the next one: the system of the server may have dropped what it could not
-//! write, and would report success the next time.
+//! (`unflushed`) and repeats them before anything else uses the next connection. So a server that is killed
+//! and started again loses nothing, and no reader sees old data. To bound what is kept, the client flushes by
+//! itself. If a change cannot be repeated, the next flush fails.
+//!
+//! If a flush or a write with FUA fails, the system of the server may have dropped what it could not write,
+//! and would report success the next time. So `failures` counts them. A flush that was sent before such a
+//! failure covers nothing. An operation that must be durable and was under way begins again. Before the next
+//! flush, whatever it is for, the changes are repeated.
 //!
 //! A server that offers no flush is taken for one without a volatile cache.
+//!
+//! # Changes under way
+//!
+//! A server that hangs may carry out a change at any later time. So a change that was sent does not end while
+//! its connection lives. The client leaves a connection only when nothing but reads is under way on it: the
+//! failure of a flush must be seen, too. A server that breaks the protocol is left at once, and so is any
+//! server that is silent when the client closes.
 
 mod answers;
 mod checks;
@@ -25,6 +35,7 @@ mod error;
 mod job;
 mod replies;
 mod requests;
+mod silence;
 mod unflushed;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -119,13 +130,26 @@ enum Link {
 enum Work {
     /// A piece of a read of a job.
     Read(u64, usize),
-    /// A change for a job.
-    Change(u64, Change),
+    /// A change for a job, and whether it has FUA.
+    Change(u64, Change, bool),
     Status(u64),
-    /// A flush for a job, or of the client's own; it covers the changes before the mark.
-    Flush(Option<u64>, u64),
+    /// A flush for a job, or of the client's own.
+    Flush {
+        key: Option<u64>,
+        /// The flush covers the changes before the mark,
+        mark: u64,
+        /// if this is still the number of failures.
+        failures: u64,
+    },
     /// A change that is repeated.
     Repeat,
+}
+
+impl Work {
+    /// Returns whether the request only reads.
+    const fn reads(&self) -> bool {
+        matches!(self, Self::Read(..) | Self::Status(_))
+    }
 }
 
 /// A medium over a connection to a server.
@@ -142,9 +166,11 @@ pub struct Client {
     waiting: VecDeque<u64>,
     replies: Replies<Work>,
     unflushed: Unflushed,
-    /// The next unflushed change to repeat, while they are repeated.
-    repeating: Option<usize>,
-    /// A flush has failed: the changes are repeated before the next one.
+    /// The offset from which unflushed changes are still to be repeated, while they are repeated.
+    repeating: Option<u64>,
+    /// How many flushes and writes with FUA have failed.
+    failures: u64,
+    /// One has failed since the changes were repeated: they are repeated before the next flush.
     repeat_before_flush: bool,
     /// The client's own flush is due, or under way.
     flush_due: bool,
@@ -152,6 +178,8 @@ pub struct Client {
     lost_changes: Option<Fault>,
     ready: VecDeque<Completion>,
     notices: VecDeque<Notice>,
+    /// The client sends nothing more on this connection, and ends it when only reads are under way.
+    leaving: bool,
     /// Since when the server has answered nothing although something waits for it.
     silent_since: Option<Instant>,
     /// The limit has passed: operations fail at once until the server is back.
@@ -184,12 +212,14 @@ impl Client {
             replies: Replies::new(),
             unflushed: Unflushed::default(),
             repeating: None,
+            failures: 0,
             repeat_before_flush: false,
             flush_due: false,
             flushing: false,
             lost_changes: None,
             ready: VecDeque::new(),
             notices: VecDeque::new(),
+            leaving: false,
             silent_since: None,
             given_up: false,
             outage: false,
@@ -248,7 +278,8 @@ impl Client {
     }
 
     /// Accepts whatever the export is at the next connection, although it differs from what was served.
-    /// Connects if the client waits for this.
+    /// Connects if the client waits for this. Changes that were not flushed are lost: they belong to what was
+    /// served.
     pub const fn accept_export(&mut self) {
         if matches!(self.link, Link::Withheld) {
             self.accepts_other = true;
@@ -260,6 +291,7 @@ impl Client {
     /// way.
     pub fn close(&mut self) {
         (self.closing, self.transmit_due) = (true, true);
+        self.leave_if_drained();
         self.end_if_closing();
     }
 
@@ -331,7 +363,7 @@ impl Client {
             Link::Down { retry_at } => Some(retry_at),
             _ => None,
         };
-        soonest([retry, self.given_up_at()])
+        soonest([retry, self.given_up_at(), self.left_at()])
     }
 
     /// Handles the deadlines that have passed.
@@ -343,6 +375,10 @@ impl Client {
         }
         if self.given_up_at().is_some_and(|at| at <= now) {
             self.give_up();
+        }
+        if self.left_at().is_some_and(|at| at <= now) {
+            self.lost();
+            self.leave();
         }
     }
 
@@ -361,7 +397,10 @@ impl Client {
             self.notices.push_back(Notice::Differs(why));
             return;
         }
-        self.accepts_other = false;
+        if core::mem::take(&mut self.accepts_other) && !self.unflushed.is_empty() {
+            self.unflushed = Unflushed::default();
+            self.lose_changes(Fault::Medium);
+        }
         if info.len != self.info.len {
             self.notices.push_back(Notice::Resized);
         }
@@ -369,11 +408,11 @@ impl Client {
         self.link = Link::Up;
         self.replies.reset(info.structured, info.allocation_id, &self.pool);
         self.restart_jobs(now);
-        (self.flushing, self.repeat_before_flush) = (false, false);
+        (self.flushing, self.repeat_before_flush, self.leaving) = (false, false, false);
         if !self.is_waiting() {
             self.silent_since = Some(now);
         }
-        self.repeating = (!self.unflushed.is_empty()).then_some(0);
+        self.repeating = (!self.unflushed.is_empty()).then_some(0_u64);
         self.transmit_due = true;
         if self.repeating.is_none() {
             self.back(0);
@@ -395,7 +434,10 @@ impl Client {
             Link::Up | Link::Ending => {}
         }
         self.replies.reset(false, None, &self.pool);
-        self.repeating = None;
+        (self.repeating, self.link) = (None, Link::Ending);
+        if self.given_up {
+            self.fail_all();
+        }
         self.retry_later(now);
     }
 
@@ -421,8 +463,8 @@ impl Client {
     }
 
     /// Appends requests, until the batch is full or nothing is left to send.
-    pub fn transmit(&mut self, out: &mut Transmit) {
-        while self.link == Link::Up && !out.is_full() && self.send_next(out) {}
+    pub fn transmit(&mut self, now: Instant, out: &mut Transmit) {
+        while self.link == Link::Up && !out.is_full() && self.send_next(now, out) {}
     }
 
     const fn flushes(&self) -> bool {
@@ -454,11 +496,6 @@ impl Client {
         !self.jobs.is_empty() || !self.replies.is_idle() || self.repeating.is_some()
     }
 
-    fn given_up_at(&self) -> Option<Instant> {
-        let since = self.silent_since.filter(|_| self.is_waiting())?;
-        Some(since.after(self.config.patience?))
-    }
-
     /// Repeats, on a new connection, every operation that has not ended. An operation that was under way
     /// whenever the server went away may be what ends the server, so it is repeated only so often.
     fn restart_jobs(&mut self, now: Instant) {
@@ -477,26 +514,6 @@ impl Client {
         self.waiting = self.jobs.keys().copied().collect();
     }
 
-    /// Fails every operation, because the server has been silent for too long.
-    fn give_up(&mut self) {
-        (self.given_up, self.outage) = (true, true);
-        self.notices.push_back(Notice::Unanswered);
-        self.fail_all();
-        if self.link == Link::Up {
-            // Replies to the failed requests could still come.
-            (self.link, self.abort_due) = (Link::Ending, true);
-        }
-        self.end_if_closing();
-    }
-
-    fn fail_all(&mut self) {
-        self.waiting.clear();
-        self.silent_since = None;
-        for job in core::mem::take(&mut self.jobs).into_values() {
-            self.ready.push_back(Completion { id: job.id, result: Err(unreachable(&job.action)) });
-        }
-    }
-
     /// Returns how another state of the export differs from what is served.
     fn compare(&self, info: &ExportInfo) -> Result<(), String> {
         let was = &self.info;
@@ -510,12 +527,29 @@ impl Client {
         if info.block_len > self.config.block_len {
             return Err(format!("it must be read and written in blocks of {} bytes now", info.block_len));
         }
+        for (flag, name) in [
+            (transmission::SEND_FLUSH, "FLUSH"),
+            (transmission::SEND_TRIM, "TRIM"),
+            (transmission::SEND_WRITE_ZEROES, "WRITE_ZEROES"),
+        ] {
+            if was.has(flag) && !info.has(flag) && !read_only(was) {
+                return Err(format!("it does not support {name} any more"));
+            }
+        }
         Ok(())
     }
 
     fn lost(&mut self) {
         if !core::mem::replace(&mut self.outage, true) {
             self.notices.push_back(Notice::Lost);
+        }
+    }
+
+    /// Handles that a reply may have been the last one to the changes that are repeated.
+    fn end_repeating(&mut self) {
+        let is_over = |next| self.replies.is_idle() && !self.leaving && self.unflushed.after(next).is_none();
+        if self.repeating.is_some_and(is_over) {
+            self.back(self.unflushed.len());
         }
     }
 

@@ -10,6 +10,7 @@ use base::buffer::{Buf, Bytes, Pool};
 use base::bytes::{Reader, UnexpectedEof};
 use base::int_cast::{to_u64, to_usize};
 use base::state_machine::RxBuffer;
+use base::time::Instant;
 use store::api::Failure;
 
 use super::coverage::Coverage;
@@ -40,6 +41,8 @@ struct Pending<W> {
     at: u64,
     len: u32,
     work: W,
+    /// When the request was sent.
+    since: Instant,
     /// The buffer of a read; `None` for other commands, and while the driver receives into it.
     buf: Option<Buf>,
     coverage: Coverage,
@@ -150,17 +153,20 @@ impl<W> Replies<W> {
         self.open >= self.slots.len()
     }
 
-    /// Returns whether a request under way touches a range.
-    pub(super) fn touches(&self, at: u64, len: u64) -> bool {
-        let overlaps = |pending: &Pending<W>| {
-            at < pending.at.saturating_add(u64::from(pending.len)) && pending.at < at.saturating_add(len)
-        };
-        self.slots.iter().flatten().any(overlaps)
+    /// Returns when the oldest of certain requests under way was sent.
+    pub(super) fn oldest(&self, is_meant: impl Fn(&W) -> bool) -> Option<Instant> {
+        self.slots
+            .iter()
+            .flatten()
+            .filter(|pending| is_meant(&pending.work))
+            .map(|pending| pending.since)
+            .min()
     }
 
     /// Registers a request, with the buffer of a read. Returns its cookie; `None` if too many are under way.
     pub(super) fn register(
         &mut self,
+        since: Instant,
         command: Cmd,
         (at, len): (u64, u32),
         buf: Option<Buf>,
@@ -170,7 +176,7 @@ impl<W> Replies<W> {
         self.sent = self.sent.wrapping_add(1);
         let cookie = self.sent << 8 | to_u64(slot);
         let (coverage, extents, error) = (Coverage::default(), None, None);
-        let pending = Pending { cookie, command, at, len, work, buf, coverage, extents, error };
+        let pending = Pending { cookie, command, at, len, work, since, buf, coverage, extents, error };
         if let Some(place) = self.slots.get_mut(slot) {
             *place = Some(pending);
             self.open += 1;

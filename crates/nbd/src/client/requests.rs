@@ -1,71 +1,90 @@
 //! Which request is sent next.
 
 use base::buffer::DataList;
-use base::int_cast::to_usize;
+use base::int_cast::{to_u32, to_usize};
+use base::time::Instant;
 use base::transmit::Transmit;
 
-use super::job::Piece;
+use super::job::{CHANGE_PIECE_MAX, PIECE_MAX, Piece};
 use super::unflushed::Change;
 use super::{Client, Work};
 use crate::wire::{Cmd, FLAG_FUA, FLAG_NO_HOLE, Request, transmission};
 
 impl Client {
     /// Sends the next request. Returns whether there was one that may be sent now.
-    pub(super) fn send_next(&mut self, out: &mut Transmit) -> bool {
-        if self.replies.is_full() {
+    pub(super) fn send_next(&mut self, now: Instant, out: &mut Transmit) -> bool {
+        if self.replies.is_full() || self.leaving {
             return false;
         }
         if let Some(next) = self.repeating {
-            return self.repeat_next(out, next);
+            return self.repeat_next(now, out, next);
         }
         if (self.flush_due || self.unflushed.is_long()) && !self.flushing {
-            return self.send_flush(out, None);
+            return self.begin_repeating() || self.send_flush(now, out, None);
         }
-        self.send_job(out) || self.send_leave(out)
+        self.send_job(now, out) || self.send_leave(now, out)
     }
 
-    fn repeat_next(&mut self, out: &mut Transmit, next: usize) -> bool {
-        // Requests that were under way when a flush failed must end first.
-        if next == 0 && !self.replies.is_idle() {
-            return false;
+    /// Begins to repeat the changes, if that must be done before the next flush. Returns whether it must.
+    fn begin_repeating(&mut self) -> bool {
+        let must_repeat = self.repeat_before_flush && !self.unflushed.is_empty();
+        if must_repeat {
+            self.repeating = Some(0);
         }
-        let Some(entry) = self.unflushed.get(next) else { return false };
-        let (at, len, change) = (entry.at, entry.len, entry.change.clone());
-        if self.replies.touches(at, u64::from(len)) {
-            return false;
-        }
-        self.repeating = Some(next + 1);
-        self.send_change(out, (at, len), change, false, |_| Work::Repeat)
+        must_repeat
     }
 
-    fn send_job(&mut self, out: &mut Transmit) -> bool {
+    fn repeat_next(&mut self, now: Instant, out: &mut Transmit, next: u64) -> bool {
+        if next == 0 {
+            // Requests that were under way when a flush failed must end first.
+            if !self.replies.is_idle() {
+                return false;
+            }
+            self.repeat_before_flush = false;
+        }
+        let Some(entry) = self.unflushed.after(next) else { return false };
+        let at = entry.at.max(next);
+        let len_max = match entry.change {
+            Change::Write(_) => PIECE_MAX.min(self.info.payload_len_max),
+            Change::Zeroes { .. } | Change::Trim => CHANGE_PIECE_MAX,
+        };
+        let len = entry.end().saturating_sub(at).min(u64::from(len_max));
+        let change = entry.change.part(at.saturating_sub(entry.at), len);
+        self.repeating = Some(at.saturating_add(len));
+        self.send_change(now, out, (at, to_u32(len)), change, false, |_| Work::Repeat)
+    }
+
+    fn send_job(&mut self, now: Instant, out: &mut Transmit) -> bool {
         while let Some(key) = self.waiting.front().copied() {
-            let is_full = self.unflushed.is_full();
+            let (is_full, failures) = (self.unflushed.is_full(), self.failures);
             let Some(job) = self.jobs.get_mut(&key) else {
                 self.waiting.pop_front();
                 continue;
             };
-            if job.is_flush() && !job.flush_sent {
-                if let Some(fault) = self.lost_changes.take() {
-                    job.failure = Some(fault.into());
-                    job.open = 1;
-                    self.piece_ended(key, Ok(()));
-                    continue;
-                }
-                if core::mem::take(&mut self.repeat_before_flush) && !self.unflushed.is_empty() {
-                    self.repeating = Some(0);
-                    return self.repeat_next(out, 0);
-                }
+            let (is_flush, stable) = (job.is_flush() && !job.flush_sent, job.stable);
+            let must_flush = job.is_change() && job.is_cut() && stable && job.open == 0 && !job.flush_sent;
+            if is_flush && let Some(fault) = self.lost_changes.take() {
+                job.failure = Some(fault.into());
+                job.open = 1;
+                self.piece_ended(key, Ok(()));
+                continue;
             }
-            if job.is_change() && job.is_cut() && job.stable && job.open == 0 && !job.flush_sent {
+            if (is_flush || must_flush) && self.begin_repeating() {
+                return true;
+            }
+            let Some(job) = self.jobs.get_mut(&key) else { continue };
+            if must_flush {
                 (job.flush_sent, job.open) = (true, 1);
                 self.waiting.pop_front();
-                return self.send_flush(out, Some(key));
+                return self.send_flush(now, out, Some(key));
             }
             if job.is_change() && is_full {
                 return false;
             }
-            let (info, stable) = (self.info, job.stable);
+            if !job.has_begun() {
+                job.failures = failures;
+            }
+            let info = self.info;
             let Some(piece) = job.next_piece(&info) else {
                 self.waiting.pop_front();
                 continue;
@@ -73,40 +92,41 @@ impl Client {
             if job.is_cut() {
                 self.waiting.pop_front();
             }
-            return self.send_piece(out, key, piece, stable);
+            return self.send_piece(now, out, key, piece, stable);
         }
         false
     }
 
-    fn send_piece(&mut self, out: &mut Transmit, key: u64, piece: Piece, stable: bool) -> bool {
+    fn send_piece(&mut self, now: Instant, out: &mut Transmit, key: u64, piece: Piece, stable: bool) -> bool {
         match piece {
             Piece::Read { at, len, index } => {
                 let request = Request { command: Cmd::READ, at, len, ..NOTHING };
-                self.send(out, request, None, Work::Read(key, index))
+                self.send(now, out, request, None, Work::Read(key, index))
             }
             Piece::Status { at, len } => {
                 let request = Request { command: Cmd::BLOCK_STATUS, at, len, ..NOTHING };
-                self.send(out, request, None, Work::Status(key))
+                self.send(now, out, request, None, Work::Status(key))
             }
-            Piece::Flush => self.send_flush(out, Some(key)),
+            Piece::Flush => self.send_flush(now, out, Some(key)),
             Piece::Change { at, len, change } => {
                 let fua = stable && self.info.has(transmission::SEND_FUA);
-                self.send_change(out, (at, len), change, fua, |change| Work::Change(key, change))
+                self.send_change(now, out, (at, len), change, fua, |change| Work::Change(key, change, fua))
             }
         }
     }
 
     /// Sends a flush, for a job or as the client's own.
-    fn send_flush(&mut self, out: &mut Transmit, key: Option<u64>) -> bool {
+    fn send_flush(&mut self, now: Instant, out: &mut Transmit, key: Option<u64>) -> bool {
         if key.is_none() {
             (self.flush_due, self.flushing) = (false, true);
         }
-        let work = Work::Flush(key, self.unflushed.mark());
-        self.send(out, Request { command: Cmd::FLUSH, ..NOTHING }, None, work)
+        let work = Work::Flush { key, mark: self.unflushed.mark(), failures: self.failures };
+        self.send(now, out, Request { command: Cmd::FLUSH, ..NOTHING }, None, work)
     }
 
     fn send_change(
         &mut self,
+        now: Instant,
         out: &mut Transmit,
         (at, len): (u64, u32),
         change: Change,
@@ -121,13 +141,22 @@ impl Client {
             Change::Trim if self.info.has(transmission::SEND_TRIM) => (Cmd::TRIM, fua, None),
             Change::Trim => (Cmd::WRITE_ZEROES, fua, None),
         };
-        self.send(out, Request { flags, command, at, len, cookie: 0 }, data, work(change))
+        self.send(now, out, Request { flags, command, at, len, cookie: 0 }, data, work(change))
     }
 
-    fn send(&mut self, out: &mut Transmit, request: Request, data: Option<DataList>, work: Work) -> bool {
+    fn send(
+        &mut self,
+        now: Instant,
+        out: &mut Transmit,
+        request: Request,
+        data: Option<DataList>,
+        work: Work,
+    ) -> bool {
         let buf = (request.command == Cmd::READ).then(|| self.pool.take(to_usize(request.len)));
         let range = (request.at, request.len);
-        let Some(cookie) = self.replies.register(request.command, range, buf, work) else { return false };
+        let Some(cookie) = self.replies.register(now, request.command, range, buf, work) else {
+            return false;
+        };
         out.put(&Request { cookie, ..request }.encode());
         if let Some(data) = data {
             out.put_shared_list(data);
@@ -136,12 +165,12 @@ impl Client {
     }
 
     /// Flushes and takes leave, when the client is closing and nothing is under way.
-    fn send_leave(&mut self, out: &mut Transmit) -> bool {
+    fn send_leave(&mut self, now: Instant, out: &mut Transmit) -> bool {
         if !self.closing || !self.jobs.is_empty() || !self.replies.is_idle() || self.disconnect_sent {
             return false;
         }
         if !self.unflushed.is_empty() {
-            return self.send_flush(out, None);
+            return self.begin_repeating() || self.send_flush(now, out, None);
         }
         out.put(&Request { command: Cmd::DISC, ..NOTHING }.encode());
         (self.disconnect_sent, self.close_due) = (true, true);

@@ -1,6 +1,7 @@
 //! The client against a server that is a value: it holds a disk, answers late and out of order, dies, and
 //! loses what was not flushed.
 
+mod durability;
 mod hostile;
 mod lost;
 mod server;
@@ -55,6 +56,18 @@ impl Rig {
         self.submit(OpAction::Write { at, data, durability: Durability::Cached })
     }
 
+    fn write_stable(&mut self, at: u64, data: &[u8]) -> OpId {
+        let data = Bytes::copied_from(data).into();
+        self.submit(OpAction::Write { at, data, durability: Durability::Stable })
+    }
+
+    /// Lets the server answer one of the requests that it holds.
+    fn answer(&mut self, which: usize) {
+        let answer = self.server.answer(which).unwrap();
+        self.deliver(&answer, &mut Rng::from_seed(1));
+        self.drain();
+    }
+
     fn read(&mut self, at: u64, len: usize) -> OpId {
         self.submit(OpAction::Read { at, len })
     }
@@ -66,7 +79,7 @@ impl Rig {
             match action {
                 ClientAction::Transmit => {
                     let mut out = Transmit::new();
-                    self.client.transmit(&mut out);
+                    self.client.transmit(self.now, &mut out);
                     let sent: Vec<u8> = out.pieces().flatten().copied().collect();
                     self.server.receive(&sent);
                     if out.is_full() {
@@ -75,7 +88,7 @@ impl Rig {
                     out.clear(&self.pool);
                 }
                 ClientAction::Abort | ClientAction::Close => {
-                    self.server.die(None);
+                    self.server.disconnect();
                     self.client.disconnected(self.now);
                 }
                 ClientAction::Connect => {}

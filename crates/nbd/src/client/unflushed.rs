@@ -1,10 +1,10 @@
 //! The changes that a server has acknowledged and that no flush has covered yet. A server that dies may have
 //! lost them, so they are repeated on the next connection.
 
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 
 use base::buffer::{Bytes, DataList};
-use base::int_cast::to_u64;
+use base::int_cast::to_usize;
 
 /// When so much memory is held, the client flushes by itself. At twice as much it sends no further changes
 /// until a flush has ended. Servers write back 32 MiB in well under a second, so the flushes cost little.
@@ -29,24 +29,44 @@ impl Change {
             Self::Zeroes { .. } | Self::Trim => 0,
         }
     }
+
+    /// Returns the change of a part of the range.
+    pub(super) fn part(&self, from: u64, len: u64) -> Self {
+        match self {
+            Self::Write(data) => Self::Write(data.slice(to_usize(from), to_usize(from.saturating_add(len)))),
+            other => other.clone(),
+        }
+    }
 }
 
-/// An acknowledged change.
+/// An acknowledged change, or what later ones have left of it.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) at: u64,
-    pub(super) len: u32,
+    pub(super) len: u64,
     pub(super) change: Change,
+    /// How many changes were acknowledged before.
+    number: u64,
 }
 
-/// The acknowledged changes, in the order of their acknowledgement: of two that overlap, the later one was
-/// sent after the earlier one was acknowledged, or they were under way together and may take effect in any
-/// order.
+impl Entry {
+    pub(super) const fn end(&self) -> u64 {
+        self.at.saturating_add(self.len)
+    }
+
+    fn part(&self, at: u64, len: u64) -> Self {
+        let change = self.change.part(at.saturating_sub(self.at), len);
+        Self { at, len, change, number: self.number }
+    }
+}
+
+/// The acknowledged changes by their offsets. No two overlap: each change replaces what it overwrites, so
+/// they can be repeated in any order.
 #[derive(Debug, Default)]
 pub(super) struct Unflushed {
-    entries: VecDeque<Entry>,
-    /// How many entries were removed so far.
-    removed: u64,
+    entries: BTreeMap<u64, Entry>,
+    /// How many changes were acknowledged so far.
+    acknowledged: u64,
     held_bytes: usize,
 }
 
@@ -55,37 +75,42 @@ impl Unflushed {
         self.entries.is_empty()
     }
 
-    pub(super) fn get(&self, at: usize) -> Option<&Entry> {
-        self.entries.get(at)
-    }
-
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Adds an acknowledged change. A change that is durable is needed only where an earlier one that is not
-    /// would overwrite it when it is repeated.
-    pub(super) fn add(&mut self, entry: Entry, is_durable: bool) {
-        if is_durable && self.entries.is_empty() {
-            return;
+    /// Returns the first change that ends after an offset.
+    pub(super) fn after(&self, at: u64) -> Option<&Entry> {
+        let around = self.entries.range(..=at).next_back().filter(|(_, entry)| entry.end() > at);
+        around.or_else(|| self.entries.range(at..).next()).map(|(_, entry)| entry)
+    }
+
+    /// Adds an acknowledged change. One that is durable is not kept, and what it has overwritten is not
+    /// repeated any more.
+    pub(super) fn add(&mut self, at: u64, len: u32, change: Change, is_durable: bool) {
+        let entry = Entry { at, len: u64::from(len), change, number: self.acknowledged };
+        self.cut(at, entry.end());
+        if !is_durable {
+            self.acknowledged += 1;
+            self.insert(entry);
         }
-        self.held_bytes = self.held_bytes.saturating_add(entry.change.memory());
-        self.entries.push_back(entry);
     }
 
     /// Returns a mark after every change acknowledged so far.
-    pub(super) fn mark(&self) -> u64 {
-        self.removed.saturating_add(to_u64(self.entries.len()))
+    pub(super) const fn mark(&self) -> u64 {
+        self.acknowledged
     }
 
     /// Removes the changes before a mark, which a flush has covered.
     pub(super) fn remove_before(&mut self, mark: u64) {
-        while self.removed < mark
-            && let Some(entry) = self.entries.pop_front()
-        {
-            self.removed += 1;
-            self.held_bytes = self.held_bytes.saturating_sub(entry.change.memory());
-        }
+        let held_bytes = &mut self.held_bytes;
+        self.entries.retain(|_, entry| {
+            let is_kept = entry.number >= mark;
+            if !is_kept {
+                *held_bytes = held_bytes.saturating_sub(entry.change.memory());
+            }
+            is_kept
+        });
     }
 
     /// Returns whether the client should flush.
@@ -96,5 +121,29 @@ impl Unflushed {
     /// Returns whether no change may be added before a flush.
     pub(super) fn is_full(&self) -> bool {
         self.held_bytes >= 2 * HELD_BYTES_AIM || self.entries.len() >= 2 * HELD_COUNT_AIM
+    }
+
+    /// Removes a range from the changes.
+    fn cut(&mut self, start: u64, end: u64) {
+        while let Some(at) = self.last_before(end).filter(|entry| entry.end() > start).map(|entry| entry.at)
+            && let Some(entry) = self.entries.remove(&at)
+        {
+            self.held_bytes = self.held_bytes.saturating_sub(entry.change.memory());
+            if entry.at < start {
+                self.insert(entry.part(entry.at, start - entry.at));
+            }
+            if entry.end() > end {
+                self.insert(entry.part(end, entry.end() - end));
+            }
+        }
+    }
+
+    fn last_before(&self, end: u64) -> Option<&Entry> {
+        self.entries.range(..end).next_back().map(|(_, entry)| entry)
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        self.held_bytes = self.held_bytes.saturating_add(entry.change.memory());
+        self.entries.insert(entry.at, entry);
     }
 }

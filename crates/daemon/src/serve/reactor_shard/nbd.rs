@@ -13,7 +13,7 @@ use super::ReactorShard;
 use crate::os_error;
 use crate::serve::nbd::{ATTEMPT_MAX, ExportEvent, NbdExport, NbdLinks};
 
-/// The addresses of a connection to a server, which no limit of initiators' addresses applies to.
+/// The addresses of a connection to a server. The reactor needs none, since no limit of peers applies to it.
 const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Returns what the exports of the reactor with this handle need.
@@ -74,6 +74,9 @@ impl ReactorShard {
     pub(super) fn export_changed(&mut self, now: Instant, export: &NbdExport) {
         let unit = export.unit();
         while let Some(event) = export.poll_event() {
+            if !self.nbd.is_current(export) {
+                continue;
+            }
             match event {
                 ExportEvent::Resized => {
                     let label = self.runtime.unit(unit).map_or("a disk", |unit| unit.label.as_str());

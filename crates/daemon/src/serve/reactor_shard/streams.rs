@@ -53,7 +53,7 @@ impl StreamMachine for ReactorShard {
         self.nbd.set_time(now);
         match self.nbd.of_connection(conn) {
             None => self.shard.transmit(now, conn, out),
-            Some(export) => export.transmit(out),
+            Some(export) => export.transmit(now, out),
         }
     }
 

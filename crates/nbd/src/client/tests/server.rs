@@ -34,12 +34,17 @@ pub(super) struct Server {
     unflushed: Vec<(usize, Vec<u8>)>,
     input: Vec<u8>,
     held: Vec<(Request, Vec<u8>)>,
+    /// Requests of connections that have ended while the server lives: it still works on them.
+    left: Vec<(Request, Vec<u8>)>,
     /// Every request of all connections.
     pub(super) seen: Vec<Request>,
     pub(super) extents: Vec<(u32, u32)>,
-    /// The errors of the next flushes and of the next changes.
+    /// The errors of the next flushes, of the next changes, and of the next changes with FUA.
     pub(super) flush_errors: Vec<Errno>,
     pub(super) change_errors: Vec<Errno>,
+    pub(super) fua_errors: Vec<Errno>,
+    /// A change with FUA is one without it and a flush, as in nbdkit.
+    pub(super) fua_flushes: bool,
 }
 
 impl Server {
@@ -52,10 +57,13 @@ impl Server {
             unflushed: Vec::new(),
             input: Vec::new(),
             held: Vec::new(),
+            left: Vec::new(),
             seen: Vec::new(),
             extents: vec![(512, 0)],
             flush_errors: Vec::new(),
             change_errors: Vec::new(),
+            fua_errors: Vec::new(),
+            fua_flushes: false,
         }
     }
 
@@ -86,9 +94,21 @@ impl Server {
             return None;
         }
         let (request, data) = self.held.remove(which % self.held.len());
+        Some(self.carry_out(request, data))
+    }
+
+    /// Carries out one of the requests whose connection has ended.
+    pub(super) fn carry_out_left(&mut self, which: usize) {
+        if !self.left.is_empty() {
+            let (request, data) = self.left.remove(which % self.left.len());
+            self.carry_out(request, data);
+        }
+    }
+
+    fn carry_out(&mut self, request: Request, data: Vec<u8>) -> Vec<u8> {
         let (from, len) = (to_usize(request.at), to_usize(request.len));
         let simple = |error| Head::simple(request.cookie, error).bytes().to_vec();
-        Some(match request.command {
+        match request.command {
             Cmd::READ => {
                 let data = &self.present[from..from + len];
                 let head = match self.info.structured {
@@ -106,29 +126,49 @@ impl Server {
                 Some(error) => {
                     // Like a system that reports a failed write-back once and forgets it.
                     self.unflushed.clear();
-                    self.present = self.durable.clone();
                     simple(Some(error))
                 }
                 None => {
-                    self.unflushed.clear();
-                    self.durable = self.present.clone();
+                    self.write_back();
                     simple(None)
                 }
             },
+            _ if request.flags & FLAG_FUA != 0 && !self.fua_errors.is_empty() => {
+                if self.fua_flushes {
+                    self.unflushed.clear();
+                }
+                simple(self.fua_errors.pop())
+            }
             _ => match self.change_errors.pop() {
                 Some(error) => simple(Some(error)),
                 None => {
                     let data = if request.command == Cmd::WRITE { data } else { vec![0; len] };
                     self.present[from..from + len].copy_from_slice(&data);
-                    if request.flags & FLAG_FUA == 0 {
-                        self.unflushed.push((from, data));
-                    } else {
+                    if request.flags & FLAG_FUA != 0 && !self.fua_flushes {
                         self.durable[from..from + len].copy_from_slice(&data);
+                        self.unflushed.retain(|(at, old)| *at < from || at + old.len() > from + len);
+                    } else {
+                        self.unflushed.push((from, data));
+                        if request.flags & FLAG_FUA != 0 {
+                            self.write_back();
+                        }
                     }
                     simple(None)
                 }
             },
-        })
+        }
+    }
+
+    fn write_back(&mut self) {
+        for (at, data) in self.unflushed.drain(..) {
+            self.durable[at..at + data.len()].copy_from_slice(&data);
+        }
+    }
+
+    /// The connection ends.
+    pub(super) fn disconnect(&mut self) {
+        self.input.clear();
+        self.left.append(&mut self.held);
     }
 
     /// The process ends. Of the changes that were not flushed, those stay that `keeps` chooses.
@@ -144,6 +184,7 @@ impl Server {
         self.unflushed.clear();
         self.input.clear();
         self.held.clear();
+        self.left.clear();
         (self.present, self.durable) = (kept.clone(), kept);
     }
 }

@@ -323,10 +323,11 @@ impl DeviceServer {
         }
     }
 
-    /// Forgets what is bound to the cartridge in the drive, because it is unloaded: keys, and how it was to
-    /// be divided.
+    /// Forgets what is bound to the cartridge in the drive, because it is unloaded: keys, how it was to be
+    /// divided, and append-only mode.
     pub(crate) fn demounted(&mut self, by: Option<NexusId>) {
         self.settings.stream.partitioning = None;
+        self.settings.stream.is_append_only = false;
         let Some(drive) = &mut self.tape else { return };
         let affected = drive.encryption.clear(by, |set| set.clear.on_demount);
         self.tell_encryption_changed(&affected);

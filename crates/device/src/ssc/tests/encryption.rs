@@ -430,3 +430,19 @@ fn a_record_that_somebody_changed_is_not_believed() {
     let forged = (SenseKey::DATA_PROTECT, Asc::CRYPTOGRAPHIC_INTEGRITY_VALIDATION_FAILED);
     rig.read_block(1000).stopped(forged, 0, Some(1000));
 }
+
+#[test]
+fn verify_stays_before_a_block_that_it_cannot_decrypt() {
+    let (mut rig, _) = encrypting(Kind::USUAL);
+    rig.set_key(MIXED, &KEY);
+    for _ in 0..2 {
+        rig.write_block(&pattern(100, 1)).good();
+    }
+    rig.mark(1).good();
+    rig.set_key(MIXED, &OTHER);
+    for (flags, count, left) in [(0, 100, Some(100)), (0x08, 1, Some(1)), (0x20, 0, None)] {
+        rig.rewind();
+        rig.run(A, &cdb_6(op::VERIFY_6, flags, count), 0, &[]).stopped(WRONG_KEY, 0, left);
+        assert_eq!(rig.position().1, 0);
+    }
+}

@@ -15,7 +15,7 @@ use super::turn::{TapeCommand, in_turn};
 use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
-use crate::pr::{NexusName, PrRole};
+use crate::pr::{NexusName, PersistentReservations, PrRole};
 use crate::tape_drive::encrypted_record::{ALGORITHM, AUTHENTICATED_LEN_MAX, UNAUTHENTICATED_LEN_MAX};
 use crate::tape_drive::encryption::{
     ClearKey, DecryptionMode, EncryptionMode, EncryptionParameters, ExternalCheck, NewScope,
@@ -334,14 +334,20 @@ impl DeviceServer {
     }
 
     /// Forgets the keys that are bound to a reservation which their nexus holds no longer. Call it after each
-    /// change of reservations.
-    pub(crate) fn forget_keys_of_reservations(&mut self, by: Option<NexusId>, is_preempted: bool) {
+    /// change of reservations; `preempted` are the reservations before one was preempted.
+    pub(crate) fn forget_keys_of_reservations(
+        &mut self,
+        by: Option<NexusId>,
+        preempted: Option<&PersistentReservations>,
+    ) {
         if self.tape.is_none() {
             return;
         }
         let (spc2_holder, pr) = (self.spc.spc2_reservation.holder(), &self.spc.pr);
         let is_over = |set: &EncryptionParameters| {
-            let is_bound = set.clear.on_reservation_loss || (set.clear.on_preempt && is_preempted);
+            // A nexus that had released its reservation is not preempted.
+            let was_holder = preempted.is_some_and(|pr| pr.role_of(&set.owner_name) == PrRole::Holder);
+            let is_bound = set.clear.on_reservation_loss || (set.clear.on_preempt && was_holder);
             is_bound && spc2_holder != Some(set.owner) && pr.role_of(&set.owner_name) != PrRole::Holder
         };
         let Some(drive) = &mut self.tape else { return };

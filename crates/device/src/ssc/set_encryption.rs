@@ -57,34 +57,33 @@ pub(super) fn security_protocol_out(server: &mut DeviceServer, task: &TaskInfo) 
 /// Sets parameters, when the list has arrived and the commands before have ended.
 struct SetEncryption {
     len: u32,
-    list: Option<DataList>,
+    list: Option<SecretList>,
     is_requested: bool,
+}
+
+/// A parameter list with a key, which is erased in the buffers that it came in. A buffer that somebody else
+/// holds too stays as it is.
+struct SecretList(DataList);
+
+impl Drop for SecretList {
+    fn drop(&mut self) {
+        core::mem::take(&mut self.0).into_parts().for_each(|mut part| part.erase());
+    }
 }
 
 impl SetEncryption {
     fn apply(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let Some(list) = self.list.take() else { return JobStep::Wait };
-        let mut bytes = alloc::vec![0; list.len()];
-        list.copy_to(0, &mut bytes);
+        let mut bytes = alloc::vec![0; list.0.len()];
+        list.0.copy_to(0, &mut bytes);
         let outcome = match set(server, task.nexus, &bytes) {
             Ok(()) => Outcome::Good,
             Err(sense) => Outcome::CheckCondition(sense),
         };
-        erase(list, &mut bytes);
+        bytes.fill(0);
+        core::hint::black_box(&bytes);
         JobStep::Done(outcome)
     }
-}
-
-/// Overwrites the key in the buffers that it came in. A buffer that somebody else holds too stays as it is.
-fn erase(list: DataList, copy: &mut [u8]) {
-    for part in list.into_parts() {
-        if let Ok(mut buf) = part.try_into_buf() {
-            buf.filled_mut().fill(0);
-            core::hint::black_box(buf.filled());
-        }
-    }
-    copy.fill(0);
-    core::hint::black_box(copy);
 }
 
 impl TapeCommand for SetEncryption {
@@ -101,7 +100,7 @@ impl TapeCommand for SetEncryption {
     }
 
     fn keep_data(&mut self, data: DataList) {
-        self.list = Some(data);
+        self.list = Some(SecretList(data));
     }
 
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {

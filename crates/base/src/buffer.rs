@@ -176,6 +176,16 @@ impl Bytes {
         }
     }
 
+    /// Overwrites the bytes with zeros because they are secret, unless others hold the block.
+    pub fn erase(&mut self) {
+        let (start, end) = (self.start, self.end);
+        let Some(block) = Arc::get_mut(&mut self.block) else { return };
+        if let Some(own) = block.pages.as_mut_bytes().get_mut(start..end) {
+            own.fill(0);
+            core::hint::black_box(own);
+        }
+    }
+
     /// Returns how much memory this range keeps allocated: its whole block, in bytes.
     pub fn block_len(&self) -> usize {
         self.block.capacity()
@@ -411,6 +421,18 @@ mod tests {
         pool.recycle_buf(a);
         pool.recycle_buf(b);
         assert_eq!(pool.kept_bytes(), 4096);
+    }
+
+    #[test]
+    fn erasing_leaves_what_others_hold_and_what_is_beside() {
+        let whole = buf_of(b"a key here").freeze();
+        let mut key = whole.slice(2, 5);
+        key.erase();
+        assert_eq!(*key, *b"key");
+        drop(whole);
+        key.erase();
+        assert_eq!(*key, [0; 3]);
+        assert_eq!(key.block.pages.as_bytes()[..10], *b"a \0\0\0 here");
     }
 
     #[test]

@@ -179,14 +179,14 @@ impl DeviceServer {
             drive.deferred.nexus_lost(nexus);
             drive.encryption.nexus_lost(nexus);
         }
-        self.forget_keys_of_reservations(Some(nexus), false);
+        self.forget_keys_of_reservations(Some(nexus), None);
     }
 
     /// Applies the effects of a reset other than those on tasks and unit attentions (SAM-5 §6.3.3).
     pub(crate) fn was_reset(&mut self) {
         self.settings = self.power_on_settings();
         self.spc.reset();
-        self.forget_keys_of_reservations(None, false);
+        self.forget_keys_of_reservations(None, None);
         self.copy_manager.operations.reset();
     }
 }

@@ -233,6 +233,7 @@ impl LogicalUnit {
         let luns_changed = self.server.nexuses.find(id).is_some_and(|state| state.nexus.luns != nexus.luns);
         if nexus.access == Access::ReadOnly {
             self.server.spc.release_holds(id);
+            self.server.forget_keys_of_reservations(None, None);
         }
         self.limit_nexus(&nexus);
         self.server.nexuses.establish(nexus);

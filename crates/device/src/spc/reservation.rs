@@ -57,7 +57,7 @@ pub(super) fn release(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     let then = |server: &mut DeviceServer, task: &TaskInfo, _: &[u8]| {
         let standing = server.spc.pr_role(task.nexus);
         let status = server.spc.spc2_reservation.release(task.nexus, standing, &server.spc.pr);
-        server.forget_keys_of_reservations(Some(task.nexus), false);
+        server.forget_keys_of_reservations(Some(task.nexus), None);
         Outcome::Status(status)
     };
     Outcome::QueueStateChange { list: Vec::new(), then }
@@ -137,14 +137,14 @@ fn changed(
     new: PersistentReservations,
     change: &Effects,
 ) -> Outcome {
-    server.spc.pr = new;
+    let before = core::mem::replace(&mut server.spc.pr, new);
     server.refresh_pr_roles();
     for (nexus, asc) in &change.attentions {
         server.nexuses.establish_ua_at_ports(&nexus.initiator_port, nexus.target_port, *asc);
     }
     let is_preempted =
         matches!(action(task), service_action_out::PREEMPT | service_action_out::PREEMPT_AND_ABORT);
-    server.forget_keys_of_reservations(Some(task.nexus), is_preempted);
+    server.forget_keys_of_reservations(Some(task.nexus), is_preempted.then_some(&before));
     abort_tasks(server, &change.abort)
 }
 

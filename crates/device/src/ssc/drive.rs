@@ -9,7 +9,7 @@
 
 use alloc::boxed::Box;
 
-use cartridge::command::{Command, Outcome, Space};
+use cartridge::command::{Command, Outcome, Position, Space};
 use cartridge::error::Error;
 use cartridge::io::{FileId, Request};
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
@@ -67,6 +67,18 @@ impl DeviceServer {
     /// Returns whether a task has its turn.
     pub(super) fn has_turn(&self, task: TaskId) -> bool {
         self.tape.as_ref().is_some_and(|drive| drive.turn == Some(task))
+    }
+
+    /// Returns the position of the cartridge.
+    pub(super) fn tape_position(&self) -> Position {
+        self.tape.as_ref().map_or(Position::START, |drive| drive.cartridge().position())
+    }
+
+    /// Takes the position back to where it was, before a block that was read and is not passed on.
+    pub(super) fn return_tape_to(&mut self, position: Position) {
+        if let Some(drive) = &mut self.tape {
+            drive.cartridge_mut().return_to(position);
+        }
     }
 
     /// Starts a command of the cartridge for the task that has its turn, which is woken when it has ended.

@@ -30,8 +30,10 @@ impl DeviceServer {
         }
     }
 
-    /// Unloads a cartridge that is given up, unless it is unloaded.
+    /// Unloads a cartridge that is given up, unless it is unloaded. What is bound to it ends in any case: a
+    /// host can set some of that while it is unloaded.
     pub(super) fn unload_for_eject(&mut self) {
+        self.demounted(None);
         if self.tape.as_ref().is_some_and(|drive| drive.is_loaded()) {
             self.begin_cartridge(Command::Unload, Running::Eject);
         }

@@ -9,7 +9,7 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use crate::settings::ProtectionMethod;
 
 /// The length of the protection information of both methods.
-pub(super) const GUARD_LEN: u32 = 4;
+const GUARD_LEN: u32 = 4;
 
 /// The sense data of a block that is not what its guard says. LTO drives use this sense key.
 pub(super) const GUARD_FAILED: Sense =
@@ -129,10 +129,14 @@ const fn product(mut left: u8, mut right: u8) -> u8 {
     sum
 }
 
+/// Returns the length of the guard of each block.
+pub(super) const fn guard_len(method: Option<ProtectionMethod>) -> u32 {
+    if method.is_some() { GUARD_LEN } else { 0 }
+}
+
 /// Returns the length of the blocks of a command without their guards, or `None` if there is nothing else.
 pub(super) fn data_len(method: Option<ProtectionMethod>, block_len: u32) -> Option<u32> {
-    let guard_len = if method.is_some() { GUARD_LEN } else { 0 };
-    block_len.checked_sub(guard_len).filter(|len| *len > 0)
+    block_len.checked_sub(guard_len(method)).filter(|len| *len > 0)
 }
 
 #[cfg(test)]

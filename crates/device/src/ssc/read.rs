@@ -10,7 +10,7 @@ use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
 use store::api::Fault;
 
 use super::data_in::DataIn;
-use super::protection::{GUARD_FAILED, guarded, is_intact};
+use super::protection::{GUARD_FAILED, guard_len, guarded, is_intact};
 use super::transfer::{Transfer, stream_sense, transfer_length};
 use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
 use super::verify::VerifyRange;
@@ -64,6 +64,7 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if is_set(verify_bit::BYTE_COMPARE) {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(1)));
     }
+    let guard = server.settings.stream.protection.read();
     let (checks_guards, is_immediate) = (is_set(verify_bit::GUARDS), is_set(verify_bit::IMMEDIATE));
     if is_set(verify_bit::BY_FILEMARKS) || is_set(verify_bit::TO_END) {
         if is_set(verify_bit::BY_FILEMARKS) && is_set(verify_bit::TO_END) {
@@ -77,7 +78,9 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         if filemarks == Some(0) {
             return Outcome::Good;
         }
-        let block_len = is_set(verify_bit::FIXED).then_some(block_len);
+        // The guards count, although they are not delivered. No block has the length 0.
+        let data_len = block_len.saturating_sub(guard_len(guard));
+        let block_len = is_set(verify_bit::FIXED).then_some(data_len);
         let command = VerifyRange::new(filemarks, block_len, checks_guards);
         return in_turn_or_at_once(server, task, is_immediate, command);
     }
@@ -88,7 +91,7 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if transfer.blocks == 0 {
         return Outcome::Good;
     }
-    let command = Read { checks_guards, ..Read::new(transfer, false, false) };
+    let command = Read { guard, checks_guards, ..Read::new(transfer, false, false) };
     in_turn_or_at_once(server, task, is_immediate, command)
 }
 
@@ -109,7 +112,7 @@ struct Read {
     before: Position,
     /// The data encryption parameters of the nexus, as they were when the command began.
     encryption: Option<Rc<EncryptionParameters>>,
-    /// The method of the guards that are delivered with blocks.
+    /// The method of the guards that come with blocks. They count although VERIFY does not deliver them.
     guard: Option<ProtectionMethod>,
     /// Whether the guards that are stored with blocks are checked.
     checks_guards: bool,
@@ -133,22 +136,19 @@ impl Read {
     }
 
     fn read_next(&mut self, server: &mut DeviceServer) -> JobStep {
-        if let Some(drive) = &server.tape {
-            self.before = drive.cartridge().position();
-        }
+        self.before = server.tape_position();
         run(server, Command::Read)
     }
 
     /// Ends the command before a block that cannot be decrypted.
     fn not_decrypted(&self, server: &mut DeviceServer, sense: Sense) -> JobStep {
-        if let Some(drive) = &mut server.tape {
-            drive.cartridge_mut().return_to(self.before);
-        }
+        server.return_tape_to(self.before);
         JobStep::Done(Outcome::CheckCondition(sense.with_information(self.transfer.left(self.done))))
     }
 
     fn block(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) -> JobStep {
-        let (len, wanted) = (to_u32(data.len()), self.transfer.block_len);
+        let guard_len = if self.is_delivered { 0 } else { guard_len(self.guard) };
+        let (len, wanted) = (to_u32(data.len()).saturating_add(guard_len), self.transfer.block_len);
         if len != wanted && self.transfer.is_fixed {
             return self.wrong_length(u64::from(self.transfer.blocks - self.done));
         }
@@ -214,8 +214,8 @@ impl Read {
                     }
                     Ok(data) => {
                         let data = match self.guard {
-                            Some(method) => guarded(method, data, stored),
-                            None => data,
+                            Some(method) if self.is_delivered => guarded(method, data, stored),
+                            _ => data,
                         };
                         self.block(server, task, data)
                     }

@@ -15,7 +15,7 @@ use super::turn::{TapeCommand, in_turn};
 use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
-use crate::pr::{NexusName, PrRole};
+use crate::pr::{NexusName, PersistentReservations, PrRole};
 use crate::tape_drive::encrypted_record::{ALGORITHM, AUTHENTICATED_LEN_MAX, UNAUTHENTICATED_LEN_MAX};
 use crate::tape_drive::encryption::{
     ClearKey, DecryptionMode, EncryptionMode, EncryptionParameters, ExternalCheck, NewScope,
@@ -57,34 +57,33 @@ pub(super) fn security_protocol_out(server: &mut DeviceServer, task: &TaskInfo) 
 /// Sets parameters, when the list has arrived and the commands before have ended.
 struct SetEncryption {
     len: u32,
-    list: Option<DataList>,
+    list: Option<SecretList>,
     is_requested: bool,
+}
+
+/// A parameter list with a key, which is erased in the buffers that it came in. A buffer that somebody else
+/// holds too stays as it is.
+struct SecretList(DataList);
+
+impl Drop for SecretList {
+    fn drop(&mut self) {
+        core::mem::take(&mut self.0).into_parts().for_each(|mut part| part.erase());
+    }
 }
 
 impl SetEncryption {
     fn apply(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let Some(list) = self.list.take() else { return JobStep::Wait };
-        let mut bytes = alloc::vec![0; list.len()];
-        list.copy_to(0, &mut bytes);
+        let mut bytes = alloc::vec![0; list.0.len()];
+        list.0.copy_to(0, &mut bytes);
         let outcome = match set(server, task.nexus, &bytes) {
             Ok(()) => Outcome::Good,
             Err(sense) => Outcome::CheckCondition(sense),
         };
-        erase(list, &mut bytes);
+        bytes.fill(0);
+        core::hint::black_box(&bytes);
         JobStep::Done(outcome)
     }
-}
-
-/// Overwrites the key in the buffers that it came in. A buffer that somebody else holds too stays as it is.
-fn erase(list: DataList, copy: &mut [u8]) {
-    for part in list.into_parts() {
-        if let Ok(mut buf) = part.try_into_buf() {
-            buf.filled_mut().fill(0);
-            core::hint::black_box(buf.filled());
-        }
-    }
-    copy.fill(0);
-    core::hint::black_box(copy);
 }
 
 impl TapeCommand for SetEncryption {
@@ -101,7 +100,7 @@ impl TapeCommand for SetEncryption {
     }
 
     fn keep_data(&mut self, data: DataList) {
-        self.list = Some(data);
+        self.list = Some(SecretList(data));
     }
 
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
@@ -323,24 +322,31 @@ impl DeviceServer {
         }
     }
 
-    /// Forgets what is bound to the cartridge in the drive, because it is unloaded: keys, and how it was to
-    /// be divided.
+    /// Forgets what is bound to the cartridge in the drive, because it is unloaded: keys, how it was to be
+    /// divided, and append-only mode.
     pub(crate) fn demounted(&mut self, by: Option<NexusId>) {
         self.settings.stream.partitioning = None;
+        self.settings.stream.is_append_only = false;
         let Some(drive) = &mut self.tape else { return };
         let affected = drive.encryption.clear(by, |set| set.clear.on_demount);
         self.tell_encryption_changed(&affected);
     }
 
     /// Forgets the keys that are bound to a reservation which their nexus holds no longer. Call it after each
-    /// change of reservations.
-    pub(crate) fn forget_keys_of_reservations(&mut self, by: Option<NexusId>, is_preempted: bool) {
+    /// change of reservations; `preempted` are the reservations before one was preempted.
+    pub(crate) fn forget_keys_of_reservations(
+        &mut self,
+        by: Option<NexusId>,
+        preempted: Option<&PersistentReservations>,
+    ) {
         if self.tape.is_none() {
             return;
         }
         let (spc2_holder, pr) = (self.spc.spc2_reservation.holder(), &self.spc.pr);
         let is_over = |set: &EncryptionParameters| {
-            let is_bound = set.clear.on_reservation_loss || (set.clear.on_preempt && is_preempted);
+            // A nexus that had released its reservation is not preempted.
+            let was_holder = preempted.is_some_and(|pr| pr.role_of(&set.owner_name) == PrRole::Holder);
+            let is_bound = set.clear.on_reservation_loss || (set.clear.on_preempt && was_holder);
             is_bound && spc2_holder != Some(set.owner) && pr.role_of(&set.owner_name) != PrRole::Holder
         };
         let Some(drive) = &mut self.tape else { return };

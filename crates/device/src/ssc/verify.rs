@@ -3,7 +3,7 @@
 use alloc::rc::Rc;
 
 use base::int_cast::to_u32;
-use cartridge::command::{self, Command, Record};
+use cartridge::command::{self, Command, Position, Record};
 use cartridge::error::Error;
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
 
@@ -26,11 +26,19 @@ pub(super) struct VerifyRange {
     encryption: Option<Rc<EncryptionParameters>>,
     /// The sense data, while the position moves behind a block that cannot be read.
     ending: Option<Sense>,
+    /// Where the block that is being read begins.
+    before: Position,
 }
 
 impl VerifyRange {
     pub(super) const fn new(filemarks: Option<u32>, block_len: Option<u32>, checks_guards: bool) -> Self {
-        Self { filemarks, block_len, checks_guards, encryption: None, ending: None }
+        let (encryption, ending, before) = (None, None, Position::START);
+        Self { filemarks, block_len, checks_guards, encryption, ending, before }
+    }
+
+    fn read_next(&mut self, server: &mut DeviceServer) -> JobStep {
+        self.before = server.tape_position();
+        run(server, Command::Read)
     }
 
     /// Ends the command with sense data. Of a command that ends at the end of data nothing is left to tell.
@@ -47,7 +55,9 @@ impl VerifyRange {
 
     fn record(&self, server: &mut DeviceServer, record: Record) -> Result<(), Sense> {
         let guard = record.guard.filter(|_| self.checks_guards);
-        let block = server.block_of(self.encryption.as_deref(), record)?;
+        let block = server
+            .block_of(self.encryption.as_deref(), record)
+            .inspect_err(|_| server.return_tape_to(self.before))?;
         let len = to_u32(block.len());
         let bytes = &mut server.errors.verified_bytes;
         *bytes = bytes.saturating_add(u64::from(len));
@@ -64,7 +74,7 @@ impl VerifyRange {
 impl TapeCommand for VerifyRange {
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         self.encryption = server.tape.as_ref().and_then(|drive| drive.encryption.parameters(task.nexus));
-        run(server, Command::Read)
+        self.read_next(server)
     }
 
     fn ended(
@@ -78,14 +88,14 @@ impl TapeCommand for VerifyRange {
         }
         match result {
             Ok(command::Outcome::Record(record)) => match self.record(server, record) {
-                Ok(()) => run(server, Command::Read),
+                Ok(()) => self.read_next(server),
                 Err(sense) => self.stop(sense),
             },
             Ok(command::Outcome::Filemark) => match &mut self.filemarks {
                 Some(left) if *left <= 1 => JobStep::Done(Outcome::Good),
                 left => {
                     *left = left.map(|left| left - 1);
-                    run(server, Command::Read)
+                    self.read_next(server)
                 }
             },
             Ok(command::Outcome::EndOfData) if self.filemarks.is_none() => JobStep::Done(Outcome::Good),

@@ -1,5 +1,5 @@
 //! The data encryption parameters of a tape drive (SSC-4): with which key each nexus writes and
-//! reads. Keys are in memory only, and erased when nothing uses them any more.
+//! reads. Keys are in memory only.
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -122,14 +122,23 @@ pub(crate) enum NewScope {
 pub(crate) struct TapeEncryption {
     shared: Option<Rc<EncryptionParameters>>,
     nexuses: BTreeMap<NexusId, NexusEncryption>,
+    /// The last key instance counter that was given.
     counter: u32,
+    /// The one of a nexus that uses no parameters. It changes when those that are shared are forgotten.
+    counter_of_none: u32,
     /// The source of nonces and random numbers.
     pub(crate) random: HmacDrbg,
 }
 
 impl TapeEncryption {
     pub(crate) fn new() -> Self {
-        Self { shared: None, nexuses: BTreeMap::new(), counter: 0, random: HmacDrbg::empty() }
+        Self {
+            shared: None,
+            nexuses: BTreeMap::new(),
+            counter: 0,
+            counter_of_none: 0,
+            random: HmacDrbg::empty(),
+        }
     }
 
     /// Seeds nonces with bytes of the operating system's generator. They have nothing in common with other
@@ -166,7 +175,7 @@ impl TapeEncryption {
 
     /// Returns the counter of the parameters that a nexus uses.
     pub(crate) fn counter(&self, nexus: NexusId) -> u32 {
-        self.parameters(nexus).map_or(self.counter, |parameters| parameters.counter)
+        self.parameters(nexus).map_or(self.counter_of_none, |parameters| parameters.counter)
     }
 
     /// Checks that the parameters of a nexus that has locked them are still the same.
@@ -211,8 +220,12 @@ impl TapeEncryption {
     }
 
     fn counted(&mut self, parameters: EncryptionParameters) -> Rc<EncryptionParameters> {
+        Rc::new(EncryptionParameters { counter: self.next_counter(), ..parameters })
+    }
+
+    const fn next_counter(&mut self) -> u32 {
         self.counter = self.counter.wrapping_add(1);
-        Rc::new(EncryptionParameters { counter: self.counter, ..parameters })
+        self.counter
     }
 
     /// Returns the nexuses that use the shared parameters and are to be told of a change.
@@ -231,13 +244,11 @@ impl TapeEncryption {
         is_over: impl Fn(&EncryptionParameters) -> bool,
     ) -> Vec<NexusId> {
         let mut affected = Vec::new();
-        let mut is_changed = false;
         for (id, state) in &mut self.nexuses {
             if let Scope::Local(own) = &state.scope
                 && is_over(own)
             {
                 state.scope = Scope::Public;
-                is_changed = true;
                 if state.is_registered && Some(*id) != by {
                     affected.push(*id);
                 }
@@ -245,11 +256,8 @@ impl TapeEncryption {
         }
         if self.shared.as_ref().is_some_and(|shared| is_over(shared)) {
             self.shared = None;
-            is_changed = true;
+            self.counter_of_none = self.next_counter();
             affected.extend(self.sharing(by));
-        }
-        if is_changed {
-            self.counter = self.counter.wrapping_add(1);
         }
         affected.sort_unstable();
         affected.dedup();

@@ -430,3 +430,96 @@ fn a_record_that_somebody_changed_is_not_believed() {
     let forged = (SenseKey::DATA_PROTECT, Asc::CRYPTOGRAPHIC_INTEGRITY_VALIDATION_FAILED);
     rig.read_block(1000).stopped(forged, 0, Some(1000));
 }
+
+#[test]
+fn a_preemption_of_others_leaves_keys_alone() {
+    const CKORP: u8 = 0x02;
+    let (mut rig, _) = encrypting(Kind::USUAL);
+    let third = NexusId(7);
+    rig.unit.nexus_established(Instant::ORIGIN, nexus(third));
+    rig.test_ready(third).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    let pr_out = |rig: &mut Rig, nexus, action: u8, list: [u64; 2]| {
+        let list = [list[0].to_be_bytes(), list[1].to_be_bytes(), [0; 8]].concat();
+        rig.run(nexus, &[0x5f, action, 1, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    };
+    for (nexus, key) in [(A, 1), (B, 2), (third, 3)] {
+        pr_out(&mut rig, nexus, 0, [0, key]);
+    }
+    pr_out(&mut rig, A, 1, [1, 0]);
+    rig.security_out(A, &page(LOCAL, CKORP, MIXED, &KEY, &[])).good();
+    pr_out(&mut rig, A, 2, [1, 0]);
+    pr_out(&mut rig, B, 1, [2, 0]);
+    pr_out(&mut rig, third, 4, [3, 2]);
+    rig.test_ready(A).good();
+    assert_eq!(rig.security_in(A, 0x20)[4..8], [0x21, 2, 3, 1]);
+    // Its own reservation is preempted.
+    pr_out(&mut rig, third, 2, [3, 0]);
+    pr_out(&mut rig, A, 1, [1, 0]);
+    pr_out(&mut rig, third, 4, [3, 1]);
+    assert_eq!(rig.test_ready(A).sense, Some((SenseKey::UNIT_ATTENTION, Asc::REGISTRATIONS_PREEMPTED)));
+    rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, CHANGED);
+    assert_eq!(rig.security_in(A, 0x20)[4..8], [0; 4]);
+}
+
+#[test]
+fn a_lock_counts_what_the_nexus_itself_uses() {
+    const CKOD: u8 = 0x04;
+    let (mut rig, _) = encrypting(Kind::USUAL);
+    let lock = page(PUBLIC | LOCK, 0, OFF, &[], &[]);
+    rig.security_out(A, &lock).good();
+    let status = rig.security_in(A, 0x20);
+    // B sets a key of its own, and it is forgotten.
+    rig.security_out(B, &page(LOCAL, CKOD, MIXED, &KEY, &[])).good();
+    rig.write_block(&pattern(100, 1)).good();
+    rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
+    rig.run(A, &[0x1b, 0, 0, 0, 1, 0], 0, &[]).good();
+    rig.write_block(&pattern(100, 1)).good();
+    assert_eq!(rig.security_in(A, 0x20), status);
+    // B shares a key, and it is forgotten: both concern A.
+    let changed = (SenseKey::DATA_PROTECT, Asc::DATA_ENCRYPTION_KEY_INSTANCE_COUNTER_HAS_CHANGED);
+    rig.run(B, &[0; 6], 0, &[]);
+    rig.run(B, &[0; 6], 0, &[]);
+    rig.security_out(B, &page(ALL, CKOD, MIXED, &KEY, &[])).good();
+    rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, CHANGED);
+    rig.write_block(&pattern(100, 1)).stopped(changed, 0, Some(100));
+    rig.run(B, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
+    rig.run(B, &[0x1b, 0, 0, 0, 1, 0], 0, &[]).good();
+    while rig.test_ready(A).sense.is_some() {}
+    rig.write_block(&pattern(100, 1)).stopped(changed, 0, Some(100));
+    rig.security_out(A, &lock).good();
+    rig.write_block(&pattern(100, 1)).good();
+    // Its own key is forgotten.
+    rig.security_out(A, &page(LOCAL | LOCK, CKOD, MIXED, &KEY, &[])).good();
+    rig.run(B, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
+    rig.run(B, &[0x1b, 0, 0, 0, 1, 0], 0, &[]).good();
+    while rig.test_ready(A).sense.is_some() {}
+    rig.write_block(&pattern(100, 1)).stopped(changed, 0, Some(100));
+}
+
+#[test]
+fn a_nexus_that_may_only_read_loses_the_key_of_its_reservation() {
+    const CKORL: u8 = 0x01;
+    let (mut rig, _) = encrypting(Kind::USUAL);
+    rig.run(A, &[0x16, 0, 0, 0, 0, 0], 0, &[]).good();
+    rig.security_out(A, &page(ALL, CKORL, MIXED, &KEY, &[])).good();
+    let access = crate::contract::Access::ReadOnly;
+    rig.unit.nexus_changed(Instant::ORIGIN, crate::contract::Nexus { access, ..nexus(A) });
+    rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, CHANGED);
+    assert_eq!(rig.security_in(A, 0x20)[5], 0);
+}
+
+#[test]
+fn verify_stays_before_a_block_that_it_cannot_decrypt() {
+    let (mut rig, _) = encrypting(Kind::USUAL);
+    rig.set_key(MIXED, &KEY);
+    for _ in 0..2 {
+        rig.write_block(&pattern(100, 1)).good();
+    }
+    rig.mark(1).good();
+    rig.set_key(MIXED, &OTHER);
+    for (flags, count, left) in [(0, 100, Some(100)), (0x08, 1, Some(1)), (0x20, 0, None)] {
+        rig.rewind();
+        rig.run(A, &cdb_6(op::VERIFY_6, flags, count), 0, &[]).stopped(WRONG_KEY, 0, left);
+        assert_eq!(rig.position().1, 0);
+    }
+}

@@ -170,6 +170,76 @@ fn unloaded_and_unusable_cartridges_leave_too() {
     assert_eq!(rig.test_ready(A).sense, Some(NOT_PRESENT));
 }
 
+/// The page Set Data Encryption with a key for all nexuses.
+fn key_page(flags: u8) -> Vec<u8> {
+    let mut page = vec![0, 0x10, 0, 48, 0x40, flags, 2, 3, 1];
+    page.resize(19, 0);
+    page.push(32);
+    page.extend([0x11; 32]);
+    page
+}
+
+/// Sets what is bound to a cartridge: a key with CKOD, a division into partitions, and append-only mode; or a
+/// key that stays.
+fn bind(rig: &mut Rig, is_bound: bool) {
+    const CKOD: u8 = 0x04;
+    let key = key_page(if is_bound { CKOD } else { 0 });
+    rig.run(A, &[0xb5, 0x20, 0, 0x10, 0, 0, 0, 0, 0, 52, 0, 0], 0, &key).good();
+    if is_bound {
+        let partitions = [0, 0, 0x10, 0, 0x11, 14, 3, 3, 0x44, 3, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        rig.run(A, &[0x15, 0x10, 0, 0, 20, 0], 0, &partitions).good();
+        append_only(rig);
+    }
+}
+
+fn append_only(rig: &mut Rig) {
+    let mut list = vec![0, 0, 0, 0x10, 0, 0, 0, 0, 0x50, 1, 0, 28, 0, 0x10];
+    list.resize(40, 0);
+    rig.run(A, &[0x55, 0x10, 0, 0, 0, 0, 0, 0, 40, 0], 0, &list).good();
+}
+
+/// Returns the encryption mode, whether the medium partition page is set, and the write mode.
+fn bound(rig: &mut Rig) -> (u8, bool, u8) {
+    let mode = rig.run(A, &[0xa2, 0x20, 0, 0x20, 0, 0, 0, 0, 0, 255, 0, 0], 255, &[]).good()[5];
+    let partitions = rig.query(&[0x1a, 8, 0x11, 0, 255, 0]);
+    let write_mode = rig.query(&[0x5a, 8, 0x10, 1, 0, 0, 0, 0, 255, 0])[8 + 5];
+    (mode, partitions[4 + 4] & 0xe0 != 0, write_mode)
+}
+
+#[test]
+fn what_is_bound_to_a_cartridge_leaves_with_it() {
+    let folder = || Folder::new(Kind { capacity: 100_000_000_000, ..Kind::USUAL });
+    for (is_bound, is_unloaded) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (mut rig, bay) = drive_with(Some(folder()));
+        rig.unit.seed(&[5; 32]);
+        bind(&mut rig, is_bound);
+        assert_eq!(bound(&mut rig), if is_bound { (2, true, 0x10) } else { (2, false, 0) });
+        if is_unloaded {
+            rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
+            let left = if is_bound { 0 } else { 2 };
+            assert_eq!(bound(&mut rig), (left, false, 0));
+            append_only(&mut rig);
+        }
+        assert_eq!(rig.eject(), Some(Ok(())));
+        bay.put(Some(folder()));
+        rig.tell_library(LibraryInput::Inserted);
+        while rig.test_ready(A).sense.is_some() {}
+        let left = if is_bound { 0 } else { 2 };
+        assert_eq!(bound(&mut rig), (left, false, 0), "{is_bound} {is_unloaded}");
+    }
+}
+
+#[test]
+fn a_cartridge_that_stays_keeps_what_is_bound_to_it() {
+    let (mut rig, _) = drive_with(Some(Folder::new(Kind { capacity: 100_000_000_000, ..Kind::USUAL })));
+    rig.unit.seed(&[5; 32]);
+    bind(&mut rig, true);
+    rig.run(B, &[0; 6], 0, &[]);
+    rig.run(B, &[0x1e, 0, 0, 0, 1, 0], 0, &[]).good();
+    assert_eq!(rig.eject(), Some(Err((SenseKey::ILLEGAL_REQUEST, Asc::MEDIUM_REMOVAL_PREVENTED))));
+    assert_eq!(bound(&mut rig), (2, true, 0x10));
+}
+
 #[test]
 fn an_empty_drive_retires() {
     let (mut rig, bay) = drive_with(Some(Folder::new(Kind::USUAL)));

@@ -133,7 +133,7 @@ fn encrypted_and_compressed_blocks_have_guards_too() {
     assert_eq!(rig.read_block(36).good(), guarded);
     rig.run(A, &cdb_6(op::SPACE_6, 0, 0xff_ffff), 0, &[]).good();
     // VLBPM checks the guard that is stored, and this block has none.
-    rig.run(A, &cdb_6(op::VERIFY_6, 0x10, 32), 0, &[]).good();
+    rig.run(A, &cdb_6(op::VERIFY_6, 0x10, 36), 0, &[]).good();
 }
 
 #[test]
@@ -172,4 +172,55 @@ fn verify_goes_up_to_a_filemark_or_the_end_of_data() {
     verify(&mut rig, VBF, 2).stopped(damaged, 0, Some(2));
     assert_eq!(rig.position().1, 1, "behind the damaged block");
     verify(&mut rig, VTE, 0).good();
+}
+
+#[test]
+fn verify_counts_guards_as_read_does() {
+    const VTE: u8 = 0x20;
+    const VBF: u8 = 0x08;
+    const FIXED: u8 = 0x01;
+    let (mut rig, _) = with(Kind::USUAL);
+    rig.set_block_len(13);
+    rig.protect(CRC32C, 0xc0);
+    rig.run(A, &cdb_6(op::WRITE_6, FIXED, 3), 0, &BLOCKS[1].1.repeat(3)).good();
+    rig.mark(1).good();
+    let mut verify = |protection, flags, count| {
+        rig.protect(CRC32C, protection);
+        rig.rewind();
+        rig.run(A, &cdb_6(op::VERIFY_6, flags, count), 0, &[])
+    };
+    verify(0xc0, FIXED, 3).good();
+    verify(0xc0, FIXED | VBF, 1).good();
+    verify(0xc0, FIXED | VTE, 0).good();
+    verify(0xc0, 0, 13).good();
+    verify(0xc0, 0, 9).stopped(WRONG_LENGTH, ILI, Some(4u32.wrapping_neg()));
+    verify(0x80, FIXED, 3).stopped(WRONG_LENGTH, ILI, Some(3));
+    verify(0x80, FIXED | VBF, 1).stopped(WRONG_LENGTH, ILI, Some(1));
+    verify(0x80, 0, 9).good();
+}
+
+#[test]
+fn the_block_limits_include_the_guard() {
+    const MAX: u32 = 8 << 20;
+    let (mut rig, _) = with(Kind::USUAL);
+    let limits = rig.query(&[0x05, 0, 0, 0, 0, 0]);
+    rig.protect(CRC32C, 0xc0);
+    assert_eq!(rig.query(&[0x05, 0, 0, 0, 0, 0]), limits);
+    assert_eq!(limits, [0, 0x80, 0, 0, 0, 1]);
+    let mut block = vec![0; MAX as usize - 4];
+    let mut crc = cartridge::layout::Crc::new();
+    crc.update(&block);
+    block.extend(crc.value().to_le_bytes());
+    rig.write_block(&block).good();
+    rig.rewind();
+    assert_eq!(rig.read_block(MAX).good(), block);
+    // A block of this length without a guard is longer than any that can be read with one.
+    rig.protect(0, 0);
+    rig.write_block(&block).good();
+    rig.protect(CRC32C, 0xc0);
+    rig.space(0, -1).good();
+    rig.read_block(MAX).stopped(WRONG_LENGTH, ILI, Some(4u32.wrapping_neg()));
+    rig.protect(0, 0);
+    rig.space(0, -1).good();
+    assert_eq!(rig.read_block(MAX).good(), block);
 }

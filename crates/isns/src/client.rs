@@ -50,7 +50,7 @@ pub enum ClientError {
     #[error("the server refused the registration: {0}")]
     Registration(Status),
     /// The server registered another entity than the one that it was told.
-    #[error("the server registered the entity \"{0}\" instead")]
+    #[error("the server registered the entity {0:?} instead")]
     OtherEntity(String),
     /// The server refused to remove the registration.
     #[error("the server refused to remove the registration: {0}")]

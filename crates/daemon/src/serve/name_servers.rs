@@ -6,6 +6,7 @@ mod wanted;
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -19,6 +20,9 @@ use wanted::Wanted;
 
 /// How long a stop waits until the servers have removed the registration.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+/// How long a new thread waits for those that leave. A server that hangs takes that long to be given up.
+const BEFORE_MAX: Duration = Duration::from_secs(30);
 
 /// The polling interval meanwhile.
 const LEAVE_LOOK: Duration = Duration::from_millis(10);
@@ -62,18 +66,37 @@ struct Running {
     /// A byte written here wakes the thread.
     waker: UnixStream,
     thread: JoinHandle<()>,
+    ended: Ended,
 }
 
+/// Whether a thread has said its last word to its server.
+type Ended = Arc<AtomicBool>;
+
 impl Running {
-    fn start(server: &Announced, wanted: &Arc<Wanted>, reports: &Reports) -> io::Result<Self> {
+    /// Starts a thread, which begins when those in `before` have ended: what they remove could be what it
+    /// registers.
+    fn start(
+        server: &Announced,
+        wanted: &Arc<Wanted>,
+        reports: &Reports,
+        before: Vec<Ended>,
+    ) -> io::Result<Self> {
         let (waker, wakes) = UnixStream::pair()?;
         waker.set_nonblocking(true)?;
         wakes.set_nonblocking(true)?;
         let (commands, receiver) = channel();
         let thread = ServerThread::new(server.clone(), Arc::clone(wanted), receiver, wakes, reports.clone());
-        let thread =
-            std::thread::Builder::new().name("name-server".to_owned()).spawn(move || thread.run())?;
-        Ok(Self { server: server.clone(), commands, waker, thread })
+        let ended = Ended::default();
+        let end = Arc::clone(&ended);
+        let thread = std::thread::Builder::new().name("name-server".to_owned()).spawn(move || {
+            let deadline = Instant::now() + BEFORE_MAX;
+            while before.iter().any(|one| !one.load(Ordering::Acquire)) && Instant::now() < deadline {
+                std::thread::sleep(LEAVE_LOOK);
+            }
+            thread.run();
+            end.store(true, Ordering::Release);
+        })?;
+        Ok(Self { server: server.clone(), commands, waker, thread, ended })
     }
 
     fn tell(&self, command: Command) {
@@ -112,7 +135,8 @@ impl NameServers {
                 known.tell(Command::Register(Arc::clone(&wanted)));
                 continue;
             }
-            match Running::start(server, &wanted, &self.reports) {
+            let before = self.leaving.iter().map(|gone| Arc::clone(&gone.ended)).collect();
+            match Running::start(server, &wanted, &self.reports, before) {
                 Ok(started) => self.running.push(started),
                 Err(why) => {
                     crate::error!("name server {server}: cannot start its thread: {}", crate::os_error(&why));

@@ -16,7 +16,7 @@ use isns::message::{HEADER_LEN, Message, PAYLOAD_LEN_MAX};
 use isns::registration::{Portal, Registration};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::wanted::{Wanted, host};
+use super::wanted::{Names, Wanted, host};
 use super::{Command, Reports};
 use crate::admin::api::NameServer;
 use crate::config::Announced;
@@ -26,6 +26,9 @@ const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
 /// How long a server may take to receive an answer of ours.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
+
+/// How long to wait after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The most connections that a server may have open to us.
 const EVENT_CONNECTIONS_MAX: usize = 4;
@@ -43,6 +46,8 @@ pub(super) struct ServerThread {
     listener: Option<TcpListener>,
     /// The address of the server when it was reached last.
     peer: Option<IpAddr>,
+    /// The addresses of announced names, as they were resolved last.
+    names: Names,
     events: Vec<EventConnection>,
     /// The failure that was logged last; `None` after a success.
     logged: Option<String>,
@@ -65,7 +70,6 @@ impl ServerThread {
         reports: Reports,
     ) -> Self {
         let client = Client::new(Instant::ORIGIN);
-        reports.put(NameServer { server: server.to_string(), state: "starting".to_owned(), error: None });
         Self {
             server,
             wanted: Some(wanted),
@@ -76,6 +80,7 @@ impl ServerThread {
             started: SystemInstant::now(),
             listener: None,
             peer: None,
+            names: Names::new(),
             events: Vec::new(),
             logged: None,
             registrations: 0,
@@ -88,6 +93,7 @@ impl ServerThread {
 
     /// Serves until the registration is removed, or could not be.
     pub(super) fn run(mut self) {
+        self.report();
         loop {
             let is_leaving = self.wanted.is_none();
             match self.commands.try_recv() {
@@ -132,23 +138,24 @@ impl ServerThread {
         }
         let mut socket = self.connect().map_err(io)?;
         let own = socket.local_addr().map_err(io)?.ip().to_canonical();
-        let wanted = match self.wanted.clone() {
-            None => None,
-            Some(wanted) => {
-                let registration = wanted.registration(own).ok_or_else(|| {
-                    ClientError::Connection(format!(
-                        "no portal can be reached from where {own} reaches the server"
-                    ))
-                })?;
-                Some((registration, self.listen(own, wanted.event_port)))
-            }
-        };
+        let registration =
+            self.wanted.clone().and_then(|wanted| Some((wanted.registration(own, &mut self.names)?, wanted)));
+        let is_unreachable = registration.is_none() && self.wanted.is_some();
+        let wanted =
+            registration.map(|(registration, wanted)| (registration, self.listen(own, wanted.event_port)));
         self.client.begin(wanted);
         let mut received = Vec::new();
         while let Some(request) = self.client.next_request(self.now()) {
             socket.write_all(&request).map_err(io)?;
             let response = receive(&mut socket, &mut received)?;
             self.client.handle_response(&response)?;
+        }
+        if is_unreachable {
+            // What was registered is removed by now.
+            let why = format!(
+                "no target has a portal without TLS that {own}, which reaches the server, stands for"
+            );
+            return Err(ClientError::Connection(why));
         }
         Ok(())
     }
@@ -243,7 +250,15 @@ impl ServerThread {
     }
 
     fn accept(&mut self) {
-        let Some(Ok((socket, peer))) = self.listener.as_ref().map(TcpListener::accept) else { return };
+        let (socket, peer) = match self.listener.as_ref().map(TcpListener::accept) {
+            Some(Ok(accepted)) => accepted,
+            Some(Err(why)) if why.kind() != io::ErrorKind::WouldBlock => {
+                // Such as no free descriptor: the connection waits, and so does this thread.
+                std::thread::sleep(ACCEPT_PAUSE);
+                return;
+            }
+            Some(Err(_)) | None => return,
+        };
         if self.peer != Some(peer.ip().to_canonical()) {
             crate::debug!("name server {}: {peer} connected to the port for its inquiries", self.server);
             return;

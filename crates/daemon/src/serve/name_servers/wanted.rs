@@ -1,11 +1,15 @@
 //! What a configuration registers with name servers.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use isns::registration::{Portal, Registration, Target};
 
 use crate::config::Announced;
 use crate::serve::runtime_config::RuntimeConfig;
+
+/// The addresses of announced names, each for IPv4 or not.
+pub(super) type Names = BTreeMap<(String, bool), Portal>;
 
 /// The targets and portals of a configuration, before it is known which address reaches a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +65,9 @@ impl Wanted {
 
     /// Makes the registration for a server that is reached from the address `own`. It stands for portals that
     /// listen on every address. `None` if no target can be reached.
-    pub(super) fn registration(&self, own: IpAddr) -> Option<Registration> {
-        let addresses: Vec<Option<Portal>> = self.portals.iter().map(|portal| portal.address(own)).collect();
+    pub(super) fn registration(&self, own: IpAddr, names: &mut Names) -> Option<Registration> {
+        let addresses: Vec<Option<Portal>> =
+            self.portals.iter().map(|portal| portal.address(own, names)).collect();
         let mut portals: Vec<Portal> = addresses.iter().flatten().copied().collect();
         portals.sort_unstable();
         portals.dedup();
@@ -84,11 +89,15 @@ impl Wanted {
 
 impl PortalAddress {
     /// Returns the address that initiators are told; `None` if there is none.
-    fn address(&self, own: IpAddr) -> Option<Portal> {
+    fn address(&self, own: IpAddr, names: &mut Names) -> Option<Portal> {
         if let Some(announce) = &self.announce {
-            let found = (host(announce), announce.port).to_socket_addrs();
-            let first = found.ok()?.find(|address| address.is_ipv4() == self.listening.is_ipv4())?;
-            return Some(Portal { address: first.ip(), port: first.port() });
+            let name = (announce.to_string(), self.listening.is_ipv4());
+            let mut found = (host(announce), announce.port).to_socket_addrs().into_iter().flatten();
+            if let Some(first) = found.find(|address| address.is_ipv4() == self.listening.is_ipv4()) {
+                names.insert(name.clone(), Portal { address: first.ip(), port: first.port() });
+            }
+            // While the name cannot be resolved, the former address stays registered.
+            return names.get(&name).copied();
         }
         let listening = self.listening.ip().to_canonical();
         let address = match listening {
@@ -134,7 +143,7 @@ mod tests {
     }
 
     fn registered(wanted: &Wanted, own: &str) -> Option<Registered> {
-        let registration = wanted.registration(own.parse().unwrap())?;
+        let registration = wanted.registration(own.parse().unwrap(), &mut Names::new())?;
         let portal = |one: &Portal| SocketAddr::new(one.address, one.port).to_string();
         let portals = registration.portals.iter().map(portal).collect();
         Some((portals, registration.targets.into_iter().map(|target| target.tags).collect()))

@@ -95,22 +95,30 @@ struct Limit {
     max: u32,
     second: AtomicU64,
     lines: AtomicU32,
+    /// How many lines of earlier seconds were not written and not told.
+    untold: AtomicU32,
 }
 
 impl Limit {
     const fn new(max: u32) -> Self {
-        Self { max, second: AtomicU64::new(0), lines: AtomicU32::new(0) }
+        Self { max, second: AtomicU64::new(0), lines: AtomicU32::new(0), untold: AtomicU32::new(0) }
     }
 
-    /// Counts a line. Returns whether it may be written, and how many were not since a line was last written
-    /// in an earlier second.
+    /// Counts a line. Returns whether it may be written, and how many were not since the last line that told
+    /// how many.
     fn admit(&self, second: u64) -> (bool, u32) {
         let suppressed = if self.second.swap(second, Ordering::Relaxed) == second {
             0
         } else {
-            self.lines.swap(0, Ordering::Relaxed).saturating_sub(self.max)
+            let lines = self.lines.swap(0, Ordering::Relaxed);
+            self.untold.swap(0, Ordering::Relaxed).saturating_add(lines.saturating_sub(self.max))
         };
         (self.lines.fetch_add(1, Ordering::Relaxed) < self.max, suppressed)
+    }
+
+    /// Takes back what `admit` returned, and the line that it admitted: that line is not written.
+    fn give_back(&self, suppressed: u32) {
+        self.untold.fetch_add(suppressed.saturating_add(1), Ordering::Relaxed);
     }
 }
 
@@ -163,6 +171,9 @@ pub fn write(kind: &Kind, level: Level, fields: &[(&str, Field<'_>)], message: A
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (of_kind, suppressed) = kind.0.admit(now.as_secs());
     let (of_all, lost) = if of_kind { ALL.admit(now.as_secs()) } else { (false, 0) };
+    if of_kind && !of_all && level != Level::Error {
+        kind.0.give_back(suppressed);
+    }
     if !of_all && level != Level::Error {
         DROPPED.fetch_add(1, Ordering::Relaxed);
         return;
@@ -351,6 +362,12 @@ mod tests {
         );
         assert_eq!(limit.admit(6), (true, 2));
         assert_eq!(limit.admit(7), (true, 0));
+        assert_eq!([7, 7, 7].map(|second| limit.admit(second)), [(true, 0), (false, 0), (false, 0)]);
+        // A line that is admitted and not written, because there are too many of all kinds, tells nothing.
+        let (_, suppressed) = limit.admit(8);
+        limit.give_back(suppressed);
+        assert_eq!(limit.admit(9), (true, 3));
+        assert_eq!(limit.admit(10), (true, 0));
         let at = Duration::from_secs(0);
         assert_eq!(
             in_text(at, Level::Info, format_args!("x"), (2, 0)),

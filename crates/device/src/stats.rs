@@ -3,6 +3,7 @@
 use crate::rate_limit::LimitStats;
 use base::time::Duration;
 use scsi::cdb::Cdb;
+use scsi::inquiry::DeviceType;
 use scsi::opcode::{self, variable_length};
 use scsi::sense::SenseKey;
 use scsi::status::Status;
@@ -86,6 +87,9 @@ impl UnitStats {
             (&mut self.aborts, other.aborts),
             (&mut self.medium_failures, other.medium_failures),
             (&mut self.io_timeouts, other.io_timeouts),
+            (&mut self.delays.delayed, other.delays.delayed),
+            (&mut self.delays.delayed_ns, other.delays.delayed_ns),
+            (&mut self.waiting, other.waiting),
             (&mut self.tasks, other.tasks),
         ] {
             *sum = sum.saturating_add(more);
@@ -126,9 +130,18 @@ impl OperationClass {
     /// Every class.
     pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Flush, Self::Unmap, Self::Other];
 
-    /// Returns the class of a command.
-    pub fn of(cdb: &Cdb) -> Self {
-        match cdb.opcode() {
+    /// Returns the class of a command of a device of this type.
+    pub fn of(device: DeviceType, cdb: &Cdb) -> Self {
+        match (device, cdb.opcode()) {
+            // Device types give these codes other meanings: SPACE(16) and ERASE(16), and READ SUB-CHANNEL.
+            (DeviceType::SEQUENTIAL_ACCESS, opcode::SPACE_16 | opcode::ERASE_16)
+            | (DeviceType::CD_DVD, opcode::UNMAP) => Self::Other,
+            (_, code) => Self::of_code(code, cdb),
+        }
+    }
+
+    fn of_code(code: u8, cdb: &Cdb) -> Self {
+        match code {
             opcode::READ_6
             | opcode::READ_10
             | opcode::READ_12
@@ -250,6 +263,18 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_has_what_limits_delayed() {
+        let mut sum = UnitStats { waiting: 1, ..UnitStats::default() };
+        let more = UnitStats {
+            waiting: 2,
+            delays: LimitStats { delayed: 3, delayed_ns: 4 },
+            ..UnitStats::default()
+        };
+        sum.add(&more);
+        assert_eq!((sum.waiting, sum.delays), (3, more.delays));
+    }
+
+    #[test]
     fn bounds_ascend_and_every_class_has_a_place_of_its_own() {
         assert!(LATENCY_BOUNDS_US.is_sorted());
         for (at, class) in OperationClass::ALL.iter().enumerate() {
@@ -259,11 +284,22 @@ mod tests {
 
     #[test]
     fn commands_have_the_class_of_what_they_do_to_the_medium() {
-        let class = |head: &[u8]| {
+        let class_on = |device, head: &[u8]| {
             let mut bytes = [0; 32];
             bytes[..head.len()].copy_from_slice(head);
-            OperationClass::of(&Cdb::from_bytes(&bytes).unwrap())
+            OperationClass::of(device, &Cdb::from_bytes(&bytes).unwrap())
         };
+        let class = |head: &[u8]| class_on(DeviceType::DIRECT_ACCESS_BLOCK, head);
+        let (tape, drive) = (DeviceType::SEQUENTIAL_ACCESS, DeviceType::CD_DVD);
+        for (device, code, expected) in [
+            (tape, opcode::SPACE_16, OperationClass::Other),
+            (tape, opcode::ERASE_16, OperationClass::Other),
+            (tape, opcode::WRITE_FILEMARKS_16, OperationClass::Flush),
+            (drive, opcode::UNMAP, OperationClass::Other),
+            (drive, opcode::READ_10, OperationClass::Read),
+        ] {
+            assert_eq!(class_on(device, &[code]), expected, "{device:?} {code:02x}h");
+        }
         assert_eq!(class(&[opcode::READ_16]), OperationClass::Read);
         assert_eq!(class(&[opcode::WRITE_SAME_16]), OperationClass::Write);
         assert_eq!(class(&[opcode::SYNCHRONIZE_CACHE_10]), OperationClass::Flush);

@@ -2,12 +2,11 @@
 //!
 //! One thread runs a single-threaded runtime, so that no request takes a processor from the reactors but one.
 //! A client that connects is served even if others hold all connections without asking anything: the one that
-//! has asked nothing for longest is closed.
+//! has asked nothing for longest is closed. A request that is rejected is none.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -184,27 +183,23 @@ impl Work {
         if !self.connections.make_room() {
             return;
         }
-        let asking = Arc::new(AtomicBool::new(false));
         let number = self.connections.next_number();
         let guard = ConnectionGuard { number, connections: Arc::clone(&self.connections) };
-        let (work, flag) = (self.clone(), Arc::clone(&asking));
+        let work = self.clone();
         let task = tokio::spawn(async move {
-            work.serve(socket, flag).await;
+            work.serve(socket, number).await;
             drop(guard);
         });
-        self.connections.add(Connection { number, asking, task: task.abort_handle() });
+        self.connections.add(number, task.abort_handle());
     }
 
-    async fn serve(
-        self,
-        socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        asking: Arc<AtomicBool>,
-    ) {
+    async fn serve(self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, number: u64) {
         let routes = TowerToHyperService::new(self.routes);
-        let access = self.access;
+        let (access, connections) = (self.access, self.connections);
         let service = service_fn(move |request: Request<Incoming>| {
-            let (routes, asking) = (routes.clone(), Asking::begin(&asking));
             let checked = access.lock().unwrap_or_else(PoisonError::into_inner).check(&request);
+            let asking = checked.is_ok().then(|| connections.ask(number));
+            let routes = routes.clone();
             async move {
                 let response = match checked {
                     Ok(()) => match routes.call(request).await {
@@ -264,13 +259,15 @@ fn with_policy(mut response: Response<Body>) -> Response<Body> {
     response
 }
 
-/// The open connections, the oldest first.
+/// The open connections, in the order of their numbers.
 #[derive(Debug, Default)]
 struct Connections(Mutex<ConnectionList>);
 
 #[derive(Debug, Default)]
 struct ConnectionList {
     next: u64,
+    /// How many requests were accepted.
+    requests: u64,
     open: Vec<Connection>,
 }
 
@@ -278,7 +275,9 @@ struct ConnectionList {
 struct Connection {
     number: u64,
     /// Whether a request of it is being answered.
-    asking: Arc<AtomicBool>,
+    is_asking: bool,
+    /// The number of its last request that was accepted; 0 if there was none.
+    last_request: u64,
     task: AbortHandle,
 }
 
@@ -293,21 +292,40 @@ impl Connections {
         list.next
     }
 
-    /// Closes the oldest connection that asks nothing, if there are too many. Returns whether there is room
-    /// for another one.
+    /// Closes the connection that has asked nothing for longest, if there are too many: one that never asked,
+    /// or the one that receives its response for longest. Returns whether there is room for another one.
     fn make_room(&self) -> bool {
         let mut list = self.list();
         if list.open.len() < CONNECTIONS_MAX {
             return true;
         }
-        let idle = list.open.iter().position(|connection| !connection.asking.load(Ordering::Relaxed));
-        let Some(at) = idle else { return false };
+        let idle = list.open.iter().enumerate().filter(|(_, connection)| !connection.is_asking);
+        let Some((at, _)) = idle.min_by_key(|(_, connection)| connection.last_request) else { return false };
         list.open.remove(at).task.abort();
         true
     }
 
-    fn add(&self, connection: Connection) {
-        self.list().open.push(connection);
+    fn add(&self, number: u64, task: AbortHandle) {
+        self.list().open.push(Connection { number, is_asking: false, last_request: 0, task });
+    }
+
+    /// Records that a connection has sent a request that is accepted, and is being answered until the result
+    /// is dropped.
+    fn ask(self: &Arc<Self>, number: u64) -> Asking {
+        let mut list = self.list();
+        list.requests += 1;
+        let request = list.requests;
+        if let Some(connection) = list.find(number) {
+            (connection.is_asking, connection.last_request) = (true, request);
+        }
+        drop(list);
+        Asking { number, connections: Arc::clone(self) }
+    }
+}
+
+impl ConnectionList {
+    fn find(&mut self, number: u64) -> Option<&mut Connection> {
+        self.open.iter_mut().find(|connection| connection.number == number)
     }
 }
 
@@ -324,17 +342,48 @@ impl Drop for ConnectionGuard {
 }
 
 /// Marks a connection as one whose request is being answered, until it is dropped.
-struct Asking(Arc<AtomicBool>);
-
-impl Asking {
-    fn begin(flag: &Arc<AtomicBool>) -> Self {
-        flag.store(true, Ordering::Relaxed);
-        Self(Arc::clone(flag))
-    }
+struct Asking {
+    number: u64,
+    connections: Arc<Connections>,
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        if let Some(connection) = self.connections.list().find(self.number) {
+            connection.is_asking = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_connection_that_has_asked_nothing_for_longest_makes_room() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let connections = Arc::new(Connections::default());
+        let add = || {
+            let number = connections.next_number();
+            connections.add(number, runtime.spawn(std::future::pending::<()>()).abort_handle());
+            number
+        };
+        let numbers: Vec<u64> = (0..CONNECTIONS_MAX).map(|_| add()).collect();
+        // The first two have asked, the second one before the first, and the last one is being answered. All
+        // others have never asked.
+        drop(connections.ask(numbers[1]));
+        drop(connections.ask(numbers[0]));
+        let asking = connections.ask(numbers[CONNECTIONS_MAX - 1]);
+        let never = &numbers[2..CONNECTIONS_MAX - 1];
+        for gone in never.iter().chain([&numbers[1], &numbers[0]]) {
+            assert!(connections.make_room());
+            assert!(connections.list().find(*gone).is_none(), "{gone}");
+            let newcomer = add();
+            std::mem::forget(connections.ask(newcomer));
+        }
+        assert!(!connections.make_room(), "all are being answered");
+        drop(asking);
+        assert!(connections.make_room());
+        assert!(connections.list().find(numbers[CONNECTIONS_MAX - 1]).is_none());
     }
 }

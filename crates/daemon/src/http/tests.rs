@@ -146,6 +146,26 @@ fn a_client_that_asks_is_served_although_others_hold_every_connection() {
 }
 
 #[test]
+fn a_client_with_the_token_is_served_although_others_hold_every_connection_with_wrong_ones() {
+    let server = server(Some(TOKEN), &[]);
+    // Each answer waits, so that these are busy for longer than the test takes.
+    let guess = "GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n\r\n".repeat(100);
+    let mut guessing: Vec<TcpStream> = (0..CONNECTIONS_MAX)
+        .map(|_| {
+            let mut socket = connect(server.address());
+            socket.write_all(guess.as_bytes()).unwrap();
+            socket
+        })
+        .collect();
+    // Once the last one has an answer, the server has read a request of every connection.
+    let mut line = [0; 12];
+    guessing.last_mut().unwrap().read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"HTTP/1.1 401");
+    let head = format!("Host: localhost\nAuthorization: Bearer {TOKEN}\n");
+    assert_eq!(get_with(server.address(), &head), 200);
+}
+
+#[test]
 fn the_thread_ends_with_the_server_although_clients_are_connected() {
     let server = server(None, &[]);
     let mut socket = connect(server.address());

@@ -73,6 +73,19 @@ impl PassThrough {
         self.0.borrow().errors
     }
 
+    /// Returns why it executes no commands, if it does not.
+    pub(super) fn not_ready(&self) -> Option<String> {
+        let inner = self.0.borrow();
+        let why = match inner.state {
+            _ if inner.is_gone => {
+                "the device was removed, or does not respond; reload the configuration when it is there again"
+            }
+            State::Failed => "its thread could not be started",
+            State::Opened(_) | State::Served(_) => return None,
+        };
+        Some(format!("{}: {why}", inner.path.display()))
+    }
+
     /// Opens the device again if it was removed. The log says how that ended.
     pub(super) fn reopen(&self, shared_with_host: bool) {
         let inner = self.0.borrow();
@@ -152,5 +165,26 @@ impl Store for PassThrough {
             inner.failed(failure, error);
         }
         Some(completion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_removed_is_not_ready_until_it_is_open_again() {
+        let path = PathBuf::from("/dev/sg9");
+        let (state, label) = (State::Failed, "LUN 0".to_owned());
+        let inner = Inner { state, path, label, errors: 0, told: None, is_gone: false };
+        let device = PassThrough(Rc::new(RefCell::new(inner)));
+        let without_thread = "/dev/sg9: its thread could not be started";
+        assert_eq!(device.not_ready().as_deref(), Some(without_thread));
+        device.0.borrow_mut().failed(Fault::Busy.into(), None);
+        assert_eq!(device.not_ready().as_deref(), Some(without_thread));
+        device.0.borrow_mut().failed(Fault::Gone.into(), None);
+        assert!(device.not_ready().unwrap().starts_with("/dev/sg9: the device was removed"));
+        device.0.borrow_mut().reopened(Ok(()));
+        assert_eq!(device.not_ready().as_deref(), Some(without_thread));
     }
 }

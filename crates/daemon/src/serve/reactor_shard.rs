@@ -102,7 +102,7 @@ pub(super) struct UnitView {
     pub(super) bytes: u64,
     /// How many operations of its file or device failed.
     pub(super) errors: u64,
-    /// Why its file or device is withheld, if it is.
+    /// Why its file or device is withheld or gone, if it is.
     pub(super) withheld: Option<String>,
     /// Why hosts find it not ready otherwise, if they do.
     pub(super) not_ready: Option<&'static str>,
@@ -354,7 +354,10 @@ impl ReactorShard {
                 not_ready,
                 bytes: bytes(report.unit),
                 errors: disk.map_or_else(others, Disk::errors),
-                withheld: disk.and_then(Disk::withheld).or_else(|| export?.not_ready()),
+                withheld: disk
+                    .and_then(Disk::withheld)
+                    .or_else(|| export?.not_ready())
+                    .or_else(|| device?.not_ready()),
                 report,
             }
         };

@@ -1,8 +1,10 @@
 //! Counts how long commands take, and reports those that are slow.
 
 use base::time::Duration;
+use scsi::inquiry::DeviceType;
 
 use super::DeviceServer;
+use crate::contract::DeviceKind;
 use crate::slow_command::SlowCommand;
 use crate::stats::OperationClass;
 use crate::task::TaskInfo;
@@ -14,10 +16,23 @@ impl DeviceServer {
     /// Records how long a command took that ends now.
     pub(crate) fn count_time(&mut self, task: &TaskInfo) {
         let took = self.now.since(task.arrived);
-        self.stats.count_latency(OperationClass::of(&task.cdb), took);
+        self.stats.count_latency(self.class_of(task), took);
         if self.slow.limit.is_some_and(|limit| took >= limit) {
             self.report_slow(task, took);
         }
+    }
+
+    /// Returns the class of a command of this unit.
+    pub(crate) fn class_of(&self, task: &TaskInfo) -> OperationClass {
+        let device = match (&self.pass_through, self.info.config.device) {
+            (Some(passed), _) => DeviceType(passed.device.kind),
+            (None, DeviceKind::Disk) => DeviceType::DIRECT_ACCESS_BLOCK,
+            (None, DeviceKind::Tape) => DeviceType::SEQUENTIAL_ACCESS,
+            (None, DeviceKind::Disc { .. }) => DeviceType::CD_DVD,
+            (None, DeviceKind::Changer) => DeviceType::MEDIA_CHANGER,
+            (None, DeviceKind::PassThrough { .. }) => DeviceType::UNKNOWN,
+        };
+        OperationClass::of(device, &task.cdb)
     }
 
     fn report_slow(&mut self, task: &TaskInfo, took: Duration) {

@@ -15,6 +15,7 @@ use crate::contract::SenseBytes;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::medium_error::IoKind;
+use crate::stats::OperationClass;
 use crate::task::TaskInfo;
 
 /// Handles a command that succeeded, and returns other data to send instead of the device's.
@@ -89,6 +90,7 @@ impl Forward {
             }
         }
         self.deliver(server, task, received, status, sense);
+        count(server, task);
         let passed = (!sense_bytes.is_empty()).then(|| SenseBytes::from_device(&sense_bytes));
         let passed = passed.filter(|_| status == Status::CHECK_CONDITION || status == Status::GOOD);
         JobStep::Done(Outcome::Passed(Box::new((status, passed))))
@@ -141,6 +143,18 @@ impl Job for Forward {
             _ => JobStep::unexpected_input(),
         }
     }
+}
+
+/// Counts a command that reads or writes the medium, and the bytes that the device moved for it.
+fn count(server: &mut DeviceServer, task: &TaskInfo) {
+    let class = server.class_of(task);
+    let (commands, bytes) = match class {
+        OperationClass::Read => (&mut server.stats.reads, &mut server.stats.read_bytes),
+        OperationClass::Write => (&mut server.stats.writes, &mut server.stats.write_bytes),
+        _ => return,
+    };
+    *commands += 1;
+    *bytes += task.transferable.get();
 }
 
 /// The bits of a status byte that SAM defines.

@@ -171,6 +171,20 @@ fn with(kind: u8, config: UnitConfig) -> (Rig, Fake) {
 const READ_10: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 2, 0];
 
 #[test]
+fn counts_what_the_device_reads_and_writes() {
+    let (mut rig, fake) = served(0);
+    fake.answer(Answer::Data(vec![7; 1024]));
+    rig.run(A, &READ_10, 1024, &[]).good();
+    fake.answer(Answer::Data(vec![7; 100]));
+    rig.run(A, &READ_10, 1024, &[]).good();
+    rig.run(A, &[0x2a, 0, 0, 0, 0, 9, 0, 0, 1, 0], 0, &[3; 512]).good();
+    rig.run(A, &[0x12, 0, 0, 0, 96, 0], 96, &[]).good();
+    let stats = rig.unit.stats();
+    assert_eq!((stats.reads, stats.read_bytes), (2, 1124));
+    assert_eq!((stats.writes, stats.write_bytes), (1, 512));
+}
+
+#[test]
 fn passes_commands_their_data_and_their_residual() {
     let (mut rig, fake) = served(0);
     fake.answer(Answer::Data(vec![7; 1024]));

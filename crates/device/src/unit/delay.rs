@@ -58,7 +58,6 @@ impl LogicalUnit {
         let Some(task) = self.tasks.find_mut(id) else { return };
         task.state = TaskState::Dormant;
         let EndOfDelay::Start(_, waited) = end else {
-            self.server.stats.task_set_full += 1;
             return self.apply(id, Outcome::Status(Status::TASK_SET_FULL));
         };
         if !waited.is_zero() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use target::units::UnitId;
 
 use super::Daemon;
-use crate::config::{Config, Medium, Unit, UnitIndex, UnitKey};
+use crate::config::{Config, Http, Medium, Unit, UnitIndex, UnitKey};
 use crate::serve::discs::NewDisc;
 use crate::serve::media::{self, MediaError};
 use crate::serve::reactor_shard::ReactorShard;
@@ -220,7 +220,11 @@ fn would_lose(was: &Medium, is: &Medium) -> bool {
 /// Returns the new configuration with the old values of the settings that only a restart can change. So every
 /// reload until the restart reports these changes again.
 pub(super) fn without_restart_changes(new: Config, old: &Config) -> Config {
+    // The rules for requests belong to the socket that is open: those of another one may be laxer.
+    let keeps_socket = Http::has_same_socket(&old.http, &new.http);
+    let http = if keeps_socket { new.http.clone() } else { old.http.clone() };
     Config {
+        http,
         state_dir: old.state_dir.clone(),
         admin_socket: old.admin_socket.clone(),
         reactor: old.reactor,
@@ -234,15 +238,21 @@ pub(super) fn without_restart_changes(new: Config, old: &Config) -> Config {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::config::{Environment, Flags};
     use crate::scratch::Scratch;
 
     /// Makes a configuration with a tape drive. No cartridge is there.
     fn config(scratch: &Scratch, ro: bool) -> Config {
+        with_tables(scratch, ro, "")
+    }
+
+    fn with_tables(scratch: &Scratch, ro: bool, tables: &str) -> Config {
         let text = format!(
             "portal = [{{ listen = \"127.0.0.1\" }}]\n[[target]]\nname = \"iqn.2001-04.com.example:a\"\n\
-             lun = [{{ type = \"tape\", path = \"A1\", ro = {ro} }}]\n"
+             lun = [{{ type = \"tape\", path = \"A1\", ro = {ro} }}]\n{tables}"
         );
         let environment = Environment {
             directory: scratch.path().to_path_buf(),
@@ -270,5 +280,28 @@ mod tests {
             );
             assert!(refusal.ends_with(&expected), "{refusal}");
         }
+    }
+
+    #[test]
+    fn the_rules_of_another_http_socket_wait_for_the_restart_over_any_number_of_reloads() {
+        let scratch = Scratch::new();
+        let token = scratch.path().join("token");
+        std::fs::write(&token, "0123456789abcdef0123456789abcdef\n").unwrap();
+        std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let http = |listen: &str, rest: &str| {
+            with_tables(&scratch, false, &format!("[http]\nlisten = \"{listen}\"\n{rest}"))
+        };
+        let served = http("0.0.0.0:9260", "token_file = \"token\"\n");
+        // Without a token: other hosts do not reach the address that the restart will open.
+        let open = http("127.0.0.1:9260", "");
+        let first = without_restart_changes(open.clone(), &served);
+        assert_eq!(first.http, served.http);
+        let second = without_restart_changes(open.clone(), &first);
+        assert_eq!(second.http, served.http);
+        assert!(!Http::has_same_socket(&second.http, &open.http), "the reload tells the change again");
+        // A change that keeps the socket is applied.
+        let named = http("0.0.0.0:9260", "token_file = \"token\"\nhosts = [\"san\"]\n");
+        assert_eq!(without_restart_changes(named.clone(), &second).http, named.http);
+        assert_eq!(without_restart_changes(config(&scratch, false), &served).http, served.http);
     }
 }

@@ -70,6 +70,9 @@ fn write_sample(value: &Value, kind: Kind, metric: &mut MetricEncoder<'_>) -> Re
     match (value, kind) {
         (Value::Count(count), Kind::Counter) => metric.encode_counter::<NoLabelSet, _, u64>(count, None),
         (Value::Count(count), _) => metric.encode_gauge(count),
+        (Value::Seconds(seconds), Kind::Counter) => {
+            metric.encode_counter::<NoLabelSet, _, u64>(seconds, None)
+        }
         (Value::Seconds(seconds), _) => metric.encode_gauge(seconds),
         (Value::Latencies(latencies), _) => {
             let bounds = LATENCY_BOUNDS_US.iter().map(|bound| seconds_of(*bound, 1e6));

@@ -19,7 +19,8 @@ struct Row {
     target: String,
     lun: String,
     stats: UnitStats,
-    bytes: u64,
+    /// The capacity, if it is known.
+    bytes: Option<u64>,
     errors: u64,
     is_ready: bool,
 }
@@ -33,17 +34,20 @@ fn rows(snapshot: &Snapshot) -> Vec<Row> {
             let id = snapshot.runtime.number(mapped.unit);
             let Some(view) = id.filter(|id| seen.insert(*id)).and_then(|id| views.get(&id)) else { continue };
             let (name, lun) = (target.name.to_string(), mapped.lun.to_string());
+            let unit = snapshot.runtime.config.units.get(mapped.unit.0);
+            let is_passed = unit.is_some_and(|unit| matches!(unit.medium, Medium::Sg { .. }));
             let row = Row {
                 target: name,
                 lun,
                 stats: view.report.stats,
-                bytes: view.bytes,
+                bytes: Some(view.bytes).filter(|_| !is_passed),
                 errors: view.errors,
                 is_ready: view.withheld.is_none(),
             };
             if let Some(other) = rows.get_mut(LUNS_MAX) {
                 other.stats.add(&row.stats);
-                other.bytes = other.bytes.saturating_add(row.bytes);
+                let sum = other.bytes.unwrap_or(0).saturating_add(row.bytes.unwrap_or(0));
+                other.bytes = Some(sum);
                 other.errors = other.errors.saturating_add(row.errors);
                 other.is_ready &= row.is_ready;
             } else if rows.len() == LUNS_MAX {
@@ -98,17 +102,48 @@ pub(super) fn families(snapshot: &Snapshot) -> Vec<Family> {
             ),
             |row| row.stats.io_timeouts,
         ),
+        simple(
+            Family::counter("targe_lun_delayed_commands", lun, "Commands that a limit has delayed."),
+            |row| row.stats.delays.delayed,
+        ),
+        delays(&rows),
+        simple(
+            Family::gauge("targe_lun_waiting_commands", lun, "Commands that a limit delays now."),
+            |row| row.stats.waiting,
+        ),
         simple(Family::gauge("targe_lun_tasks", lun, "Tasks in the task set."), |row| row.stats.tasks),
-        simple(Family::gauge("targe_lun_size", lun, "The capacity.").in_bytes(), |row| row.bytes),
+        sizes(&rows),
         simple(
             Family::gauge(
                 "targe_lun_ready",
                 lun,
-                "1 if the file or device is the one that is served, 0 if the LUN is not ready because it has changed.",
+                "1 if the file or device is the one that is served, 0 if the LUN is not ready because it has changed \
+                 or was removed.",
             ),
             |row| u64::from(row.is_ready),
         ),
     ]
+}
+
+fn delays(rows: &[Row]) -> Family {
+    let doc = "How long limits have delayed commands, all together.";
+    let mut family = Family::counter("targe_lun_delay", &["target", "lun"], doc).in_seconds();
+    for row in rows {
+        let waited = std::time::Duration::from_nanos(row.stats.delays.delayed_ns);
+        family.push(vec![row.target.clone(), row.lun.clone()], Value::Seconds(waited.as_secs_f64()));
+    }
+    family
+}
+
+fn sizes(rows: &[Row]) -> Family {
+    let doc = "The capacity. A LUN of type `sg` has no sample.";
+    let mut family = Family::gauge("targe_lun_size", &["target", "lun"], doc).in_bytes();
+    for row in rows {
+        if let Some(bytes) = row.bytes {
+            family.push(vec![row.target.clone(), row.lun.clone()], Value::Count(bytes));
+        }
+    }
+    family
 }
 
 /// Describes every LUN, also those that lead to a unit that is counted under another LUN.
@@ -202,10 +237,12 @@ fn check_conditions(rows: &[Row]) -> Family {
     let mut family = Family::counter(
         "targe_lun_check_conditions",
         &["target", "lun", "sense_key"],
-        "Commands that ended with CHECK CONDITION, by sense key. A sense key that was never returned has no sample.",
+        "Commands that ended with CHECK CONDITION, by sense key. A sense key that was never returned has no sample, except `medium_error` and `hardware_error`.",
     );
     for row in rows {
-        for (key, count) in row.stats.sense_keys.iter().enumerate().filter(|(_, count)| **count > 0) {
+        for (key, count) in
+            row.stats.sense_keys.iter().enumerate().filter(|(key, count)| **count > 0 || ALWAYS.contains(key))
+        {
             let name = SENSE_KEY_NAMES.get(key).copied().unwrap_or("other");
             let labels = vec![row.target.clone(), row.lun.clone(), name.to_owned()];
             family.push(labels, Value::Count(*count));
@@ -213,6 +250,10 @@ fn check_conditions(rows: &[Row]) -> Family {
     }
     family
 }
+
+/// The sense keys that always have a sample, MEDIUM ERROR and HARDWARE ERROR: an alert sees a counter
+/// increase only if it was there before.
+const ALWAYS: [usize; 2] = [3, 4];
 
 /// The names of the sense keys (SPC-5 §4.4.8).
 const SENSE_KEY_NAMES: [&str; SENSE_KEYS] = [

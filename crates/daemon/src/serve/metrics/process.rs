@@ -35,7 +35,7 @@ fn daemon(snapshot: &Snapshot) -> Vec<Family> {
         Family::gauge(
             "targe_luns_not_ready",
             &[],
-            "LUNs that are not ready because their file or device has changed.",
+            "LUNs that are not ready because their file or device has changed or was removed.",
         )
         .with([], wide(withheld)),
         Family::counter("targe_config_reloads", &[], "How often the configuration was reloaded.")

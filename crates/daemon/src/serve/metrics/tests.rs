@@ -19,7 +19,6 @@ use target::units::UnitId;
 fn runtime(text: &str) -> RuntimeConfig {
     let scratch = Scratch::new();
     let file = scratch.path().join("targe.toml");
-    std::fs::write(&file, text).unwrap();
     let environment = Environment {
         directory: scratch.path().to_path_buf(),
         state_dir: scratch.path().to_path_buf(),
@@ -28,8 +27,9 @@ fn runtime(text: &str) -> RuntimeConfig {
         file_mode: None,
         name_is_ours: false,
     };
-    let flags = Flags { config: Some(file), ..Flags::default() };
-    let config = Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config;
+    let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+    let loaded = Config::load_text_without_media(&flags, &environment, &file, text, None);
+    let config = loaded.map_err(|report| report.to_string()).unwrap().config;
     let mut numbers = IdAllocator::default();
     let listening: Vec<_> = config.portals.iter().map(|portal| portal.listen).collect();
     numbers.assign_ports_and_records(&config).unwrap();
@@ -149,6 +149,37 @@ fn a_unit_is_counted_once_however_many_luns_lead_to_it() {
     assert_eq!(sum(&text, "targe_lun_data_bytes_total", "op=\"read\""), 2 * 5 * 4096);
     assert_eq!(sum(&text, "targe_lun_check_conditions_total", "unit_attention"), 2);
     assert_eq!(sum(&text, "targe_lun_info", "serial="), 3, "all three LUNs are described");
+}
+
+#[test]
+fn errors_that_alerts_watch_have_samples_before_the_first_one() {
+    let text = open_metrics(&snapshot(SHARED, 0)).unwrap();
+    for key in ["medium_error", "hardware_error"] {
+        let label = format!("sense_key=\"{key}\"}} 0");
+        let lines = text.lines().filter(|line| line.starts_with("targe_lun_check_conditions_total{"));
+        assert_eq!(lines.filter(|line| line.ends_with(&label)).count(), 2, "{key}");
+    }
+    assert!(!text.contains("sense_key=\"miscompare\""));
+}
+
+#[test]
+fn a_device_that_commands_are_passed_to_has_no_size() {
+    let sg = "[[target]]\nname = \"iqn.2001-04.com.example:c\"\n[[target.lun]]\ntype = \"sg\"\npath = \"/dev/sg0\"\n";
+    let text = open_metrics(&snapshot(&format!("{SHARED}{sg}"), 5)).unwrap();
+    let of = |name: &str| text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).count();
+    assert_eq!((of("targe_lun_size_bytes"), of("targe_lun_ready")), (2, 3));
+}
+
+#[test]
+fn what_limits_delay_is_counted() {
+    let mut snapshot = snapshot(SHARED, 5);
+    let stats = &mut snapshot.reactors[0].units[0].report.stats;
+    (stats.waiting, stats.delays.delayed, stats.delays.delayed_ns) = (4, 7, 2_500_000_000);
+    let text = open_metrics(&snapshot).unwrap();
+    assert_eq!(sum(&text, "targe_lun_waiting_commands", ""), 4);
+    assert_eq!(sum(&text, "targe_lun_delayed_commands_total", ""), 7);
+    let samples = text.lines().filter(|line| line.starts_with("targe_lun_delay_seconds_total{"));
+    assert_eq!(samples.filter(|line| line.ends_with(" 2.5")).count(), 1, "{text}");
 }
 
 #[test]

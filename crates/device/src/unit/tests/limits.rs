@@ -171,6 +171,7 @@ fn a_wait_that_would_be_too_long_ends_with_task_set_full_but_never_the_only_comm
     let refused: Vec<_> = refused.collect();
     assert!(refused.iter().all(|(at, status)| *at > 50 && *status == Status::TASK_SET_FULL), "{refused:?}");
     assert_eq!(rig.unit.stats().waiting, 59 - u64::try_from(refused.len()).unwrap());
+    assert_eq!(rig.unit.stats().task_set_full, u64::try_from(refused.len()).unwrap());
     assert!(refused.len() > 5);
     let only = read(&mut rig, B, 0);
     assert!(ended(&mut rig, &[only]).is_empty());

@@ -101,6 +101,8 @@ impl DeviceServer {
         let is_writable = !self.info.is_read_only();
         if let Some(drive) = &mut self.tape {
             drive.state = DriveState::Loading;
+            // It was allowed for the cartridge that was loaded before.
+            drive.overwrite = Overwrite::Disabled;
         }
         self.begin_cartridge(Command::Load { is_writable }, Running::Load(by));
     }

@@ -219,6 +219,23 @@ fn what_waits_is_not_done_when_the_cartridge_comes_back_rewound() {
 }
 
 #[test]
+fn an_overwrite_that_was_allowed_is_not_one_of_the_next_cartridge() {
+    for what in [1, 2] {
+        let (mut rig, bay) = drive_with(Some(recorded(1)));
+        rig.configure(0x10, 0).good();
+        rig.allow(what, 0).good();
+        assert_eq!(rig.eject(), Some(Ok(())));
+        bay.put(Some(recorded(2)));
+        rig.tell_library(LibraryInput::Inserted);
+        assert_eq!(rig.test_ready(A).sense, Some(CHANGED));
+        rig.write_block(&pattern(50, 9)).check(SenseKey::DATA_PROTECT, Asc::WRITE_APPEND_ERROR);
+        let format = rig.run(A, &[0x04, 0, 0, 0, 0, 0], 0, &[]);
+        format.check(SenseKey::DATA_PROTECT, Asc::WRITE_APPEND_ERROR);
+        assert_eq!(rig.read_block(100).good(), pattern(100, 2));
+    }
+}
+
+#[test]
 fn an_empty_drive_retires() {
     let (mut rig, bay) = drive_with(Some(Folder::new(Kind::USUAL)));
     assert_eq!(rig.eject(), Some(Ok(())));

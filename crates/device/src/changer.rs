@@ -20,8 +20,9 @@ pub(crate) struct Changer {
     pub(crate) unusable: BTreeSet<String>,
     /// The names of the drives, in order.
     pub(crate) drives: Vec<DriveName>,
-    /// The change that the owner of the library makes now, and the library after it.
-    pub(crate) running: Option<(Motion, Library)>,
+    /// The change that the owner of the library makes now, or `None` in its place if its task has ended, and
+    /// the library after it.
+    pub(crate) running: Option<(Option<Motion>, Library)>,
     /// The changes that wait. There are no more than tasks and operators.
     pub(crate) waiting: VecDeque<Motion>,
     /// How the changes of tasks ended.
@@ -52,7 +53,11 @@ impl Changer {
 
     /// Forgets the change of a task that has ended. One that is being made goes on.
     pub(crate) fn forget_task(&mut self, task: TaskId) {
-        self.waiting.retain(|motion| !matches!(motion, Motion::Task(other, _) if *other == task));
+        let is_of_task = |motion: &Motion| matches!(motion, Motion::Task(other, _) if *other == task);
+        self.waiting.retain(|motion| !is_of_task(motion));
         self.ended.remove(&task);
+        if let Some((motion, _)) = &mut self.running {
+            motion.take_if(|motion| is_of_task(motion));
+        }
     }
 }

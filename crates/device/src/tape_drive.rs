@@ -33,6 +33,8 @@ pub(crate) struct TapeDrive {
     pub(crate) running: Option<Running>,
     /// The task that uses the drive.
     pub(crate) turn: Option<TaskId>,
+    /// Whether a cartridge was loaded while that task waited, so that it must not use this one.
+    pub(crate) is_turn_outdated: bool,
     /// The tasks that wait for their turn.
     pub(crate) waiting: TurnQueue,
     /// The outcome that the task that uses the drive has not taken yet.
@@ -112,6 +114,7 @@ impl TapeDrive {
             state: DriveState::Unloaded,
             running: None,
             turn: None,
+            is_turn_outdated: false,
             waiting: TurnQueue::default(),
             outcome: None,
             immediate: BTreeMap::new(),

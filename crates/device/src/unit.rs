@@ -452,6 +452,12 @@ impl LogicalUnit {
         self.process_pending();
     }
 
+    /// Returns how many results of motions the changer keeps for their tasks.
+    #[cfg(test)]
+    pub(crate) fn motions_kept(&self) -> usize {
+        self.server.changer.as_ref().map_or(0, |changer| changer.ended.len())
+    }
+
     /// Returns whether a nexus prevents the removal of the medium.
     pub const fn is_removal_prevented(&self) -> bool {
         self.server.spc.removal.check().is_err()

@@ -174,7 +174,7 @@ impl DeviceServer {
             let is_mail_locked = self.spc.removal.check().is_err();
             match plan(changer, &motion, is_mail_locked) {
                 Ok(Some((after, change))) => {
-                    changer.running = Some((motion, after));
+                    changer.running = Some((Some(motion), after));
                     self.emit(UnitEvent::Library(LibraryEvent::Change(change)));
                 }
                 Ok(None) => self.end_motion(motion, Ok(())),
@@ -200,14 +200,16 @@ impl DeviceServer {
                 Err(Refusal { sense, why })
             }
         };
-        if let (Motion::Operator(_, change), Ok(())) = (&motion, &result) {
+        if let (Some(Motion::Operator(_, change)), Ok(())) = (&motion, &result) {
             let code = match change.element() {
                 Element::Mail(_) => Asc::IMPORT_OR_EXPORT_ELEMENT_ACCESSED,
                 Element::Drive(_) | Element::Slot(_) => Asc::MEDIUM_MAY_HAVE_CHANGED,
             };
             self.nexuses.establish_ua_all(code, None);
         }
-        self.end_motion(motion, result);
+        if let Some(motion) = motion {
+            self.end_motion(motion, result);
+        }
         self.begin_motions();
     }
 

@@ -36,6 +36,13 @@ impl DeviceServer {
         self.tape.as_ref().and_then(|drive| drive.not_ready())
     }
 
+    /// Returns why the task that has its turn must not use the cartridge: it was loaded, by another nexus or
+    /// because it was put in, after the task had been accepted.
+    pub(super) fn tape_changed(&self) -> Option<Sense> {
+        const CHANGED: Sense = Sense::new(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        self.tape.as_ref().is_some_and(|drive| drive.is_turn_outdated).then_some(CHANGED)
+    }
+
     /// Returns whether the cartridge in the drive refuses to be written.
     pub(crate) fn is_cartridge_protected(&self) -> bool {
         self.tape.as_ref().is_some_and(|drive| drive.is_write_protected())
@@ -106,6 +113,8 @@ impl DeviceServer {
         let is_writable = !self.info.is_read_only();
         if let Some(drive) = &mut self.tape {
             drive.state = DriveState::Loading;
+            // It was allowed for the cartridge that was loaded before.
+            drive.overwrite = Overwrite::Disabled;
         }
         self.begin_cartridge(Command::Load { is_writable }, Running::Load(by));
     }
@@ -166,6 +175,7 @@ impl DeviceServer {
                 let is_new = core::mem::take(&mut drive.is_new);
                 self.spc.removal.load(true);
                 if by.is_some() || is_new {
+                    drive.waiting.cartridge_loaded(by);
                     self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, by);
                 }
             }
@@ -234,8 +244,9 @@ impl DeviceServer {
         if core::mem::take(&mut drive.sync_wanted) && drive.is_loaded() && drive.is_unsynced {
             return self.begin_cartridge(Command::Synchronize, Running::Synchronize);
         }
-        if let Some(next) = drive.waiting.take_next() {
+        if let Some((next, is_outdated)) = drive.waiting.take_next() {
             drive.turn = Some(next);
+            drive.is_turn_outdated = is_outdated;
             self.wake(next);
             self.wake_requesting();
         }

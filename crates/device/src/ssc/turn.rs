@@ -77,8 +77,8 @@ impl<C: TapeCommand> InTurn<C> {
         if let Some(outcome) = former_error(server, task) {
             return JobStep::Done(outcome);
         }
-        // A command before this one may have unloaded the cartridge.
-        match server.tape_not_ready().filter(|_| C::NEEDS_CARTRIDGE) {
+        // The cartridge may have been unloaded, or another one loaded, while the task waited.
+        match server.tape_not_ready().or_else(|| server.tape_changed()).filter(|_| C::NEEDS_CARTRIDGE) {
             Some(sense) => JobStep::Done(Outcome::CheckCondition(sense)),
             None => self.command.start(server, task),
         }

@@ -27,6 +27,8 @@ struct Waiting {
     /// How many bytes the task requests before its turn, or 0.
     first_data_len: u32,
     first_data: FirstData,
+    /// Whether a cartridge was loaded meanwhile, by another nexus or because it was put in.
+    is_outdated: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +43,7 @@ impl TurnQueue {
     /// Adds a task that has to request `first_data_len` bytes before its turn, or none.
     pub(crate) fn add(&mut self, task: TaskId, nexus: NexusId, first_data_len: u32) {
         let first_data = if first_data_len == 0 { FirstData::Arrived } else { FirstData::NotRequested };
-        self.waiting.push_back(Waiting { task, nexus, first_data_len, first_data });
+        self.waiting.push_back(Waiting { task, nexus, first_data_len, first_data, is_outdated: false });
     }
 
     /// Returns the tasks that must request their first data now: of each nexus at most the first one that
@@ -72,8 +74,16 @@ impl TurnQueue {
         }
     }
 
-    /// Removes and returns the next task that may have its turn.
-    pub(crate) fn take_next(&mut self) -> Option<TaskId> {
+    /// Records that a cartridge was loaded, by this nexus or none: what the others wait to do was meant for
+    /// what was in the drive before.
+    pub(crate) fn cartridge_loaded(&mut self, by: Option<NexusId>) {
+        let others = self.waiting.iter_mut().filter(|waiting| Some(waiting.nexus) != by);
+        others.for_each(|waiting| waiting.is_outdated = true);
+    }
+
+    /// Removes and returns the next task that may have its turn, and whether a cartridge was loaded while it
+    /// waited ([`Self::cartridge_loaded`]).
+    pub(crate) fn take_next(&mut self) -> Option<(TaskId, bool)> {
         let mut blocked = BTreeSet::new();
         let may_run = |waiting: &Waiting| {
             if waiting.first_data == FirstData::Requested {
@@ -82,7 +92,7 @@ impl TurnQueue {
             !blocked.contains(&waiting.nexus)
         };
         let at = self.waiting.iter().position(may_run)?;
-        self.waiting.remove(at).map(|waiting| waiting.task)
+        self.waiting.remove(at).map(|waiting| (waiting.task, waiting.is_outdated))
     }
 
     /// Removes a task that has ended, if it waited.

@@ -142,6 +142,7 @@ fn an_aborted_command_does_not_stop_a_motion_that_has_begun() {
     rig.manage(A, Tmf::AbortTask(first));
     rig.tell(LibraryInput::Changed(Ok(())));
     assert!(rig.asked().is_none(), "the second motion never begins");
+    assert_eq!(rig.unit.motions_kept(), 0, "nobody asks how it ended");
     let inventory = rig.inventory();
     assert!(inventory.contains(&(SLOT_4, "A00001L8".to_owned())));
     assert!(inventory.contains(&(SLOT_2, "A00002L8".to_owned())));

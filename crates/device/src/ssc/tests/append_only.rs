@@ -13,11 +13,11 @@ fn list(write_mode: u8, early_warning_mb: u16) -> Vec<u8> {
 }
 
 impl Rig {
-    fn configure(&mut self, write_mode: u8, early_warning_mb: u16) -> Reply {
+    pub(super) fn configure(&mut self, write_mode: u8, early_warning_mb: u16) -> Reply {
         self.run(A, &[0x55, 0x10, 0, 0, 0, 0, 0, 0, 40, 0], 0, &list(write_mode, early_warning_mb))
     }
 
-    fn allow(&mut self, what: u8, object: u8) -> Reply {
+    pub(super) fn allow(&mut self, what: u8, object: u8) -> Reply {
         self.run(A, &[0x82, 0, what, 0, 0, 0, 0, 0, 0, 0, 0, object, 0, 0, 0, 0], 0, &[])
     }
 }

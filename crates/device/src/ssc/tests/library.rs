@@ -240,6 +240,73 @@ fn a_cartridge_that_stays_keeps_what_is_bound_to_it() {
     assert_eq!(bound(&mut rig), (2, true, 0x10));
 }
 
+const CHANGED: (SenseKey, Asc) = (SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+
+/// Writes a block and a filemark to a cartridge, in another drive.
+fn recorded(byte: u8) -> Folder {
+    let folder = Folder::new(Kind::USUAL);
+    let (mut rig, _) = drive_with(Some(folder.clone()));
+    rig.write_block(&pattern(100, byte)).good();
+    rig.mark(1).good();
+    folder.after_power_loss()
+}
+
+#[test]
+fn what_waits_for_one_cartridge_is_not_done_to_the_next() {
+    let (first, second) = (recorded(1), recorded(2));
+    let (mut rig, bay) = drive_with(Some(first));
+    let write = rig.start(A, &cdb_6(op::WRITE_6, 0, 100), 0, 100);
+    // It is behind the write, and was answered.
+    rig.run(A, &[op::ERASE_6, 2, 0, 0, 0, 0], 0, &[]).good();
+    let space = rig.start(A, &cdb_6(op::SPACE_6, 0, 1), 0, 0);
+    assert_eq!(rig.eject(), Some(Ok(())));
+    bay.put(Some(second));
+    rig.tell_library(LibraryInput::Inserted);
+    // The host learns of the change before its data leave it.
+    assert_eq!(rig.test_ready(A).sense, Some(CHANGED));
+    assert_eq!(rig.finish(write, &pattern(100, 9)).sense, Some(CHANGED));
+    let told = rig.finish(space, &[]);
+    assert_eq!(told.sense, Some(CHANGED));
+    assert!(told.is_deferred(), "the erasure that was answered was not done");
+    assert_eq!(rig.position(), (0, 0, 0));
+    assert_eq!(rig.read_block(100).good(), pattern(100, 2));
+    rig.rewind();
+    rig.write_block(&pattern(100, 9)).good();
+}
+
+#[test]
+fn what_waits_is_not_done_when_the_cartridge_comes_back_rewound() {
+    let folder = recorded(1);
+    let (mut rig, _) = drive_with(Some(folder));
+    rig.read_block(100).good();
+    let write = rig.start(A, &cdb_6(op::WRITE_6, 0, 100), 0, 100);
+    assert_eq!(rig.eject(), Some(Ok(())));
+    // The change has failed.
+    rig.tell_library(LibraryInput::Inserted);
+    assert_eq!(rig.finish(write, &pattern(100, 9)).sense, Some(CHANGED));
+    assert_eq!(rig.test_ready(A).sense, Some(CHANGED));
+    assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+}
+
+#[test]
+fn an_overwrite_that_was_allowed_is_not_one_of_the_next_cartridge() {
+    for what in [1, 2] {
+        let (mut rig, bay) = drive_with(Some(recorded(1)));
+        rig.configure(0x10, 0).good();
+        rig.allow(what, 0).good();
+        assert_eq!(rig.eject(), Some(Ok(())));
+        bay.put(Some(recorded(2)));
+        rig.tell_library(LibraryInput::Inserted);
+        assert_eq!(rig.test_ready(A).sense, Some(CHANGED));
+        // The mode ended with the first cartridge.
+        rig.configure(0x10, 0).good();
+        rig.write_block(&pattern(50, 9)).check(SenseKey::DATA_PROTECT, Asc::WRITE_APPEND_ERROR);
+        let format = rig.run(A, &[0x04, 0, 0, 0, 0, 0], 0, &[]);
+        format.check(SenseKey::DATA_PROTECT, Asc::WRITE_APPEND_ERROR);
+        assert_eq!(rig.read_block(100).good(), pattern(100, 2));
+    }
+}
+
 #[test]
 fn an_empty_drive_retires() {
     let (mut rig, bay) = drive_with(Some(Folder::new(Kind::USUAL)));

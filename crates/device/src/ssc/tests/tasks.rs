@@ -148,6 +148,30 @@ fn a_waiting_command_finds_the_cartridge_unloaded() {
 }
 
 #[test]
+fn a_waiting_command_does_not_use_what_another_host_has_loaded() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    rig.mark(1).good();
+    let write = rig.start(B, &cdb_6(op::WRITE_6, 0, 100), 0, 100);
+    for flags in [0, 1] {
+        rig.run(A, &[0x1b, 0, 0, 0, flags, 0], 0, &[]).good();
+    }
+    rig.finish(write, &pattern(100, 9)).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.read_block(100).good();
+    // A host that loads it knows where the tape is.
+    rig.rewind();
+    folder.answer(false);
+    let unload = rig.start(A, &[0x1b, 0, 0, 0, 0, 0], 0, 0);
+    let load = rig.start(A, &[0x1b, 0, 0, 0, 1, 0], 0, 0);
+    let read = rig.start(A, &cdb_6(op::READ_6, 0, 100), 100, 0);
+    folder.answer(true);
+    rig.ready();
+    rig.finish(unload, &[]).good();
+    rig.finish(load, &[]).good();
+    assert_eq!(rig.finish(read, &[]).good(), pattern(100, 1));
+}
+
+#[test]
 fn a_persistent_reservation_for_writing_stops_movements_too() {
     let mut rig = tape();
     rig.write_block(&pattern(100, 1)).good();

@@ -13,6 +13,8 @@ use crate::task::TaskInfo;
 /// The service action of SERVICE ACTION IN(16) that reports the capacity.
 const READ_CAPACITY_16: u8 = 0x10;
 
+const FORMAT_WITH_PRESET: u8 = 0x38;
+
 /// Returns what handles the answer to a command.
 pub(super) fn of(opcode: u8) -> Option<ThenFn> {
     Some(match opcode {
@@ -21,7 +23,7 @@ pub(super) fn of(opcode: u8) -> Option<ThenFn> {
         op::MODE_SENSE_6 | op::MODE_SENSE_10 => mode_sense,
         op::MODE_SELECT_6 | op::MODE_SELECT_10 => mode_select,
         op::LOG_SELECT => log_select,
-        op::FORMAT_UNIT => format,
+        op::FORMAT_UNIT | FORMAT_WITH_PRESET => format,
         op::START_STOP_UNIT => start_stop,
         _ => return None,
     })

@@ -352,17 +352,64 @@ fn the_others_hear_of_changed_mode_parameters_and_of_a_loaded_medium() {
     rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
 }
 
+/// Service actions of SERVICE ACTION IN(16) and ZBC IN that change the medium, or are not known.
+const CHANGING_ACTIONS: &[(u8, &[u8])] =
+    &[(0x9e, &[0x00, 0x14, 0x15, 0x18, 0x19, 0x1a, 0x1f]), (0x95, &[0x01, 0x08, 0x1f])];
+/// Those that only read.
+const READING_ACTIONS: &[(u8, &[u8])] =
+    &[(0x9e, &[0x10, 0x11, 0x12, 0x13, 0x16, 0x17]), (0x95, &[0x00, 0x06, 0x07, 0x09])];
+
+#[test]
+fn a_reservation_for_writers_refuses_the_service_actions_that_change_the_medium() {
+    let (mut rig, fake) = with(0, unit(true));
+    let mut list = [0; 24];
+    list[15] = 1;
+    rig.run(A, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    list[7] = 1;
+    rig.run(A, &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    for (opcode, actions) in CHANGING_ACTIONS {
+        for action in *actions {
+            let reply = rig.run(B, &[*opcode, *action], 0, &[]);
+            assert_eq!(reply.status, Status::RESERVATION_CONFLICT, "{opcode:02x}h/{action:02x}h");
+        }
+    }
+    assert!(fake.seen().is_empty());
+    for (opcode, actions) in READING_ACTIONS {
+        for action in *actions {
+            rig.run(B, &[*opcode, *action], 0, &[]).good();
+        }
+    }
+    // The element that REMOVE ELEMENT AND TRUNCATE names is no allocation length.
+    fake.answer(Answer::Data(vec![1; 512]));
+    let remove = [0x9e, 0x18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0];
+    assert_eq!(rig.run(A, &remove, 0, &[]).transferable, 0);
+}
+
 #[test]
 fn a_write_protected_unit_refuses_what_changes_the_medium() {
     let (mut rig, fake) = with(0, UnitConfig { read_only: true, ..unit(true) });
     for cdb in [&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0][..], &[0x42, 0], &[0x04, 0], &[0xc1, 0], &[0x7f, 0]] {
         rig.run(A, cdb, 0, &[]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
     }
+    // The commands in of one operation code that change the medium, and those that are not known.
+    for (opcode, actions) in CHANGING_ACTIONS {
+        for action in *actions {
+            rig.run(A, &[*opcode, *action], 0, &[]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+        }
+    }
+    for (opcode, actions) in READING_ACTIONS {
+        for action in *actions {
+            rig.run(A, &[*opcode, *action, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], 8, &[]).good();
+        }
+    }
+    assert_eq!(fake.seen().len(), 10);
     rig.run(A, &READ_10, 1024, &[]).good();
     fake.answer(Answer::Data(vec![3, 0, 0, 0]));
     assert_eq!(rig.run(A, &[0x1a, 0, 0x3f, 0, 4, 0], 4, &[]).good(), [3, 0, 0x80, 0], "WP");
     assert_eq!(fake.seen().len(), 2);
 }
+
+const ATA_PASS_THROUGH_32: [u8; 10] = [0x7f, 0, 0, 0, 0, 0, 0, 24, 0x1f, 0xf0];
 
 #[test]
 fn commands_that_change_the_device_need_permission() {
@@ -373,6 +420,11 @@ fn commands_that_change_the_device_need_permission() {
         (&[0xa1, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
         (&[0xb5, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
         (&[0x3b, 5], Asc::INVALID_FIELD_IN_CDB),
+        (&[0x38, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
+        (&ATA_PASS_THROUGH_32, Asc::INVALID_FIELD_IN_CDB),
+        (&[0x9e, 0x18], Asc::INVALID_FIELD_IN_CDB),
+        (&[0x9e, 0x19], Asc::INVALID_FIELD_IN_CDB),
+        (&[0x9e, 0x1a], Asc::INVALID_FIELD_IN_CDB),
     ];
     let (mut rig, fake) = served(0);
     let (mut free, reached) = with(0, unit(true));
@@ -382,6 +434,19 @@ fn commands_that_change_the_device_need_permission() {
     }
     assert!(fake.seen().is_empty());
     assert_eq!(reached.seen().len(), dangerous.len());
+    // Other commands of the same operation codes need none.
+    rig.run(A, &[0x7f, 0, 0, 0, 0, 0, 0, 24, 0, 9], 0, &[]).good();
+    rig.run(A, &[0x9e, 0x15], 0, &[]).good();
+    assert_eq!(fake.seen().len(), 2);
+    // The kernel executes ATA commands for devices of any type.
+    for kind in [0x01, 0x05, 0x08, 0x0d] {
+        let (mut rig, fake) = served(kind);
+        rig.run(A, &[0x85, 0], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+        rig.run(A, &ATA_PASS_THROUGH_32, 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+        assert!(fake.seen().is_empty(), "{kind:02x}h");
+    }
+    // BLANK of CD drives has the operation code of ATA PASS-THROUGH(12).
+    served(5).0.run(A, &[0xa1, 0], 0, &[]).good();
     for never in [0x18, 0x39, 0x3a, 0x40, 0x83, 0x84, 0x86, 0x87] {
         free.run(A, &[never, 0], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
     }
@@ -489,7 +554,9 @@ fn every_command_is_documented() {
         super::table::CHANGER_ROWS,
     ];
     for row in sets.into_iter().flatten() {
-        let line = alloc::format!("`{:02X}h` {}", row.opcode, row.name);
+        let action =
+            row.service_action.map_or_else(Default::default, |action| alloc::format!("/{action:02X}h"));
+        let line = alloc::format!("`{:02X}h{action}` {}", row.opcode, row.name);
         if !section.contains(&line) {
             missing = missing + &line + "\n";
         }

@@ -147,7 +147,11 @@ fn of_blocks(cdb: &Cdb) -> Shape {
         op::UNMAP => out(cdb.u16(7).into(), 7),
         op::READ_DEFECT_DATA_10 => allocation(cdb.u16(7).into(), 7),
         op::READ_DEFECT_DATA_12 => allocation(cdb.u32(6).into(), 6),
-        op::SERVICE_ACTION_IN_16 | ZBC_IN => allocation(cdb.u32(10).into(), 10),
+        ZBC_IN => allocation(cdb.u32(10).into(), 10),
+        // The others have no data, and some of them have other fields there.
+        op::SERVICE_ACTION_IN_16 if matches!(cdb.u8(1) & 0x1f, 0x10..=0x14 | 0x16 | 0x17) => {
+            allocation(cdb.u32(10).into(), 10)
+        }
         SECURITY_PROTOCOL_OUT => out(security_len(cdb), 6),
         op::PRE_FETCH_10 | op::PRE_FETCH_16 | op::SYNCHRONIZE_CACHE_10 | op::SYNCHRONIZE_CACHE_16 => {
             Shape::Nothing

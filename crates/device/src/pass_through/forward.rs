@@ -69,7 +69,7 @@ impl Forward {
         let sense = Sense::parse(&response.sense).ok().filter(|_| !response.sense.is_empty());
         if let Some(sense) = sense.filter(|sense| sense.key == SenseKey::UNIT_ATTENTION)
             && status == Status::CHECK_CONDITION
-            && server.attention_of_device(sense, task.nexus)
+            && server.attention_of_device(sense, Some(task.nexus))
         {
             let data = matches!(self.plan, Plan::Out(_)).then_some(response.data);
             return self.submit(server, task, data);

@@ -266,6 +266,68 @@ fn a_unit_attention_of_the_device_reaches_each_nexus_once() {
 }
 
 #[test]
+fn a_unit_attention_that_the_device_reports_as_data_reaches_the_others() {
+    let attention = |asc| {
+        let sense = Sense::new(SenseKey::UNIT_ATTENTION, asc);
+        Answer::Data(SenseBytes::new(&sense, false).bytes().to_vec())
+    };
+    let (mut rig, fake) = served(5);
+    rig.run(A, &[0; 6], 0, &[]).good();
+    // As few bytes as the initiator allows do not say what the device reports.
+    for len in [18, 3, 0] {
+        fake.answer(attention(Asc::MEDIUM_MAY_HAVE_CHANGED));
+        let data = rig.run(A, &[3, 0, 0, 0, len, 0], 252, &[]).good();
+        assert_eq!((data.len(), data.get(2).map_or(6, |key| key & 0x0f)), (usize::from(len), 6));
+        rig.run(A, &[0; 6], 0, &[]).good();
+        rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        rig.run(B, &[0; 6], 0, &[]).good();
+    }
+    // A reset that every nexus has been told of is none.
+    let (mut rig, fake) = served(5);
+    fake.answer(attention(Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET));
+    let data = rig.run(A, &[3, 0, 0, 0, 18, 0], 18, &[]).good();
+    assert_eq!((data[2], fake.seen().len()), (0, 2));
+    rig.run(B, &[0; 6], 0, &[]).good();
+}
+
+#[test]
+fn a_unit_attention_that_ends_the_units_own_command_reaches_everyone() {
+    let (mut rig, fake) = served(5);
+    let (prevent, allow) = ([0x1e, 0, 0, 0, 1, 0], [0x1e, 0, 0, 0, 0, 0]);
+    rig.run(A, &prevent, 0, &[]).good();
+    fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.run(A, &allow, 0, &[]).good();
+    assert_eq!(fake.seen(), [prevent.to_vec(), allow.to_vec(), allow.to_vec()]);
+    for nexus in [A, B] {
+        rig.run(nexus, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    }
+    // A device that never stops to report them is not told for ever.
+    rig.run(A, &prevent, 0, &[]).good();
+    fake.seen();
+    (0..100).for_each(|_| fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED));
+    rig.run(A, &allow, 0, &[]).good();
+    assert_eq!(fake.seen().len(), 9);
+}
+
+#[test]
+fn a_unit_attention_that_ends_an_aborted_command_reaches_everyone() {
+    let (mut rig, fake) = served(5);
+    rig.run(A, &[0; 6], 0, &[]).good();
+    fake.0.borrow_mut().holds = true;
+    let late = rig.start(A, &READ_10, 1024, 0);
+    rig.manage(A, Tmf::AbortTask(late));
+    fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED);
+    fake.release();
+    rig.unit.store_ready(Instant::ORIGIN);
+    rig.drain();
+    for nexus in [A, B] {
+        rig.run(nexus, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    }
+}
+
+#[test]
 fn a_reset_that_every_nexus_has_heard_of_is_not_told_again() {
     let (mut rig, fake) = served(0);
     // The device reports its power on to the first command, which is sent again.

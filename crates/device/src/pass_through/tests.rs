@@ -567,6 +567,21 @@ fn the_identity_is_the_devices_and_the_ports_are_the_targets() {
     assert_eq!(data[4..8], [1, 3, 0, 16]);
 }
 
+#[test]
+fn a_device_that_cannot_answer_keeps_its_identity() {
+    let (mut rig, fake) = served(0);
+    for page in [0x00, 0x83, 0xb0] {
+        let inquiry = [0x12, 1, page, 4, 0, 0];
+        fake.answer(Answer::Status(Status::BUSY));
+        let reply = rig.run(A, &inquiry, 1024, &[]);
+        assert_eq!((reply.status, reply.data.len()), (Status::BUSY, 0), "{page:02x}h");
+        fake.answer(Answer::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::NONE), Vec::new()));
+        rig.run(A, &inquiry, 1024, &[]).check(SenseKey::HARDWARE_ERROR, Asc::NONE);
+        fake.answer(Answer::Check(Sense::invalid_cdb(2, None), Vec::new()));
+        rig.run(A, &inquiry, 1024, &[]).good();
+    }
+}
+
 /// Any CDB with any lengths ends, whatever the device answers, and moves no more than was announced.
 #[test]
 fn no_command_is_lost_and_none_moves_too_much() {

@@ -582,6 +582,24 @@ fn a_device_that_cannot_answer_keeps_its_identity() {
     }
 }
 
+#[test]
+fn the_sectors_of_a_disc_can_be_longer_than_its_blocks() {
+    let (mut rig, fake) = served(5);
+    fake.answer(Answer::Data(vec![0, 0, 0, 9, 0, 0, 8, 0]));
+    rig.run(A, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, &[]).good();
+    let (write, read) = ([0x2a, 0, 0, 0, 0, 0, 0, 0, 2, 0], READ_10);
+    // Blocks, audio, and audio with its sub-channels.
+    for len in [2048, 2352, 2448] {
+        rig.run(A, &write, 0, &vec![3; 2 * len]).good();
+        assert_eq!(fake.0.borrow().received.last().map(Vec::len), Some(2 * len));
+        fake.answer(Answer::Data(vec![7; 2 * len]));
+        assert_eq!(rig.run(A, &read, 2 * len, &[]).good().len(), 2 * len);
+    }
+    rig.run(A, &write, 0, &vec![3; 8192]).good();
+    assert_eq!(fake.0.borrow().received.last().map(Vec::len), Some(2 * 2448));
+    rig.run(A, &write, 0, &vec![3; 2048]).illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+}
+
 /// Any CDB with any lengths ends, whatever the device answers, and moves no more than was announced.
 #[test]
 fn no_command_is_lost_and_none_moves_too_much() {

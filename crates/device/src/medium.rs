@@ -363,23 +363,38 @@ impl MediumAccess {
                 State::Abandoned(op) => {
                     self.busy -= 1;
                     self.release_slot(completion.id);
-                    self.finish_abandoned(completion.id, op, completion.result);
+                    let answer = self.finish_abandoned(completion.id, op, completion.result);
+                    if answer.is_some() {
+                        return answer;
+                    }
                 }
                 State::Free | State::Queued(_) => {}
             }
         }
     }
 
-    /// Handles the end of an operation that no task waits for.
-    fn finish_abandoned(&mut self, id: OpId, op: OwnedOp, result: Result<OpOutput, Failure>) {
+    /// Handles the end of an operation that no task waits for. Returns what a device answered, which may be a
+    /// unit attention.
+    fn finish_abandoned(
+        &mut self,
+        id: OpId,
+        op: OwnedOp,
+        result: Result<OpOutput, Failure>,
+    ) -> Option<EndedOp> {
         self.abandoned -= 1;
         self.abandoned_bytes = self.abandoned_bytes.saturating_sub(op.held_bytes);
         self.unlock(TaskId::abandoned(slot_of(id)));
         self.late_flush_failed |=
             op.flushes && result.as_ref().is_err_and(|failure| failure.fault != Fault::NotSubmitted);
-        if let Ok(OpOutput::Data(data) | OpOutput::Done(data)) = result {
-            self.recycle(data);
+        match result {
+            Ok(OpOutput::Data(data) | OpOutput::Done(data)) => self.recycle(data),
+            Ok(OpOutput::Response(_)) => {
+                let owner = TaskId::abandoned(slot_of(id));
+                return Some(EndedOp { owner, tag: op.tag, flushes: false, result });
+            }
+            Ok(OpOutput::MapStatus(_)) | Err(_) => {}
         }
+        None
     }
 
     /// Removes the requests that `owner` waits for, and returns how many operations were among them.

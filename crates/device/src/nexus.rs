@@ -147,9 +147,9 @@ impl Nexuses {
         }
     }
 
-    /// Establishes a unit attention that a device reported to one nexus for every other nexus.
-    pub(crate) fn establish_ua_of_device(&mut self, sense: Sense, told: NexusId) {
-        for state in self.present.iter_mut().filter(|state| state.nexus.id != told) {
+    /// Establishes a unit attention that a device reported to one nexus, or to none, for every other nexus.
+    pub(crate) fn establish_ua_of_device(&mut self, sense: Sense, told: Option<NexusId>) {
+        for state in self.present.iter_mut().filter(|state| Some(state.nexus.id) != told) {
             state.attentions.establish_with(sense);
         }
         for lost in &mut self.lost {

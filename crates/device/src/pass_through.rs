@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 
 use scsi::inquiry::DeviceType;
 use scsi::opcode;
-use scsi::sense::Sense;
-use store::api::{DeviceCommand, Failure, OpAction, OpOutput, Transfer};
+use scsi::sense::{Sense, SenseKey};
+use store::api::{DeviceCommand, DeviceResponse, Failure, OpAction, OpOutput, Transfer};
 
 use crate::contract::{NexusId, SenseBytes};
 use crate::device_server::command_set::CommandSet;
@@ -105,7 +105,10 @@ pub(super) fn request_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outco
             let bytes = SenseBytes::new(&sense, task.cdb.u8(1) & 1 == 1);
             Outcome::ParameterData { bytes: bytes.bytes().to_vec(), allocation: task.cdb.u8(4).into() }
         }
-        None => forward(server, task),
+        None => match forward(server, task) {
+            Outcome::Run(_) => observe::ask_sense(task),
+            refused => refused,
+        },
     }
 }
 
@@ -161,11 +164,28 @@ impl DeviceServer {
         }
     }
 
-    /// Handles the end of a command that the unit sent by itself: nobody waits for it.
-    pub(crate) fn device_command_ended(&self, result: Result<OpOutput, Failure>) {
-        if let Ok(OpOutput::Response(response)) = result {
-            self.recycle(response.data);
+    /// Handles the end of a command that the unit sent by itself: nobody waits for it. If the device reported
+    /// a unit attention instead of allowing the removal, it is told again.
+    pub(crate) fn device_command_ended(&mut self, result: Result<OpOutput, Failure>) {
+        let Ok(OpOutput::Response(response)) = result else { return };
+        let is_refused = self.unheard_attention(&response);
+        if let Some(pass_through) = &mut self.pass_through {
+            pass_through.prevents |= is_refused && pass_through.allows_refused < ALLOWS_REFUSED_MAX;
+            let refused = pass_through.allows_refused.saturating_add(1);
+            pass_through.allows_refused = if is_refused { refused } else { 0 };
         }
+        self.recycle(response.data);
+    }
+
+    /// Tells every nexus of a unit attention in an answer of the device that no nexus receives. Returns
+    /// whether there was one.
+    pub(crate) fn unheard_attention(&mut self, response: &DeviceResponse) -> bool {
+        let sense = Sense::parse(&response.sense).ok();
+        let attention = sense.filter(|sense| sense.key == SenseKey::UNIT_ATTENTION);
+        if let Some(sense) = attention {
+            self.attention_of_device(sense, None);
+        }
+        attention.is_some()
     }
 
     /// Records that a command succeeded: the device has no unit attention to report, unless the command
@@ -177,22 +197,25 @@ impl DeviceServer {
         }
     }
 
-    /// Handles a unit attention that the device reported with the answer to a command of `nexus`. Returns
-    /// whether the command must be sent again, because every nexus has been told.
-    fn attention_of_device(&mut self, sense: Sense, nexus: NexusId) -> bool {
+    /// Handles a unit attention that the device reported with the answer to a command of the nexus `told`, if
+    /// one receives it. Returns whether the command must be sent again, because every nexus has been told.
+    fn attention_of_device(&mut self, sense: Sense, told: Option<NexusId>) -> bool {
         let Some(pass_through) = &mut self.pass_through else { return false };
         pass_through.block_len = None;
         let [asc, _] = sense.asc.0.to_be_bytes();
         if asc == RESET_OCCURRED && core::mem::take(&mut pass_through.expects_reset_report) {
             return true;
         }
-        self.nexuses.establish_ua_of_device(sense, nexus);
+        self.nexuses.establish_ua_of_device(sense, told);
         false
     }
 }
 
 /// The additional sense code of the unit attentions for a power on and for every kind of reset.
 const RESET_OCCURRED: u8 = 0x29;
+
+/// After how many unit attentions in a row the device is no longer told to allow the removal.
+const ALLOWS_REFUSED_MAX: u8 = 8;
 
 #[cfg(test)]
 mod tests;

@@ -14,11 +14,19 @@ pub(crate) struct PassedDevice {
     pub(crate) expects_reset_report: bool,
     /// Whether the device was told to prevent the removal of its medium.
     pub(crate) prevents: bool,
+    /// How many times in a row the device reported a unit attention instead of allowing the removal.
+    pub(crate) allows_refused: u8,
 }
 
 impl PassedDevice {
     /// Describes a device that was just opened.
     pub(crate) const fn new(device: DeviceInfo) -> Self {
-        Self { device, block_len: device.block_len, expects_reset_report: true, prevents: false }
+        Self {
+            device,
+            block_len: device.block_len,
+            expects_reset_report: true,
+            prevents: false,
+            allows_refused: 0,
+        }
     }
 }

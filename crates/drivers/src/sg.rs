@@ -94,7 +94,12 @@ impl SgDevice {
         if raw::version(&file)? < VERSION_MIN {
             return Err(Errno::NOTTY.into());
         }
-        Ok(Self { file, in_flight: Slab::new() })
+        Ok(Self::new(file))
+    }
+
+    /// Uses an SG device that was opened with `O_NONBLOCK`.
+    pub fn new(file: File) -> Self {
+        Self { file, in_flight: Slab::new() }
     }
 
     /// Returns the file.
@@ -166,10 +171,13 @@ impl SgDevice {
         }
     }
 
-    /// Returns every request in flight, because no reply will come any more.
-    pub fn abandon(&mut self) -> Vec<SgRequest> {
-        let numbers = self.in_flight.numbers();
-        let pending = numbers.into_iter().filter_map(|slot| self.in_flight.remove(slot));
+    /// Closes the device, and returns every request in flight: the kernel does not access their buffers any
+    /// more.
+    pub fn abandon(self) -> Vec<SgRequest> {
+        let Self { file, mut in_flight } = self;
+        drop(file);
+        let numbers = in_flight.numbers();
+        let pending = numbers.into_iter().filter_map(|slot| in_flight.remove(slot));
         pending.map(|pending| pending.into_request()).collect()
     }
 

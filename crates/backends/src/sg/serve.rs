@@ -250,8 +250,11 @@ impl Server {
     }
 
     fn reopen(&mut self, spec: &SgSpec) {
-        if self.device.is_some() {
-            return;
+        match self.device.as_ref().map(SgDevice::device_type) {
+            Some(Ok(_)) => return,
+            // Commands that the kernel ended when the device was removed did not close it.
+            Some(Err(_)) => self.close(Errno::NODEV),
+            None => {}
         }
         let opened = spec.open().and_then(|opened| {
             let is_same = opened.names == self.names;
@@ -290,12 +293,7 @@ impl Server {
                     self.complete(id, result, None);
                 }
                 Ok(None) => break,
-                Err(errno) => {
-                    for request in device.abandon() {
-                        self.fail(&request, errno);
-                    }
-                    self.check_presence(errno);
-                }
+                Err(errno) => self.close(errno),
             }
             is_any = true;
         }
@@ -307,6 +305,13 @@ impl Server {
         let is_gone = matches!(errno, Errno::NODEV | Errno::NXIO);
         if is_gone && self.device.as_ref().is_some_and(|device| device.in_flight() == 0) {
             self.device = None;
+        }
+    }
+
+    /// Closes the device, and answers its commands in flight with `errno`.
+    fn close(&mut self, errno: Errno) {
+        for request in self.device.take().map(SgDevice::abandon).unwrap_or_default() {
+            self.fail(&request, errno);
         }
     }
 
@@ -372,10 +377,56 @@ fn result_of(reply: SgReply) -> Result<OpOutput, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn reply(status: u8, host_status: u16) -> SgReply {
         SgReply { token: 1, status, host_status, sense: vec![0x70], transferred: 0, data: SgData::Nothing }
+    }
+
+    /// The thread of a device that is a socket in truth, with one command in flight, and the other end.
+    fn server() -> (Server, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let device = SgDevice::new(File::from(OwnedFd::from(near)));
+        let shared = Arc::new(Shared {
+            inbox: Mutex::default(),
+            done: Mutex::default(),
+            reopened: Mutex::default(),
+            waker: Waker::new().unwrap(),
+        });
+        let mut server = Server { device: Some(device), names: Vec::new(), shared, waiting: VecDeque::new() };
+        let command = vec![0; 6];
+        server.waiting.push_back(SgRequest { token: 7, command, data: SgData::Nothing, timeout_ms: 1 });
+        assert!(server.submit_waiting());
+        assert_eq!(server.device.as_ref().map(SgDevice::in_flight), Some(1));
+        (server, far)
+    }
+
+    fn failures(server: &Server) -> Vec<(OpId, Fault)> {
+        server.shared.done().drain(..).map(|(done, _)| (done.id, done.result.unwrap_err().fault)).collect()
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_read_is_closed() {
+        let (mut server, far) = server();
+        assert!(!server.collect(), "no reply yet");
+        drop(far);
+        assert!(server.collect());
+        assert!(server.device.is_none(), "a later read would write to buffers that others use");
+        assert_eq!(failures(&server), [(OpId(7), Fault::Medium)]);
+    }
+
+    #[test]
+    fn a_device_that_was_removed_under_its_last_command_is_opened_again() {
+        let (mut server, _far) = server();
+        server.reopen(&SgSpec { path: "/dev/null".into(), shared_with_host: false });
+        assert_eq!(failures(&server), [(OpId(7), Fault::Gone)]);
+        let reopened = server.shared.reopened.lock().unwrap().take();
+        assert!(matches!(reopened, Some(Err(SgError::NotSg { .. }))), "{reopened:?}");
     }
 
     #[test]

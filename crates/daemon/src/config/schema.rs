@@ -319,8 +319,8 @@ macro_rules! lun_keys {
                 "How long commands wait for an NBD server that does not answer, or is gone, before they fail. `0s` waits for ever."),
             key("dangerous_commands", Switch, Value("false"),
                 "Whether initiators may send a device of this host the commands that change the device itself or \
-                 erase it as a whole: firmware, and on disks FORMAT UNIT, SANITIZE, SECURITY PROTOCOL OUT and ATA \
-                 PASS-THROUGH. Only for `sg`."),
+                 erase it as a whole: firmware, ATA PASS-THROUGH, and on disks FORMAT UNIT, SANITIZE, SECURITY \
+                 PROTOCOL OUT and the removal of storage elements. Only for `sg`."),
             key("shared_with_host", Switch, Value("false"),
                 "Whether a disk that this host itself uses (mounted, swap space, or part of a volume) is served all the \
                  same. Only for `sg`."),

@@ -21,7 +21,8 @@ pub(crate) type Handler = fn(&mut DeviceServer, &TaskInfo) -> Outcome;
 pub(crate) struct Row {
     /// Its operation code.
     pub(crate) opcode: u8,
-    /// Its service action, if the operation code has them.
+    /// Its service action, if the operation code has them. Without one, beside rows with one, it is the row
+    /// of all others.
     pub(crate) service_action: Option<u16>,
     /// The name of the command in its standard.
     pub(crate) name: &'static str,
@@ -171,7 +172,9 @@ impl Table {
             [] => (None, false),
             several => {
                 let action = service_action(cdb);
-                let found = several.iter().find(|entry| entry.row.service_action == Some(action));
+                let is_own = |entry: &&Entry| entry.row.service_action == Some(action);
+                let is_others = |entry: &&Entry| entry.row.service_action.is_none();
+                let found = several.iter().find(is_own).or_else(|| several.iter().find(is_others));
                 (found, several.iter().any(|entry| entry.row.is_enabled(facts)))
             }
         };

@@ -25,8 +25,18 @@ pub(super) type ThenFn = fn(&mut DeviceServer, &TaskInfo, &Answer) -> Option<Out
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: Status,
+    /// The sense key of its sense data.
+    pub(super) key: Option<SenseKey>,
     /// The bytes that the device sent; nothing for a command that sends bytes to it.
     pub(super) data: Vec<u8>,
+}
+
+impl Answer {
+    /// Returns whether the device sent what was asked for, or does not have it. Otherwise it could not answer.
+    pub(super) fn is_final(&self) -> bool {
+        self.status == Status::GOOD
+            || self.status == Status::CHECK_CONDITION && self.key == Some(SenseKey::ILLEGAL_REQUEST)
+    }
 }
 
 /// After how many seconds the system aborts a command.
@@ -70,7 +80,7 @@ impl Forward {
         let sense = Sense::parse(&response.sense).ok().filter(|_| !response.sense.is_empty());
         if let Some(sense) = sense.filter(|sense| sense.key == SenseKey::UNIT_ATTENTION)
             && status == Status::CHECK_CONDITION
-            && server.attention_of_device(sense, task.nexus)
+            && server.attention_of_device(sense, Some(task.nexus))
         {
             let data = matches!(self.plan, Plan::Out(_)).then_some(response.data);
             return self.submit(server, task, data);
@@ -84,7 +94,9 @@ impl Forward {
         if let Some(then) = self.then {
             let is_short = received.len() <= LOOKED_AT_MAX;
             let data = if is_short { DeviceServer::gather(&received) } else { Vec::new() };
-            if let Some(outcome) = then(server, task, &Answer { status, data }) {
+            if let Some(outcome) =
+                then(server, task, &Answer { status, key: sense.map(|sense| sense.key), data })
+            {
                 server.recycle(received);
                 return JobStep::Done(outcome);
             }

@@ -76,6 +76,9 @@ fn standard(server: &mut DeviceServer, task: &TaskInfo, answer: &Answer) -> Opti
 
 /// Corrects the list of pages.
 fn pages(server: &mut DeviceServer, task: &TaskInfo, answer: &Answer) -> Option<Outcome> {
+    if !answer.is_final() {
+        return None;
+    }
     let mut codes: Vec<u8> = match Page::parse(&answer.data) {
         Ok(page) if answer.status == Status::GOOD => page.body.to_vec(),
         _ => vec![page::SUPPORTED_PAGES],
@@ -93,6 +96,9 @@ fn pages(server: &mut DeviceServer, task: &TaskInfo, answer: &Answer) -> Option<
 
 /// Replaces the designators of target ports by those of this target. A device without a name gets the unit's.
 fn designators(server: &mut DeviceServer, task: &TaskInfo, answer: &Answer) -> Option<Outcome> {
+    if !answer.is_final() {
+        return None;
+    }
     let mut body = Vec::new();
     if let Ok(page) = Page::parse(&answer.data)
         && answer.status == Status::GOOD
@@ -122,7 +128,7 @@ fn designators(server: &mut DeviceServer, task: &TaskInfo, answer: &Answer) -> O
 fn block_limits(server: &mut DeviceServer, task: &TaskInfo, answer: &Answer) -> Option<Outcome> {
     const TRANSFER_MAX_AT: usize = 4;
     const TRANSFER_OPTIMAL_AT: usize = 8;
-    let pass_through = server.pass_through.as_ref()?;
+    let pass_through = server.pass_through.as_ref().filter(|_| answer.is_final())?;
     let block_len = pass_through.block_len.unwrap_or(LONGEST_BLOCK).max(1);
     let max = pass_through.device.transfer_max / block_len;
     let mut body = match Page::parse(&answer.data) {

@@ -1,17 +1,22 @@
 //! What the unit learns from commands that succeed, and what it corrects in their data.
 
+use alloc::boxed::Box;
+use alloc::vec;
+
 use scsi::cdb::Cdb;
 use scsi::opcode as op;
-use scsi::sense::Asc;
+use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
 
-use super::forward::{Answer, ThenFn};
+use super::forward::{Answer, Forward, ThenFn};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::task::TaskInfo;
 
 /// The service action of SERVICE ACTION IN(16) that reports the capacity.
 const READ_CAPACITY_16: u8 = 0x10;
+
+const FORMAT_WITH_PRESET: u8 = 0x38;
 
 /// Returns what handles the answer to a command.
 pub(super) fn of(opcode: u8) -> Option<ThenFn> {
@@ -21,10 +26,33 @@ pub(super) fn of(opcode: u8) -> Option<ThenFn> {
         op::MODE_SENSE_6 | op::MODE_SENSE_10 => mode_sense,
         op::MODE_SELECT_6 | op::MODE_SELECT_10 => mode_select,
         op::LOG_SELECT => log_select,
-        op::FORMAT_UNIT => format,
+        op::FORMAT_UNIT | FORMAT_WITH_PRESET => format,
         op::START_STOP_UNIT => start_stop,
         _ => return None,
     })
+}
+
+/// Asks the device for its sense data. They are asked for up to the additional sense code also if the
+/// initiator allows fewer bytes, since the device forgets a unit attention that it reports.
+pub(super) fn ask_sense(task: &TaskInfo) -> Outcome {
+    const LEN_MIN: u8 = 18;
+    let len = task.cdb.u8(4).max(LEN_MIN);
+    let command = vec![op::REQUEST_SENSE, task.cdb.u8(1), 0, 0, len, 0];
+    Outcome::Run(Box::new(Forward::asking(command, len.into(), sense)))
+}
+
+/// Tells the other nexuses of a unit attention that the device reported as data.
+fn sense(server: &mut DeviceServer, task: &TaskInfo, answer: &Answer) -> Option<Outcome> {
+    if answer.status != Status::GOOD {
+        return None;
+    }
+    let sense = Sense::parse(&answer.data).ok();
+    if let Some(sense) = sense.filter(|sense| sense.key == SenseKey::UNIT_ATTENTION)
+        && server.attention_of_device(sense, Some(task.nexus))
+    {
+        return Some(ask_sense(task));
+    }
+    Some(Outcome::ParameterData { bytes: answer.data.clone(), allocation: task.cdb.u8(4).into() })
 }
 
 /// Learns the length of blocks.

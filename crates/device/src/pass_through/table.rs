@@ -3,6 +3,7 @@
 
 use scsi::cdb::Cdb;
 use scsi::opcode as op;
+use scsi::opcode::service_action_in_16 as in_16;
 
 use super::forward::USUAL_TIMEOUT_S;
 use super::{forward, identity, prevent_allow, request_sense, write_buffer};
@@ -67,6 +68,16 @@ const fn reports(opcode: u8, name: &'static str) -> Row {
     Row { opcode, name, ..REPORTS }
 }
 
+/// The service action `action` of the operation code of `row`.
+const fn action(action: u16, name: &'static str, row: Row) -> Row {
+    Row { service_action: Some(action), name, ..row }
+}
+
+/// The service actions of an operation code that have no rows: they may change the medium.
+const fn others(opcode: u8, name: &'static str) -> Row {
+    Row { opcode, name, ..FALLBACK }
+}
+
 /// A command that is refused unless `dangerous_commands` is set.
 const fn dangerous(row: Row) -> Row {
     Row { enabled: allows_dangerous, timeout_s: LONG_TIMEOUT_S, ..row }
@@ -91,10 +102,7 @@ fn prevent_allow_conflict(cdb: &Cdb) -> Conflict {
     if cdb.u8(4) & 3 == 0 { Conflict::Never } else { Conflict::Writes }
 }
 
-fn service_action_in_conflict(cdb: &Cdb) -> Conflict {
-    const READ_CAPACITY_16: u8 = 0x10;
-    if cdb.u8(1) & 0x1f == READ_CAPACITY_16 { Conflict::Never } else { Conflict::Reads }
-}
+const ZBC_IN: u8 = 0x95;
 
 const START_STOP: Row = Row {
     conflict: Conflict::ByCdb(start_stop_conflict),
@@ -142,6 +150,11 @@ pub(crate) const COMMON_ROWS: &[Row] = &[
     refused(0x86, "ACCESS CONTROL IN"),
     refused(0x87, "ACCESS CONTROL OUT"),
     reads(op::READ_BUFFER_16, "READ BUFFER(16)"),
+    // The kernel executes the commands of SAT for a device of any type that is behind an ATA host adapter.
+    dangerous(writes(0x85, "ATA PASS-THROUGH(16)")),
+    dangerous(writes(0xa1, "ATA PASS-THROUGH(12)")),
+    dangerous(action(0x1ff0, "ATA PASS-THROUGH(32)", writes(op::VARIABLE_LENGTH, ""))),
+    others(op::VARIABLE_LENGTH, "variable length commands"),
     reads(op::SECURITY_PROTOCOL_IN, "SECURITY PROTOCOL IN"),
 ];
 
@@ -159,13 +172,12 @@ pub(super) const BLOCK_ROWS: &[Row] = &[
     reads(op::PRE_FETCH_10, "PRE-FETCH(10)"),
     Row { read_only: ReadOnlyNexus::Admitted, ..controls(op::SYNCHRONIZE_CACHE_10, "SYNCHRONIZE CACHE(10)") },
     reads(op::READ_DEFECT_DATA_10, "READ DEFECT DATA(10)"),
+    dangerous(writes(0x38, "FORMAT WITH PRESET")),
     reads(0x3e, "READ LONG(10)"),
     writes(0x3f, "WRITE LONG(10)"),
     writes_long(op::WRITE_SAME_10, "WRITE SAME(10)"),
     writes_long(op::UNMAP, "UNMAP"),
     dangerous(writes(op::SANITIZE, "SANITIZE")),
-    writes(op::VARIABLE_LENGTH, "variable length commands"),
-    dangerous(writes(0x85, "ATA PASS-THROUGH(16)")),
     reads(op::READ_16, "READ(16)"),
     writes(op::COMPARE_AND_WRITE, "COMPARE AND WRITE"),
     writes(op::WRITE_16, "WRITE(16)"),
@@ -176,13 +188,24 @@ pub(super) const BLOCK_ROWS: &[Row] = &[
     Row { read_only: ReadOnlyNexus::Admitted, ..controls(op::SYNCHRONIZE_CACHE_16, "SYNCHRONIZE CACHE(16)") },
     writes_long(op::WRITE_SAME_16, "WRITE SAME(16)"),
     writes_long(0x94, "ZBC OUT"),
-    reads(0x95, "ZBC IN"),
+    action(0x00, "REPORT ZONES", reads(ZBC_IN, "")),
+    action(0x06, "REPORT REALMS", reads(ZBC_IN, "")),
+    action(0x07, "REPORT ZONE DOMAINS", reads(ZBC_IN, "")),
+    action(0x09, "ZONE QUERY", reads(ZBC_IN, "")),
+    // ZONE ACTIVATE among them.
+    others(ZBC_IN, "other service actions of ZBC IN"),
     writes(op::WRITE_ATOMIC_16, "WRITE ATOMIC(16)"),
-    Row {
-        conflict: Conflict::ByCdb(service_action_in_conflict),
-        ..reads(op::SERVICE_ACTION_IN_16, "SERVICE ACTION IN(16)")
-    },
-    dangerous(writes(0xa1, "ATA PASS-THROUGH(12)")),
+    action(in_16::READ_CAPACITY_16, "READ CAPACITY(16)", reports(op::SERVICE_ACTION_IN_16, "")),
+    action(0x11, "READ LONG(16)", reads(op::SERVICE_ACTION_IN_16, "")),
+    action(in_16::GET_LBA_STATUS, "GET LBA STATUS(16)", reads(op::SERVICE_ACTION_IN_16, "")),
+    action(0x13, "REPORT REFERRALS", reads(op::SERVICE_ACTION_IN_16, "")),
+    action(0x16, "GET STREAM STATUS", reads(op::SERVICE_ACTION_IN_16, "")),
+    action(0x17, "GET PHYSICAL ELEMENT STATUS", reads(op::SERVICE_ACTION_IN_16, "")),
+    dangerous(action(0x18, "REMOVE ELEMENT AND TRUNCATE", writes(op::SERVICE_ACTION_IN_16, ""))),
+    dangerous(action(0x19, "RESTORE ELEMENTS AND REBUILD", writes(op::SERVICE_ACTION_IN_16, ""))),
+    dangerous(action(0x1a, "REMOVE ELEMENT AND MODIFY ZONES", writes(op::SERVICE_ACTION_IN_16, ""))),
+    // STREAM CONTROL and BACKGROUND CONTROL among them.
+    others(op::SERVICE_ACTION_IN_16, "other service actions of SERVICE ACTION IN(16)"),
     reads(op::READ_12, "READ(12)"),
     writes(op::WRITE_12, "WRITE(12)"),
     writes(op::WRITE_AND_VERIFY_12, "WRITE AND VERIFY(12)"),

@@ -280,6 +280,68 @@ fn a_unit_attention_of_the_device_reaches_each_nexus_once() {
 }
 
 #[test]
+fn a_unit_attention_that_the_device_reports_as_data_reaches_the_others() {
+    let attention = |asc| {
+        let sense = Sense::new(SenseKey::UNIT_ATTENTION, asc);
+        Answer::Data(SenseBytes::new(&sense, false).bytes().to_vec())
+    };
+    let (mut rig, fake) = served(5);
+    rig.run(A, &[0; 6], 0, &[]).good();
+    // As few bytes as the initiator allows do not say what the device reports.
+    for len in [18, 3, 0] {
+        fake.answer(attention(Asc::MEDIUM_MAY_HAVE_CHANGED));
+        let data = rig.run(A, &[3, 0, 0, 0, len, 0], 252, &[]).good();
+        assert_eq!((data.len(), data.get(2).map_or(6, |key| key & 0x0f)), (usize::from(len), 6));
+        rig.run(A, &[0; 6], 0, &[]).good();
+        rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        rig.run(B, &[0; 6], 0, &[]).good();
+    }
+    // A reset that every nexus has been told of is none.
+    let (mut rig, fake) = served(5);
+    fake.answer(attention(Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET));
+    let data = rig.run(A, &[3, 0, 0, 0, 18, 0], 18, &[]).good();
+    assert_eq!((data[2], fake.seen().len()), (0, 2));
+    rig.run(B, &[0; 6], 0, &[]).good();
+}
+
+#[test]
+fn a_unit_attention_that_ends_the_units_own_command_reaches_everyone() {
+    let (mut rig, fake) = served(5);
+    let (prevent, allow) = ([0x1e, 0, 0, 0, 1, 0], [0x1e, 0, 0, 0, 0, 0]);
+    rig.run(A, &prevent, 0, &[]).good();
+    fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.run(A, &allow, 0, &[]).good();
+    assert_eq!(fake.seen(), [prevent.to_vec(), allow.to_vec(), allow.to_vec()]);
+    for nexus in [A, B] {
+        rig.run(nexus, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    }
+    // A device that never stops to report them is not told for ever.
+    rig.run(A, &prevent, 0, &[]).good();
+    fake.seen();
+    (0..100).for_each(|_| fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED));
+    rig.run(A, &allow, 0, &[]).good();
+    assert_eq!(fake.seen().len(), 9);
+}
+
+#[test]
+fn a_unit_attention_that_ends_an_aborted_command_reaches_everyone() {
+    let (mut rig, fake) = served(5);
+    rig.run(A, &[0; 6], 0, &[]).good();
+    fake.0.borrow_mut().holds = true;
+    let late = rig.start(A, &READ_10, 1024, 0);
+    rig.manage(A, Tmf::AbortTask(late));
+    fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED);
+    fake.release();
+    rig.unit.store_ready(Instant::ORIGIN);
+    rig.drain();
+    for nexus in [A, B] {
+        rig.run(nexus, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    }
+}
+
+#[test]
 fn a_reset_that_every_nexus_has_heard_of_is_not_told_again() {
     let (mut rig, fake) = served(0);
     // The device reports its power on to the first command, which is sent again.
@@ -366,17 +428,64 @@ fn the_others_hear_of_changed_mode_parameters_and_of_a_loaded_medium() {
     rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
 }
 
+/// Service actions of SERVICE ACTION IN(16) and ZBC IN that change the medium, or are not known.
+const CHANGING_ACTIONS: &[(u8, &[u8])] =
+    &[(0x9e, &[0x00, 0x14, 0x15, 0x18, 0x19, 0x1a, 0x1f]), (0x95, &[0x01, 0x08, 0x1f])];
+/// Those that only read.
+const READING_ACTIONS: &[(u8, &[u8])] =
+    &[(0x9e, &[0x10, 0x11, 0x12, 0x13, 0x16, 0x17]), (0x95, &[0x00, 0x06, 0x07, 0x09])];
+
+#[test]
+fn a_reservation_for_writers_refuses_the_service_actions_that_change_the_medium() {
+    let (mut rig, fake) = with(0, unit(true));
+    let mut list = [0; 24];
+    list[15] = 1;
+    rig.run(A, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    list[7] = 1;
+    rig.run(A, &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
+    for (opcode, actions) in CHANGING_ACTIONS {
+        for action in *actions {
+            let reply = rig.run(B, &[*opcode, *action], 0, &[]);
+            assert_eq!(reply.status, Status::RESERVATION_CONFLICT, "{opcode:02x}h/{action:02x}h");
+        }
+    }
+    assert!(fake.seen().is_empty());
+    for (opcode, actions) in READING_ACTIONS {
+        for action in *actions {
+            rig.run(B, &[*opcode, *action], 0, &[]).good();
+        }
+    }
+    // The element that REMOVE ELEMENT AND TRUNCATE names is no allocation length.
+    fake.answer(Answer::Data(vec![1; 512]));
+    let remove = [0x9e, 0x18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0];
+    assert_eq!(rig.run(A, &remove, 0, &[]).transferable, 0);
+}
+
 #[test]
 fn a_write_protected_unit_refuses_what_changes_the_medium() {
     let (mut rig, fake) = with(0, UnitConfig { read_only: true, ..unit(true) });
     for cdb in [&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0][..], &[0x42, 0], &[0x04, 0], &[0xc1, 0], &[0x7f, 0]] {
         rig.run(A, cdb, 0, &[]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
     }
+    // The commands in of one operation code that change the medium, and those that are not known.
+    for (opcode, actions) in CHANGING_ACTIONS {
+        for action in *actions {
+            rig.run(A, &[*opcode, *action], 0, &[]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+        }
+    }
+    for (opcode, actions) in READING_ACTIONS {
+        for action in *actions {
+            rig.run(A, &[*opcode, *action, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], 8, &[]).good();
+        }
+    }
+    assert_eq!(fake.seen().len(), 10);
     rig.run(A, &READ_10, 1024, &[]).good();
     fake.answer(Answer::Data(vec![3, 0, 0, 0]));
     assert_eq!(rig.run(A, &[0x1a, 0, 0x3f, 0, 4, 0], 4, &[]).good(), [3, 0, 0x80, 0], "WP");
     assert_eq!(fake.seen().len(), 2);
 }
+
+const ATA_PASS_THROUGH_32: [u8; 10] = [0x7f, 0, 0, 0, 0, 0, 0, 24, 0x1f, 0xf0];
 
 #[test]
 fn commands_that_change_the_device_need_permission() {
@@ -387,6 +496,11 @@ fn commands_that_change_the_device_need_permission() {
         (&[0xa1, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
         (&[0xb5, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
         (&[0x3b, 5], Asc::INVALID_FIELD_IN_CDB),
+        (&[0x38, 0], Asc::INVALID_COMMAND_OPERATION_CODE),
+        (&ATA_PASS_THROUGH_32, Asc::INVALID_FIELD_IN_CDB),
+        (&[0x9e, 0x18], Asc::INVALID_FIELD_IN_CDB),
+        (&[0x9e, 0x19], Asc::INVALID_FIELD_IN_CDB),
+        (&[0x9e, 0x1a], Asc::INVALID_FIELD_IN_CDB),
     ];
     let (mut rig, fake) = served(0);
     let (mut free, reached) = with(0, unit(true));
@@ -396,6 +510,19 @@ fn commands_that_change_the_device_need_permission() {
     }
     assert!(fake.seen().is_empty());
     assert_eq!(reached.seen().len(), dangerous.len());
+    // Other commands of the same operation codes need none.
+    rig.run(A, &[0x7f, 0, 0, 0, 0, 0, 0, 24, 0, 9], 0, &[]).good();
+    rig.run(A, &[0x9e, 0x15], 0, &[]).good();
+    assert_eq!(fake.seen().len(), 2);
+    // The kernel executes ATA commands for devices of any type.
+    for kind in [0x01, 0x05, 0x08, 0x0d] {
+        let (mut rig, fake) = served(kind);
+        rig.run(A, &[0x85, 0], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+        rig.run(A, &ATA_PASS_THROUGH_32, 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+        assert!(fake.seen().is_empty(), "{kind:02x}h");
+    }
+    // BLANK of CD drives has the operation code of ATA PASS-THROUGH(12).
+    served(5).0.run(A, &[0xa1, 0], 0, &[]).good();
     for never in [0x18, 0x39, 0x3a, 0x40, 0x83, 0x84, 0x86, 0x87] {
         free.run(A, &[never, 0], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
     }
@@ -454,6 +581,39 @@ fn the_identity_is_the_devices_and_the_ports_are_the_targets() {
     assert_eq!(data[4..8], [1, 3, 0, 16]);
 }
 
+#[test]
+fn a_device_that_cannot_answer_keeps_its_identity() {
+    let (mut rig, fake) = served(0);
+    for page in [0x00, 0x83, 0xb0] {
+        let inquiry = [0x12, 1, page, 4, 0, 0];
+        fake.answer(Answer::Status(Status::BUSY));
+        let reply = rig.run(A, &inquiry, 1024, &[]);
+        assert_eq!((reply.status, reply.data.len()), (Status::BUSY, 0), "{page:02x}h");
+        fake.answer(Answer::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::NONE), Vec::new()));
+        rig.run(A, &inquiry, 1024, &[]).check(SenseKey::HARDWARE_ERROR, Asc::NONE);
+        fake.answer(Answer::Check(Sense::invalid_cdb(2, None), Vec::new()));
+        rig.run(A, &inquiry, 1024, &[]).good();
+    }
+}
+
+#[test]
+fn the_sectors_of_a_disc_can_be_longer_than_its_blocks() {
+    let (mut rig, fake) = served(5);
+    fake.answer(Answer::Data(vec![0, 0, 0, 9, 0, 0, 8, 0]));
+    rig.run(A, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, &[]).good();
+    let (write, read) = ([0x2a, 0, 0, 0, 0, 0, 0, 0, 2, 0], READ_10);
+    // Blocks, audio, and audio with its sub-channels.
+    for len in [2048, 2352, 2448] {
+        rig.run(A, &write, 0, &vec![3; 2 * len]).good();
+        assert_eq!(fake.0.borrow().received.last().map(Vec::len), Some(2 * len));
+        fake.answer(Answer::Data(vec![7; 2 * len]));
+        assert_eq!(rig.run(A, &read, 2 * len, &[]).good().len(), 2 * len);
+    }
+    rig.run(A, &write, 0, &vec![3; 8192]).good();
+    assert_eq!(fake.0.borrow().received.last().map(Vec::len), Some(2 * 2448));
+    rig.run(A, &write, 0, &vec![3; 2048]).illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+}
+
 /// Any CDB with any lengths ends, whatever the device answers, and moves no more than was announced.
 #[test]
 fn no_command_is_lost_and_none_moves_too_much() {
@@ -503,7 +663,9 @@ fn every_command_is_documented() {
         super::table::CHANGER_ROWS,
     ];
     for row in sets.into_iter().flatten() {
-        let line = alloc::format!("`{:02X}h` {}", row.opcode, row.name);
+        let action =
+            row.service_action.map_or_else(Default::default, |action| alloc::format!("/{action:02X}h"));
+        let line = alloc::format!("`{:02X}h{action}` {}", row.opcode, row.name);
         if !section.contains(&line) {
             missing = missing + &line + "\n";
         }

@@ -61,7 +61,14 @@ pub(super) fn plan(pass_through: &PassedDevice, task: &TaskInfo) -> Result<Plan,
     let max = u64::from(pass_through.device.transfer_max);
     let (announced_in, announced_out) = (u64::from(task.data_in_len), u64::from(task.data_out_len));
     let bytes = |count: u64, announced: u64| {
-        pass_through.block_len.map_or(announced, |len| count.saturating_mul(u64::from(len)))
+        let Some(len) = pass_through.block_len.map(u64::from) else { return announced };
+        let told = count.saturating_mul(len);
+        if pass_through.device.kind == DISC {
+            // Sectors can be longer than the blocks of READ CAPACITY.
+            announced.clamp(told, count.saturating_mul(len.max(SECTOR_LEN_MAX)))
+        } else {
+            told
+        }
     };
     let shape = match shape_of(pass_through.device.kind, &task.cdb) {
         Shape::BlocksIn { count, at } => Shape::In { len: bytes(count, announced_in), at },
@@ -84,12 +91,17 @@ pub(super) fn plan(pass_through: &PassedDevice, task: &TaskInfo) -> Result<Plan,
     }
 }
 
+/// The device type of drives for discs.
+const DISC: u8 = 0x05;
+/// The longest sector of a CD: 2352 bytes of the main channel, and 96 of the sub-channels.
+const SECTOR_LEN_MAX: u64 = 2448;
+
 /// Returns what a CDB says of its data. `kind` is the device type.
 fn shape_of(kind: u8, cdb: &Cdb) -> Shape {
     common(cdb).unwrap_or_else(|| match kind {
         0x00 | 0x04 | 0x07 | 0x0e | 0x14 => of_blocks(cdb),
         0x01 => of_tape(cdb),
-        0x05 => of_disc(cdb),
+        DISC => of_disc(cdb),
         0x08 => of_changer(cdb),
         _ => Shape::Announced,
     })
@@ -147,7 +159,11 @@ fn of_blocks(cdb: &Cdb) -> Shape {
         op::UNMAP => out(cdb.u16(7).into(), 7),
         op::READ_DEFECT_DATA_10 => allocation(cdb.u16(7).into(), 7),
         op::READ_DEFECT_DATA_12 => allocation(cdb.u32(6).into(), 6),
-        op::SERVICE_ACTION_IN_16 | ZBC_IN => allocation(cdb.u32(10).into(), 10),
+        ZBC_IN => allocation(cdb.u32(10).into(), 10),
+        // The others have no data, and some of them have other fields there.
+        op::SERVICE_ACTION_IN_16 if matches!(cdb.u8(1) & 0x1f, 0x10..=0x14 | 0x16 | 0x17) => {
+            allocation(cdb.u32(10).into(), 10)
+        }
         SECURITY_PROTOCOL_OUT => out(security_len(cdb), 6),
         op::PRE_FETCH_10 | op::PRE_FETCH_16 | op::SYNCHRONIZE_CACHE_10 | op::SYNCHRONIZE_CACHE_16 => {
             Shape::Nothing

@@ -578,8 +578,8 @@ impl DeviceServer {
         good.map(|()| ThirdPartyReply::Data(peer.data_in.take())).map_err(refused)
     }
 
-    /// Discards the result of an operation whose owner no longer waits for it. A failed flush is recorded all
-    /// the same: the medium reports it only once.
+    /// Discards the result of an operation whose owner no longer waits for it. A failed flush and a unit
+    /// attention of a device are recorded all the same: they are reported only once.
     fn discard(&mut self, flushes: bool, result: Result<store::api::OpOutput, store::api::Failure>) {
         if flushes
             && result
@@ -590,7 +590,10 @@ impl DeviceServer {
         }
         match result {
             Ok(store::api::OpOutput::Data(data) | store::api::OpOutput::Done(data)) => self.recycle(data),
-            Ok(store::api::OpOutput::Response(response)) => self.recycle(response.data),
+            Ok(store::api::OpOutput::Response(response)) => {
+                self.unheard_attention(&response);
+                self.recycle(response.data);
+            }
             Ok(store::api::OpOutput::MapStatus(_)) | Err(_) => {}
         }
     }

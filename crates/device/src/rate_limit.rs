@@ -131,6 +131,11 @@ impl Limiter {
         self.limit
     }
 
+    /// Returns whether nothing is owed and no more can be saved up, as for a new limiter.
+    pub fn is_full(&mut self, now: Instant) -> bool {
+        self.operations.is_full(now) && self.bytes.is_full(now)
+    }
+
     /// Returns what the limit has done so far.
     pub const fn stats(&self) -> LimitStats {
         self.stats
@@ -219,6 +224,11 @@ impl Bucket {
         self.filled_at = self.filled_at.max(now);
         let filled = self.filled.saturating_add(u128::from(self.rate).saturating_mul(passed));
         self.filled = filled.min(self.reserved.saturating_add(self.saved_max));
+    }
+
+    fn is_full(&mut self, now: Instant) -> bool {
+        self.fill(now);
+        self.rate == 0 || self.filled >= self.reserved.saturating_add(self.saved_max)
     }
 
     /// Reserves an amount. Returns the count from which on it may be used.

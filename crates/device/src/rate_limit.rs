@@ -4,7 +4,10 @@
 //! reserves its cost when it is the next one of its queue, and may start when as much has been filled in as
 //! was reserved up to and including it. The reservations of several queues are therefore served in the order
 //! in which they were made, and no queue has to ask twice. Both counts stay when the rate changes: a debt is
-//! kept, and a command that waits starts when the new rate has paid for it.
+//! kept, and a command that waits starts when the new rate has paid for it. A reservation that is given up
+//! moves those behind it forward, and none before it.
+
+use alloc::collections::VecDeque;
 
 use base::time::{Duration, Instant};
 
@@ -77,14 +80,24 @@ pub struct Limiter {
     limit: RateLimit,
     operations: Bucket,
     bytes: Bucket,
+    /// The reservations of commands that have not started, in their order: at most one for each queue.
+    reserved: VecDeque<Reserved>,
+    next_reservation: u64,
     /// How many queues have a command that waits.
     pub(crate) queues: u64,
     pub(crate) stats: LimitStats,
 }
 
-/// The counts of both buckets from which on a command may start.
+/// Names a reservation of a limiter. Later ones have higher numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reservation(u64);
+
+/// What a command that has not started has reserved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reservation {
+struct Reserved {
+    reservation: Reservation,
+    cost: Cost,
+    /// The counts of both buckets from which on the command may start.
     operations: u128,
     bytes: u128,
 }
@@ -93,9 +106,15 @@ impl Limiter {
     /// Puts a limit into force. Its buckets are full.
     pub fn new(now: Instant, limit: RateLimit) -> Self {
         let bucket = Bucket { rate: 0, saved_max: 0, filled: 0, reserved: 0, filled_at: now };
-        let stats = LimitStats::default();
-        let mut limiter =
-            Self { limit: RateLimit::NONE, operations: bucket, bytes: bucket, queues: 0, stats };
+        let mut limiter = Self {
+            limit: RateLimit::NONE,
+            operations: bucket,
+            bytes: bucket,
+            reserved: VecDeque::new(),
+            next_reservation: 0,
+            queues: 0,
+            stats: LimitStats::default(),
+        };
         limiter.change(now, limit);
         limiter
     }
@@ -112,6 +131,11 @@ impl Limiter {
         self.limit
     }
 
+    /// Returns whether nothing is owed and no more can be saved up, as for a new limiter.
+    pub fn is_full(&mut self, now: Instant) -> bool {
+        self.operations.is_full(now) && self.bytes.is_full(now)
+    }
+
     /// Returns what the limit has done so far.
     pub const fn stats(&self) -> LimitStats {
         self.stats
@@ -119,21 +143,47 @@ impl Limiter {
 
     /// Reserves the cost of a command.
     pub(crate) fn reserve(&mut self, now: Instant, cost: Cost) -> Reservation {
-        Reservation {
-            operations: self.operations.reserve(now, cost.operations),
-            bytes: self.bytes.reserve(now, cost.bytes),
+        let reservation = Reservation(self.next_reservation);
+        self.next_reservation += 1;
+        let operations = self.operations.reserve(now, cost.operations);
+        let bytes = self.bytes.reserve(now, cost.bytes);
+        self.reserved.push_back(Reserved { reservation, cost, operations, bytes });
+        reservation
+    }
+
+    /// Records that the command of a reservation starts.
+    pub(crate) fn start(&mut self, reservation: Reservation) {
+        if let Some(at) = self.position(reservation) {
+            self.reserved.remove(at);
         }
     }
 
-    /// Returns the cost of a command that does not start.
-    pub(crate) fn refund(&mut self, cost: Cost) {
+    /// Gives up the reservation of a command that does not start. The commands that reserved behind it start
+    /// earlier by its cost. Those before it are not affected.
+    pub(crate) fn refund(&mut self, reservation: Reservation) {
+        let Some(at) = self.position(reservation) else { return };
+        let Some(Reserved { cost, .. }) = self.reserved.remove(at) else { return };
         self.operations.refund(cost.operations);
         self.bytes.refund(cost.bytes);
+        for behind in self.reserved.iter_mut().skip(at) {
+            behind.operations = behind.operations.saturating_sub(scaled(cost.operations));
+            behind.bytes = behind.bytes.saturating_sub(scaled(cost.bytes));
+        }
     }
 
     /// Returns when a command may start: not later than `now` if it may start at once.
     pub(crate) fn starts_at(&mut self, now: Instant, reservation: Reservation) -> Instant {
-        self.operations.reaches(now, reservation.operations).max(self.bytes.reaches(now, reservation.bytes))
+        let found = self.position(reservation).and_then(|at| self.reserved.get(at));
+        let Some(&Reserved { operations, bytes, .. }) = found else { return now };
+        self.reaches(now, operations, bytes)
+    }
+
+    fn position(&self, reservation: Reservation) -> Option<usize> {
+        self.reserved.binary_search_by_key(&reservation.0, |known| known.reservation.0).ok()
+    }
+
+    fn reaches(&mut self, now: Instant, operations: u128, bytes: u128) -> Instant {
+        self.operations.reaches(now, operations).max(self.bytes.reaches(now, bytes))
     }
 
     /// Returns how long a command waits behind a backlog of `cost` in its own queue, while the other queues
@@ -142,7 +192,7 @@ impl Limiter {
         let cost = cost.times(self.queues.max(1));
         let operations = self.operations.reserved.saturating_add(scaled(cost.operations));
         let bytes = self.bytes.reserved.saturating_add(scaled(cost.bytes));
-        self.starts_at(now, Reservation { operations, bytes }).since(now)
+        self.reaches(now, operations, bytes).since(now)
     }
 }
 
@@ -176,6 +226,11 @@ impl Bucket {
         self.filled = filled.min(self.reserved.saturating_add(self.saved_max));
     }
 
+    fn is_full(&mut self, now: Instant) -> bool {
+        self.fill(now);
+        self.rate == 0 || self.filled >= self.reserved.saturating_add(self.saved_max)
+    }
+
     /// Reserves an amount. Returns the count from which on it may be used.
     fn reserve(&mut self, now: Instant, amount: u64) -> u128 {
         self.fill(now);
@@ -183,11 +238,10 @@ impl Bucket {
         self.reserved
     }
 
-    /// Fills in an amount that was reserved and is not used. Other queues may have reserved behind it, so
-    /// that the counts up to which they wait stay.
+    /// Gives back an amount that was reserved and is not used.
     fn refund(&mut self, amount: u64) {
-        let full = self.reserved.saturating_add(self.saved_max);
-        self.filled = self.filled.saturating_add(scaled(amount)).min(full);
+        self.reserved = self.reserved.saturating_sub(scaled(amount));
+        self.filled = self.filled.min(self.reserved.saturating_add(self.saved_max));
     }
 
     /// Returns when the bucket is filled up to a count.

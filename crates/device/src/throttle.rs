@@ -17,7 +17,7 @@ use scsi::opcode::{self, variable_length as long};
 use crate::contract::{DeviceKind, NexusId};
 use crate::device_server::UnitInfo;
 use crate::device_server::table::service_action;
-use crate::rate_limit::{Cost, Limiter, RateLimit};
+use crate::rate_limit::{Cost, Limiter, RateLimit, Reservation};
 use crate::sbc::address;
 use crate::task::{TaskId, TaskInfo};
 
@@ -80,9 +80,9 @@ enum Stage {
     /// It has reserved nothing yet.
     Unreserved,
     /// For the limiter of its initiator.
-    Initiator(crate::rate_limit::Reservation),
-    /// For the limiter of the unit.
-    Unit(crate::rate_limit::Reservation),
+    Initiator(Reservation),
+    /// For the limiter of the unit, after that of its initiator if there is one.
+    Unit { own: Option<Reservation>, unit: Reservation },
 }
 
 impl Throttle {
@@ -170,7 +170,7 @@ impl Throttle {
                     soonest = Some(soonest.map_or(at, |other: Instant| other.min(at)));
                 }
                 Some(_) => {
-                    queue.stage = Stage::Unreserved;
+                    queue.use_reservation(&mut self.limiter);
                     let Some(first) = queue.take_first(&mut self.limiter) else { continue };
                     return Some(EndOfDelay::Start(first.task, now.since(first.since)));
                 }
@@ -207,7 +207,7 @@ impl Queue {
         if let Stage::Unreserved = self.stage {
             self.stage = match &self.limiter {
                 Some(limiter) => Stage::Initiator(limiter.borrow_mut().reserve(now, cost)),
-                None => Stage::Unit(unit.reserve(now, cost)),
+                None => Stage::Unit { own: None, unit: unit.reserve(now, cost) },
             };
         }
         if let Stage::Initiator(reservation) = self.stage {
@@ -215,10 +215,10 @@ impl Queue {
             if let Some(at) = at.filter(|at| *at > now) {
                 return Some(at);
             }
-            self.stage = Stage::Unit(unit.reserve(now, cost));
+            self.stage = Stage::Unit { own: Some(reservation), unit: unit.reserve(now, cost) };
         }
         match self.stage {
-            Stage::Unit(reservation) => Some(unit.starts_at(now, reservation)),
+            Stage::Unit { unit: reservation, .. } => Some(unit.starts_at(now, reservation)),
             Stage::Unreserved | Stage::Initiator(_) => Some(now),
         }
     }
@@ -236,15 +236,23 @@ impl Queue {
         Some(first)
     }
 
+    /// Uses what the first task has reserved: it starts.
+    fn use_reservation(&mut self, unit: &mut Limiter) {
+        if let Stage::Unit { own, unit: reservation } = core::mem::replace(&mut self.stage, Stage::Unreserved)
+        {
+            unit.start(reservation);
+            own.into_iter().for_each(|own| self.with_limiter(|limiter| limiter.start(own)));
+        }
+    }
+
     /// Gives back what the first task has reserved.
     fn release_reservation(&mut self, unit: &mut Limiter) {
-        let Some(cost) = self.waiting.front().map(|first| first.cost) else { return };
         match core::mem::replace(&mut self.stage, Stage::Unreserved) {
             Stage::Unreserved => {}
-            Stage::Initiator(_) => self.with_limiter(|limiter| limiter.refund(cost)),
-            Stage::Unit(_) => {
-                unit.refund(cost);
-                self.with_limiter(|limiter| limiter.refund(cost));
+            Stage::Initiator(own) => self.with_limiter(|limiter| limiter.refund(own)),
+            Stage::Unit { own, unit: reservation } => {
+                unit.refund(reservation);
+                own.into_iter().for_each(|own| self.with_limiter(|limiter| limiter.refund(own)));
             }
         }
     }

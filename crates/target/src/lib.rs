@@ -14,6 +14,7 @@ extern crate alloc;
 
 pub mod bindings;
 pub mod fault_injection;
+mod idle_limiters;
 pub mod nexus;
 mod owners;
 mod pending_tmfs;

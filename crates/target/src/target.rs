@@ -17,6 +17,7 @@ use device::unit::LogicalUnit;
 use transport::target::SessionId;
 
 use crate::bindings::{Bindings, NexusBindings};
+use crate::idle_limiters::IdleLimiters;
 use crate::nexus::{MapEntry, NexusEntry, NexusInfo, Nexuses, TargetNumber};
 use crate::owners::Owners;
 use crate::pending_tmfs::PendingTmfs;
@@ -33,6 +34,7 @@ pub struct Target {
     pub(crate) units: Units,
     pub(crate) nexuses: Nexuses,
     pub(crate) bindings: Bindings,
+    pub(crate) idle_limiters: IdleLimiters,
     pub(crate) owners: Owners,
     pub(crate) pending_tmfs: PendingTmfs,
     pub(crate) saves: VecDeque<SaveRequest>,
@@ -122,6 +124,11 @@ impl Target {
                 unit.nexus_lost(now, id);
             }
         }
+        let limiter = entry.limiter.as_ref();
+        let shares = |other: &NexusEntry| other.limiter.is_some() && other.is_of(entry.info());
+        if let Some(limiter) = limiter.filter(|_| !self.nexuses.iter().any(|(_, other)| shares(other))) {
+            self.idle_limiters.keep(now, entry.info().clone(), Rc::clone(limiter));
+        }
         Some(EndedNexus { initiator: entry.initiator().into(), target: entry.target() })
     }
 
@@ -202,7 +209,8 @@ impl Target {
     }
 
     /// Sets the limit of the initiator of an I_T nexus. All its nexuses at the same target share the limit,
-    /// over all units. Commands that wait do so under the new limit.
+    /// over all units, and so do those of its earlier sessions until what they used up is saved up again.
+    /// Commands that wait do so under the new limit.
     pub fn limit_initiator(&mut self, now: Instant, id: NexusId, limit: RateLimit) {
         let Some(entry) = self.nexuses.get(id) else { return };
         let known = match entry.limiter.clone() {
@@ -210,7 +218,7 @@ impl Target {
             None => {
                 let mut others = self.nexuses.iter().map(|(_, other)| other);
                 let found = others.find(|other| other.limiter.is_some() && other.is_of(entry.info()));
-                found.and_then(|other| other.limiter.clone())
+                found.and_then(|other| other.limiter.clone()).or_else(|| self.idle_limiters.take(entry))
             }
         };
         let limiter = match known {

@@ -33,9 +33,10 @@ fn run(rng: &mut Rng, limit: RateLimit, queues: u64, late_max_ns: u64) -> Starte
         now = next.after(Duration::from_nanos(rng.below(late_max_ns + 1)));
         for head in &mut heads {
             if rng.chance(1, 20) {
-                limiter.refund(head.cost);
+                limiter.refund(head.reservation);
                 *head = reserve(&mut limiter, now, rng);
             } else if limiter.starts_at(now, head.reservation) <= now {
+                limiter.start(head.reservation);
                 started.push((now, head.cost));
                 *head = reserve(&mut limiter, now, rng);
             }
@@ -92,6 +93,7 @@ fn one_queue_that_is_served_in_time_gets_exactly_the_rate() {
     for _ in 0..1010 {
         let reservation = limiter.reserve(now, one);
         now = limiter.starts_at(now, reservation);
+        limiter.start(reservation);
     }
     assert_eq!(now, Instant::ORIGIN.after(Duration::from_secs(1)));
 }
@@ -111,14 +113,21 @@ fn a_debt_stays_over_a_change_and_a_saved_rate_never_exceeds_the_new_burst() {
 }
 
 #[test]
-fn a_refund_lets_those_behind_it_start_earlier_and_none_wait_for_ever() {
+fn a_refund_moves_those_behind_it_forward_and_none_before_it() {
     let limit = RateLimit { iops: 1, bandwidth: 0, burst: Duration::from_millis(10) };
-    let mut limiter = Limiter::new(Instant::ORIGIN, limit);
+    let now = Instant::ORIGIN;
+    let mut limiter = Limiter::new(now, limit);
     let cost = Cost { operations: 5, bytes: 0 };
-    limiter.reserve(Instant::ORIGIN, cost);
-    let behind = limiter.reserve(Instant::ORIGIN, cost);
-    limiter.refund(cost);
-    let at = limiter.starts_at(Instant::ORIGIN, behind);
-    assert!(at > Instant::ORIGIN && at <= Instant::ORIGIN.after(Duration::from_secs(5)), "{at:?}");
-    assert!(limiter.starts_at(at, behind) <= at);
+    let [first, second, third] = [(); 3].map(|()| limiter.reserve(now, cost));
+    let mut starts = |refunded: Option<Reservation>| {
+        if let Some(refunded) = refunded {
+            limiter.refund(refunded);
+        }
+        [first, second, third].map(|at| limiter.starts_at(now, at).since(now).as_millis())
+    };
+    assert_eq!(starts(None), [4990, 9990, 14990]);
+    assert_eq!(starts(Some(second)), [4990, 0, 9990]);
+    assert_eq!(starts(Some(third)), [4990, 0, 0]);
+    // A reservation is given up once.
+    assert_eq!(starts(Some(third)), [4990, 0, 0]);
 }

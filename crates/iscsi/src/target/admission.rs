@@ -6,7 +6,8 @@
 //! * A session without a responsive connection can be evicted: all its connections are lost and its tasks are
 //!   retained, or its idle connections left a ping unanswered. It is evicted for a new session when the limit
 //!   of sessions is reached, of the target or in all. The session that has been silent for longest is evicted
-//!   first. An initiator that lost its last connection can come back within the time that it was told to wait
+//!   first. An initiator at its own limit of sessions with a target can replace only its own in this way. An
+//!   initiator that lost its last connection can come back within the time that it was told to wait
 //!   (DefaultTime2Wait) and [`COME_BACK`] more.
 //! * Connections that have not logged in: one address may have as many as there are free slots left, so a
 //!   flood from one address leaves as many slots to all others as it has itself.
@@ -92,27 +93,28 @@ impl Engine {
             }
             return Ok(());
         };
-        let normal = self.sessions.iter().filter(|(_, session)| !is_discovery(session)).count();
-        if normal >= usize::from(self.limits.sessions_max) && !self.evict(context.now, None) {
-            return Err(Status::OUT_OF_RESOURCES);
-        }
         let via = self.conn(context.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
         let found = context.directory.find_target(&via, &outcome.initiator, name);
         if let TargetLookup::Found(access) | TargetLookup::AtSessionLimit(access) = &found
             && let Some(most) = access.sessions_max
-            && self.sessions_of(&outcome.initiator, *target) >= most
+            && self.sessions_of(*target, &outcome.initiator) >= most
+            && !self.evict(context.now, Some(*target), Some(&outcome.initiator))
         {
             return Err(Status::OUT_OF_RESOURCES);
         }
+        let normal = self.sessions.iter().filter(|(_, session)| !is_discovery(session)).count();
+        if normal >= usize::from(self.limits.sessions_max) && !self.evict(context.now, None, None) {
+            return Err(Status::OUT_OF_RESOURCES);
+        }
         let is_full = matches!(found, TargetLookup::AtSessionLimit(_));
-        if is_full && !self.evict(context.now, Some(*target)) {
+        if is_full && !self.evict(context.now, Some(*target), None) {
             return Err(Status::OUT_OF_RESOURCES);
         }
         Ok(())
     }
 
     /// Returns how many sessions an initiator has with a target.
-    fn sessions_of(&self, initiator: &IscsiName, of: TargetId) -> u32 {
+    fn sessions_of(&self, of: TargetId, initiator: &IscsiName) -> u32 {
         let fits = |session: &Session| {
             session.initiator == *initiator
                 && matches!(session.kind, SessionKind::Normal { target, .. } if target == of)
@@ -121,13 +123,15 @@ impl Engine {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Ends the session that has been silent for longest, of a target or of all. Returns whether there was
-    /// one.
-    fn evict(&mut self, now: Instant, of: Option<TargetId>) -> bool {
+    /// Ends the session that has been silent for longest, of a target or of all, and of an initiator or of
+    /// all. Returns whether there was one.
+    fn evict(&mut self, now: Instant, of: Option<TargetId>, initiator: Option<&IscsiName>) -> bool {
         let silent = self.sessions.iter().filter_map(|(key, session)| {
             let SessionKind::Normal { target, .. } = session.kind else { return None };
             let since = self.silent_since(session)?;
-            of.is_none_or(|of| of == target).then_some((since, key))
+            let fits = of.is_none_or(|of| of == target)
+                && initiator.is_none_or(|initiator| *initiator == session.initiator);
+            fits.then_some((since, key))
         });
         let Some((_, key)) = silent.min_by_key(|(since, _)| *since) else { return false };
         self.stats.evicted += 1;

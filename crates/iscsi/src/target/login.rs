@@ -178,13 +178,14 @@ impl Engine {
         let record_keys = outcome.record_keys.take();
         let protection = self.protection_of(&context, &outcome);
         let found = match outcome.effect {
-            LoginEffect::NewSession => self.new_session(context, &outcome, protection),
+            LoginEffect::NewSession => self.new_session(context, &outcome, protection, false),
             //= rfc7143#section-7.15
             //# A target MUST also be prepared to handle a session reinstatement request from the initiator
             //# that may be addressing session errors.
             LoginEffect::ReinstatesSession(old) => {
                 let mut rivalry = None;
-                if let Some(old) = self.by_tsih(old, &outcome) {
+                let old = self.by_tsih(old, &outcome);
+                if let Some(old) = old {
                     let peer = self.conn(conn).map(|connection| connection.via.peer);
                     rivalry = peer.and_then(|peer| self.record_takeover(context.now, old, peer));
                     //= rfc7143#section-7.14
@@ -194,7 +195,7 @@ impl Engine {
                     self.end_session(old, SessionEnd::Reinstated);
                     self.stats.sessions_reinstated += 1;
                 }
-                let new = self.new_session(context, &outcome, protection);
+                let new = self.new_session(context, &outcome, protection, old.is_some());
                 if let Some(session) = new.ok().and_then(|key| self.sessions.get_mut(key)) {
                     session.takeovers = rivalry;
                 }
@@ -270,8 +271,13 @@ impl Engine {
         context: PduContext<'_>,
         outcome: &LoginOutcome,
         protection: Protection,
+        replaces_session: bool,
     ) -> Result<Key, LoginRejected> {
-        self.make_room_for_session(context, outcome).map_err(LoginRejected::Status)?;
+        // A new session takes the slot of the session that it replaces. A limit that is lower than the
+        // present number of sessions is no reason to end one of them.
+        if !replaces_session {
+            self.make_room_for_session(context, outcome).map_err(LoginRejected::Status)?;
+        }
         let via = self.conn(context.conn).map(|connection| connection.via);
         let via = via.ok_or(LoginRejected::Status(Status::TARGET_ERROR))?;
         let tsih = self.new_tsih().ok_or(LoginRejected::Status(Status::OUT_OF_RESOURCES))?;

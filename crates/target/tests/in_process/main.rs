@@ -17,6 +17,7 @@ mod commands;
 mod contract;
 mod copies;
 mod device_suite;
+mod limits;
 mod medium;
 mod protection;
 mod remap;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::buffer::Pool;
-use base::time::Instant;
+use base::time::{Duration, Instant};
 use base::units::BlockSize;
 use device::contract::{
     Access, Identity, InquiryOverrides, NexusId, RelativePort, TargetPort, TaskRules, UnitConfig,
 };
+use device::rate_limit::RateLimit;
 use device::unit::LogicalUnit;
 use scsi::transport_id::TransportId as InitiatorPort;
 use security::Level;
@@ -141,7 +142,7 @@ pub(crate) fn unit_config(number: u32, tasks: TaskRules) -> UnitConfig {
         tasks,
         task_set_max: 128,
         io_timeout: None,
-        limit: device::rate_limit::RateLimit::NONE,
+        limit: RateLimit::NONE,
         transfer_blocks_max: 32768,
         ports: Rc::new([TargetPort {
             relative: RelativePort(1),
@@ -303,6 +304,17 @@ impl World {
         let changed = self.target.remap(self.now, self.nexus(who), map);
         self.process_pending();
         changed
+    }
+
+    /// Sets the limit of an initiator.
+    pub(crate) fn limit(&mut self, who: Initiator, limit: RateLimit) {
+        self.target.limit_initiator(self.now, self.nexus(who), limit);
+        self.process_pending();
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, span: Duration) {
+        self.now = self.now.after(span);
     }
 
     pub(crate) fn transport_of(&mut self, who: Initiator) -> &mut InProcessTransport {

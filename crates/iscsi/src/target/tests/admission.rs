@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
 
-use super::world::{TARGET, World, keys, pairs};
+use super::world::{INITIATOR, TARGET, World, keys, pairs};
 use crate::login::Status;
 use crate::negotiate::KeyPolicy;
 use crate::pdu::login_response::LoginResponse;
@@ -212,7 +212,7 @@ fn the_first_of_several_login_responses_carries_the_counters_too() {
     world.share_numbers(conn, joining);
     let (_, cmd_sn) = world.numbers(joining);
     let target = format!("TargetName={TARGET}");
-    let text = format!("InitiatorName={}\0SessionType=Normal\0{target}\0", super::world::INITIATOR);
+    let text = format!("InitiatorName={}\0SessionType=Normal\0{target}\0", INITIATOR);
     let mut request = world.login_request(joining, (0, up.tsih.0, 1));
     (request.csg, request.transit, request.nsg) = (0, false, 0);
     world.send(joining, &request, text.as_bytes());
@@ -227,10 +227,42 @@ fn the_first_of_several_login_responses_carries_the_counters_too() {
 fn an_initiator_at_its_own_limit_can_replace_a_session_and_add_none() {
     let mut world = World::with(Limits::default(), keys());
     world.names.sessions_max = Some(2);
-    let mut status = |isid| {
+    let status = |world: &mut World, isid| {
         let conn = world.connect();
-        log_in(&mut world, conn, isid, &[]).status
+        log_in(world, conn, isid, &[]).status
     };
     let refused = Status::OUT_OF_RESOURCES.0;
-    assert_eq!([1, 2, 3, 2, 1, 4].map(&mut status), [0, 0, refused, 0, 0, refused]);
+    let statuses = [1, 2, 3, 2, 1, 4].map(|isid| status(&mut world, isid));
+    assert_eq!(statuses, [0, 0, refused, 0, 0, refused]);
+    // A limit that becomes lower takes no session from an initiator that logs in again.
+    world.names.sessions_max = Some(1);
+    assert_eq!([1, 2, 3].map(|isid| status(&mut world, isid)), [0, 0, refused]);
+    assert_eq!(world.engine.sessions().count(), 2);
+}
+
+#[test]
+fn an_initiator_at_its_own_limit_evicts_its_own_silent_session_and_no_other() {
+    let mut world = World::with(Limits { sessions_max: 2, ..Limits::default() }, level_2());
+    world.names.sessions_max = Some(1);
+    let login = |world: &mut World, initiator, isid| {
+        world.initiator = initiator;
+        let conn = world.connect();
+        (conn, log_in(world, conn, isid, &LEVEL_2).status)
+    };
+    let (silent, status) = login(&mut world, "iqn.2001-04.com.example:other", 1);
+    assert_eq!(status, 0);
+    let (own, status) = login(&mut world, INITIATOR, 1);
+    assert_eq!(status, 0);
+    world.hang_up(silent, DisconnectReason::Failed);
+    world.pass(Duration::from_secs(8));
+    assert_eq!(login(&mut world, INITIATOR, 2).1, Status::OUT_OF_RESOURCES.0);
+    assert_eq!(world.engine.sessions().count(), 2);
+    world.hang_up(own, DisconnectReason::Failed);
+    world.pass(Duration::from_secs(8));
+    assert_eq!(login(&mut world, INITIATOR, 3).1, 0);
+    let mut sessions: Vec<_> = world.engine.sessions().map(|session| session.initiator.as_str()).collect();
+    sessions.sort_unstable();
+    let mut expected = [INITIATOR, "iqn.2001-04.com.example:other"];
+    expected.sort_unstable();
+    assert_eq!(sessions, expected);
 }

@@ -129,6 +129,8 @@ pub(super) struct World {
     pub(super) next_conn: u32,
     /// The portal that accepts connections from now on.
     pub(super) portal: PortalId,
+    /// The name under which initiators log in.
+    pub(super) initiator: &'static str,
     /// The text of the last login response.
     pub(super) login_text: Vec<u8>,
     /// Connections that accept no output at present.
@@ -195,6 +197,7 @@ impl World {
             events: Vec::new(),
             next_conn: 0,
             portal: PortalId(0),
+            initiator: INITIATOR,
             login_text: Vec::new(),
             stalled: BTreeSet::new(),
         }
@@ -301,7 +304,7 @@ impl World {
         (isid, tsih, cid): (u8, u16, u16),
         keys: &[&str],
     ) -> LoginResponse {
-        let name = ["InitiatorName=", INITIATOR].concat();
+        let name = ["InitiatorName=", self.initiator].concat();
         let text: Vec<u8> = core::iter::once(&*name)
             .chain(keys.iter().copied())
             .flat_map(|key| [key, "\0"].concat().into_bytes())

@@ -32,7 +32,8 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Returns whether the device sent what was asked for, or does not have it. Otherwise it could not answer.
+    /// Returns whether the device sent what was asked for, or does not have it. Otherwise it could not
+    /// answer.
     pub(super) fn is_final(&self) -> bool {
         self.status == Status::GOOD
             || self.status == Status::CHECK_CONDITION && self.key == Some(SenseKey::ILLEGAL_REQUEST)

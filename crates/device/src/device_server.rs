@@ -460,11 +460,12 @@ impl DeviceServer {
         buf.freeze()
     }
 
-    /// Returns when a write that is submitted now may be acknowledged, given its FUA bit.
+    /// Returns when a write that is submitted now may be acknowledged, given its FUA bit. A write with that
+    /// bit is stable on a medium without a cache too: it may wait for a range while the cache is enabled.
     pub(crate) fn durability(&self, force_unit_access: bool) -> Durability {
         let force_unit_access = force_unit_access && !fault_injection::is_injected(Bug::IgnoreFua);
         let cached = self.settings.write_cache && self.closing_cache.is_empty();
-        if self.info.capabilities.volatile_cache && (force_unit_access || !cached) {
+        if force_unit_access || (self.info.capabilities.volatile_cache && !cached) {
             Durability::Stable
         } else {
             Durability::Cached

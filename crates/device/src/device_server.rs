@@ -1,7 +1,7 @@
 //! The working state of the device server: everything that handlers and jobs use besides their own task.
 
 pub(crate) mod command_set;
-mod medium_change;
+pub(crate) mod medium_change;
 pub(crate) mod medium_failure;
 pub(crate) mod outcome;
 mod slow_commands;
@@ -24,6 +24,7 @@ use crate::contract::{
     ThirdPartyUnit, UnitConfig, UnitEvent,
 };
 use crate::copy_manager::CopyManager;
+use crate::drain::Drain;
 use crate::fault_injection::{self, Bug};
 use crate::log::ErrorCounts;
 use crate::medium::{self, EndedOp, MediumAccess};
@@ -137,8 +138,8 @@ pub(crate) struct DeviceServer {
     /// Whether the medium is withheld: it is not the same as before, and the operator has not confirmed that
     /// this is right.
     withheld: bool,
-    /// Whether the operator drains the unit: tasks end, and no new one uses the medium.
-    drained: bool,
+    /// How far the operator's drain of the unit is. In a drain, tasks end, and no new one uses the medium.
+    drain: Drain,
     /// Whether a flush has failed: writes acknowledged before it may be lost, so no later flush can guarantee
     /// them.
     flush_failed: bool,
@@ -212,7 +213,7 @@ impl DeviceServer {
             calls: BTreeMap::new(),
             call_next: 0,
             withheld: false,
-            drained: false,
+            drain: Drain::No,
             flush_failed: false,
             errors: ErrorCounts::default(),
             idle: Duration::ZERO,
@@ -460,11 +461,12 @@ impl DeviceServer {
         buf.freeze()
     }
 
-    /// Returns when a write that is submitted now may be acknowledged, given its FUA bit.
+    /// Returns when a write that is submitted now may be acknowledged, given its FUA bit. A write with that
+    /// bit is stable on a medium without a cache too: it may wait for a range while the cache is enabled.
     pub(crate) fn durability(&self, force_unit_access: bool) -> Durability {
         let force_unit_access = force_unit_access && !fault_injection::is_injected(Bug::IgnoreFua);
         let cached = self.settings.write_cache && self.closing_cache.is_empty();
-        if self.info.capabilities.volatile_cache && (force_unit_access || !cached) {
+        if force_unit_access || (self.info.capabilities.volatile_cache && !cached) {
             Durability::Stable
         } else {
             Durability::Cached

@@ -21,6 +21,7 @@ mod copy;
 mod copy_manager;
 mod data_buffer;
 mod device_server;
+pub mod drain;
 pub mod fault_injection;
 mod flush;
 mod identifying_info;

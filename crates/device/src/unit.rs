@@ -29,6 +29,7 @@ use crate::device_server::DeviceServer;
 use crate::device_server::command_set::CommandSet;
 use crate::device_server::outcome::Outcome;
 use crate::device_server::table::Table;
+use crate::drain::Drain;
 use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
 use crate::library::LibraryInput;
@@ -491,9 +492,9 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Returns whether its operator drains the unit.
-    pub const fn is_drained(&self) -> bool {
-        self.server.is_drained()
+    /// Returns how far the operator's drain of the unit is.
+    pub const fn drain(&self) -> Drain {
+        self.server.drain()
     }
 
     /// Returns the next event.

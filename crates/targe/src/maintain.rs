@@ -86,9 +86,12 @@ pub(crate) fn drain(args: DrainArgs) -> Result<(), Failure> {
     let wait_s = (!undo).then_some(wait);
     let selector = LunSelector { target: target.clone(), lun, path: None, wait_s };
     let request = Request { lun: Some(selector), ..Request::new(Method::DrainLun) };
-    let Drained { drained, tasks } = call(&mut connection, &request)?;
+    let Drained { drained, ended, durable, tasks } = call(&mut connection, &request)?;
     if daemon.json {
-        print(&format!("{:#}\n", json!({ "drained": drained, "tasks": tasks })));
+        print(&format!(
+            "{:#}\n",
+            json!({ "drained": drained, "ended": ended, "durable": durable, "tasks": tasks })
+        ));
     }
     let name = format!("LUN {lun} of {target}");
     if drained && tasks > 0 {
@@ -97,11 +100,21 @@ pub(crate) fn drain(args: DrainArgs) -> Result<(), Failure> {
              end their sessions (targe session drop), or say --undo"
         )));
     }
+    if drained && !ended {
+        return Err(Failure::Failed(format!(
+            "{name} has no tasks, but its medium still works after {wait} s (for an aborted command, SANITIZE, FORMAT UNIT \
+             or the last flush), and it takes no new ones; wait for it by the same command, or say --undo"
+        )));
+    }
+    let durable = match durable {
+        true => "and what it acknowledged is durable",
+        false => "but the device may still hold data that hosts have not had written out",
+    };
     match (daemon.json, drained) {
         (true, _) => {}
-        (false, true) => print(&format!(
-            "{name} is drained: it has no tasks, and what it acknowledged is durable. Initiators wait until --undo\n"
-        )),
+        (false, true) => {
+            print(&format!("{name} is drained: it has no tasks, {durable}. Initiators wait until --undo\n"));
+        }
         (false, false) => print(&format!("{name} can be used again\n")),
     }
     Ok(())

@@ -9,6 +9,7 @@ use core::cell::RefCell;
 use base::buffer::Bytes;
 use base::time::{Duration, Instant};
 use device::contract::{NexusId, TaskKey, UnitConfig};
+use device::drain::Drain;
 use device::library::{LibraryEvent, LibraryInput};
 use device::rate_limit::{Limiter, RateLimit};
 use device::slow_command::SlowCommand;
@@ -69,8 +70,8 @@ pub struct UnitReport {
     pub medium_present: bool,
     /// Whether an initiator prevents the removal of its medium.
     pub removal_prevented: bool,
-    /// Whether its operator drains it.
-    pub drained: bool,
+    /// How far its operator's drain is.
+    pub drain: Drain,
 }
 
 /// The I_T nexus of a session that ended.
@@ -406,7 +407,7 @@ impl Target {
             stats: lu.stats(),
             medium_present: lu.is_medium_present(),
             removal_prevented: lu.is_removal_prevented(),
-            drained: lu.is_drained(),
+            drain: lu.drain(),
         };
         self.units.iter().map(report).collect()
     }

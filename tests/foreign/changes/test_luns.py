@@ -254,7 +254,7 @@ def test_a_drained_lun_waits(request, tmp_path):
             os.kill(daemon.process.pid, 1)
             wait_for(lambda: daemon.ask("status")["reloads"] > reloads, "the reload")
             same("after a reload", luns(daemon)[0]["not_ready"], "the operator drains it")
-            same("a second time", json.loads(done(daemon, "lun", "drain", NAME, "0", "--json")), {"drained": True, "tasks": 0})
+            same("a second time", json.loads(done(daemon, "lun", "drain", NAME, "0", "--json")), {"drained": True, "ended": True, "durable": True, "tasks": 0})
             expect("can be used again" in done(daemon, "lun", "drain", NAME, "0", "--undo"), "the end of the drain")
             wait_for(lambda: all(writer.acknowledged > count for writer, count in zip(writers, acknowledged)), "a write")
         same("after it", luns(daemon)[0]["not_ready"], None)

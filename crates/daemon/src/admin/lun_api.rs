@@ -109,7 +109,13 @@ object! {
     Drained {
         /// Whether initiators can no longer use the LUN.
         drained: bool,
-        /// How many tasks it still has. With 0, everything that it acknowledged is durable.
+        /// Whether nothing is under way any more: no task, and no operation of its medium.
+        ended: bool,
+        /// Whether everything that it acknowledged is durable. False before the end, and for writable tape
+        /// drives and devices of the daemon's host: these keep what hosts wrote until hosts have it written
+        /// out.
+        durable: bool,
+        /// How many tasks it still has.
         tasks: u64,
     }
 }

@@ -37,14 +37,14 @@ struct Snapshot {
 /// The steps of a snapshot, in order. From the second one on, new operations wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SnapshotStep {
-    /// The file is cloned for the first time, while it is used. This shows whether it can be cloned, and
-    /// writes what is in the page cache, so that the rest is fast.
-    Rehearsing,
+    /// What is in the page cache is written while the file is used, so that the rest is fast. The file is not
+    /// cloned yet: the file system locks it for that, and a write would block its reactor.
+    Writing,
     /// The operations that are under way end.
     Draining,
     /// What was acknowledged is made durable.
     Flushing,
-    /// The file is cloned for good.
+    /// The file is cloned.
     Cloning,
 }
 
@@ -216,8 +216,8 @@ impl Disk {
             // The client may have gone.
             Some(why) => drop(told.send(Err(why))),
             None => {
-                inner.store.clone_to(SNAPSHOT_OP, Arc::clone(&to));
-                inner.snapshot = Some(Snapshot { to, step: SnapshotStep::Rehearsing, told });
+                inner.store.submit(Op { id: SNAPSHOT_OP, action: OpAction::Flush });
+                inner.snapshot = Some(Snapshot { to, step: SnapshotStep::Writing, told });
             }
         }
     }
@@ -304,7 +304,7 @@ impl Inner {
 impl Inner {
     /// Returns whether operations wait for the end of a snapshot.
     fn is_holding(&self) -> bool {
-        self.snapshot.as_ref().is_some_and(|snapshot| snapshot.step != SnapshotStep::Rehearsing)
+        self.snapshot.as_ref().is_some_and(|snapshot| snapshot.step != SnapshotStep::Writing)
     }
 
     fn begin(&mut self, op: Op) {
@@ -329,7 +329,7 @@ impl Inner {
     fn snapshot_step_ended(&mut self, result: Result<(), Failure>) {
         let Some(mut snapshot) = self.snapshot.take() else { return };
         let next = match (snapshot.step, result) {
-            (SnapshotStep::Rehearsing, Ok(())) => SnapshotStep::Draining,
+            (SnapshotStep::Writing, Ok(())) => SnapshotStep::Draining,
             (SnapshotStep::Flushing, Ok(())) => {
                 self.store.clone_to(SNAPSHOT_OP, Arc::clone(&snapshot.to));
                 SnapshotStep::Cloning
@@ -354,12 +354,17 @@ impl Inner {
 /// Returns why there is no snapshot.
 fn why_no_snapshot(step: SnapshotStep, failure: Failure, errno: Option<Errno>) -> String {
     match (step, errno) {
-        (SnapshotStep::Flushing, _) => {
+        (SnapshotStep::Writing | SnapshotStep::Flushing, _) => {
             "its data cannot be made durable: writes that it acknowledged are lost".to_owned()
         }
-        (_, Some(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS)) => {
+        (_, Some(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS)) => {
             "its file system cannot share storage between files (reflink), as Btrfs and XFS can; copy the file \
              while the LUN is drained"
+                .to_owned()
+        }
+        (_, Some(Errno::INVAL)) => {
+            "the two files cannot share storage; on Btrfs, the new one must be in a folder with the attribute \
+             \"no copy-on-write\" (chattr +C) exactly if the file of the LUN has it"
                 .to_owned()
         }
         (_, Some(Errno::XDEV)) => {

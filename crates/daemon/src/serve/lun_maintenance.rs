@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use device::drain::Drain;
 use drivers::message_queue::Handle;
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use target::units::UnitId;
 
 use super::audit::{AuditEntry, AuditLog};
 use super::changes::failure;
-use super::media;
+use super::media::holds_hosts_writes;
 use super::media_key::key_file_path;
 use super::reactor_shard::ReactorShard;
 use super::reactors::{REACTOR_REPLY_TIMEOUT, ReactorInfo};
@@ -35,6 +36,11 @@ const DRAIN_MAX: Duration = Duration::from_secs(240);
 const DRAIN_PAUSE: Duration = Duration::from_millis(20);
 /// How long the file of a LUN may take to be cloned. A file of many fragments takes seconds.
 const CLONE_MAX: Duration = Duration::from_secs(240);
+
+/// Returns whether a unit keeps what hosts wrote until hosts have it written out.
+const fn keeps_writes(unit: &Unit) -> bool {
+    holds_hosts_writes(unit) || matches!(unit.medium, Medium::Sg { .. })
+}
 
 /// A LUN, by its names and by its unit.
 struct Found {
@@ -59,7 +65,10 @@ impl LunMaintenance<'_> {
         let (selector, found) = self.find(selector)?;
         let done = self.drain_unit(&found, selector.wait_s);
         let action = if selector.wait_s.is_some() { "lun drain" } else { "lun drain --undo" };
-        let told = done.as_ref().map(|done| format!("{} tasks left", done.tasks));
+        let told = done.as_ref().map(|done| match (done.drained, done.ended) {
+            (true, false) => format!("not ended, {} tasks left", done.tasks),
+            (_, _) => format!("{} tasks left", done.tasks),
+        });
         self.record(action, &format!("~ LUN {}", found.name), &told.map_err(Clone::clone));
         done
     }
@@ -70,18 +79,24 @@ impl LunMaintenance<'_> {
         let wait = Duration::from_secs(wait_s.unwrap_or(0).into()).min(DRAIN_MAX);
         let deadline = Instant::now() + wait;
         loop {
-            let tasks = self.all(move |member, _| member.tasks_of(id))?;
-            let Some(tasks) = tasks.into_iter().flatten().next() else {
+            let progress = self.all(move |member, _| member.drain_progress(id))?;
+            let Some((drain, tasks)) = progress.into_iter().flatten().next() else {
                 return Err(failure(
                     ErrorKind::Conflict,
                     format!("LUN {} was removed meanwhile", found.name),
                 ));
             };
-            if drained && tasks == 0 {
-                media::sync(&found.unit).map_err(|error| failure(ErrorKind::Refused, error.to_string()))?;
+            if drain == (Drain::Ended { flush_failed: true }) {
+                let name = &found.name;
+                let why = format!(
+                    "LUN {name} is drained, but writes that it acknowledged may be lost: its medium could not be flushed"
+                );
+                return Err(failure(ErrorKind::Refused, why));
             }
-            if !drained || tasks == 0 || Instant::now() >= deadline {
-                return Ok(Drained { drained, tasks });
+            let ended = matches!(drain, Drain::Ended { .. });
+            if !drained || ended || Instant::now() >= deadline {
+                let durable = ended && !keeps_writes(&found.unit);
+                return Ok(Drained { drained, ended, durable, tasks });
             }
             std::thread::sleep(DRAIN_PAUSE);
         }
@@ -116,7 +131,8 @@ impl LunMaintenance<'_> {
         let file = Arc::new(file.map_err(|error| cannot("create a file in", &error))?);
         let (told, result) = channel();
         let (id, to) = (found.id, Arc::clone(&file));
-        let _: Vec<()> = self.all(move |member, _| member.snapshot(id, Arc::clone(&to), told.clone()))?;
+        let _: Vec<()> =
+            self.all(move |member, now| member.snapshot(now, id, Arc::clone(&to), told.clone()))?;
         let refused =
             |why: &str| failure(ErrorKind::Refused, format!("LUN {}: no snapshot: {why}", found.name));
         match result.recv_timeout(CLONE_MAX) {

@@ -319,14 +319,21 @@ impl NbdExport {
         inner.withheld.clone().or_else(away)
     }
 
-    /// Applies the settings of a unit after a reload.
+    /// Applies the settings of a unit after a reload, except that it does not enable the write cache.
     pub(super) fn configure(&self, unit: &Unit) {
         let mut inner = self.0.borrow_mut();
         unit.label.clone_into(&mut inner.label);
         inner.patience = patience(unit);
         inner.client.set_patience(patience(unit));
-        inner.client.set_write_cache(unit.write_cache);
+        if !unit.write_cache {
+            inner.client.set_write_cache(false);
+        }
         inner.list();
+    }
+
+    /// Lets writes be acknowledged before they are durable, from now on.
+    pub(super) fn enable_write_cache(&self) {
+        self.0.borrow_mut().client.set_write_cache(true);
     }
 
     /// Accepts the export as it is, if it is withheld. Returns whether it was.

@@ -19,6 +19,7 @@ use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
 use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Instant;
+use device::drain::Drain;
 use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
 use drivers::message_queue::Handle;
@@ -339,7 +340,7 @@ impl ReactorShard {
                 tape.or(device.map(PassThrough::errors)).unwrap_or(0)
             };
             let not_ready = match self.drives.get(&report.unit) {
-                _ if report.drained => Some("the operator drains it"),
+                _ if report.drain != Drain::No => Some("the operator drains it"),
                 None if tape.is_some_and(Tape::is_empty) => Some("there is no cartridge in the drive"),
                 None if tape.is_some() && !report.medium_present => {
                     Some("an initiator has unloaded the cartridge")

@@ -1,9 +1,17 @@
 //! Changes of the medium from outside: its size, whether it is withheld, and another disc in a drive.
 
 use scsi::sense::{Asc, Sense, SenseKey};
+use store::api::{Failure, OpAction, OpOutput};
 
 use super::DeviceServer;
+use crate::contract::DeviceKind;
+use crate::drain::Drain;
 use crate::medium_removal::MediaEvent;
+use crate::task::TaskId;
+
+/// The tag of the flush of a drain. Operations of SANITIZE and FORMAT UNIT, which have the same owner, have
+/// the tag 0.
+pub(crate) const DRAIN_FLUSH: u32 = 1;
 
 /// The sense data of a command that needs a medium which is withheld. Not MEDIUM NOT PRESENT: hosts forget
 /// the size and the partitions of a disk without a medium, while this medium returns unchanged once its
@@ -49,17 +57,53 @@ impl DeviceServer {
     }
 
     /// Drains the unit, or lets tasks use its medium again. Every nexus receives a unit attention then: the
-    /// operator may have changed the medium meanwhile.
+    /// operator may have changed the medium meanwhile. A drain that has ended flushes once more.
     pub(crate) fn set_drained(&mut self, drained: bool) {
-        if core::mem::replace(&mut self.drained, drained) && !drained {
-            self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
-            self.refresh_capabilities();
+        match (self.drain, drained) {
+            (Drain::No | Drain::Ended { .. }, true) => self.drain = Drain::Ending,
+            (Drain::Ending | Drain::Flushing, true) | (Drain::No, false) => {}
+            (_, false) => {
+                self.drain = Drain::No;
+                self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+                self.refresh_capabilities();
+            }
         }
+    }
+
+    /// Returns how far the operator's drain of the unit is.
+    pub(crate) const fn drain(&self) -> Drain {
+        self.drain
     }
 
     /// Returns whether the operator drains the unit.
     pub(crate) const fn is_drained(&self) -> bool {
-        self.drained
+        !matches!(self.drain, Drain::No)
+    }
+
+    /// Flushes the medium of a drained unit once nothing else is under way: no task, no operation whose task
+    /// has ended, no SANITIZE or FORMAT UNIT. Returns whether the flush has begun.
+    pub(crate) fn flush_drained(&mut self, tasks: usize) -> bool {
+        let is_busy = tasks > 0 || !self.medium.is_idle() || self.sanitizer.is_running();
+        if self.drain != Drain::Ending || is_busy {
+            return false;
+        }
+        // Other stores take no flush: a tape drive and a device of the host keep what hosts wrote until hosts
+        // have it written out.
+        if self.info.config.device == DeviceKind::Disk {
+            self.drain = Drain::Flushing;
+            self.medium.submit(self.now, TaskId::BACKGROUND, DRAIN_FLUSH, OpAction::Flush);
+        } else {
+            self.drain = Drain::Ended { flush_failed: false };
+        }
+        true
+    }
+
+    /// Handles the end of the flush of a drain, which the operator may have ended meanwhile.
+    pub(crate) fn drain_flushed(&mut self, result: Result<OpOutput, Failure>) {
+        let flush_failed = self.flushed(result).is_err();
+        if self.drain == Drain::Flushing {
+            self.drain = Drain::Ended { flush_failed };
+        }
     }
 
     /// Withholds the medium, or makes it available again. Every nexus receives a unit attention when it is

@@ -1,6 +1,7 @@
 //! What is checked before a command is executed: unit attentions, reservations, and what the command requires
 //! of the unit.
 
+use scsi::opcode as op;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
 
@@ -62,7 +63,10 @@ impl DeviceServer {
             return Err(Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)));
         }
         if row.medium == MediumNeed::NotNeeded {
-            return Ok(());
+            // SANITIZE and FORMAT UNIT check the medium themselves.
+            let erases = matches!(row.opcode, op::SANITIZE | op::FORMAT_UNIT);
+            let refused = erases && self.is_drained();
+            return if refused { Err(Outcome::Status(Status::BUSY)) } else { Ok(()) };
         }
         // BUSY makes hosts repeat the command later (SAM-5 §5.3.1): Linux for 180 s, QEMU for some 40 s. NOT
         // READY, LOGICAL UNIT IS IN PROCESS OF BECOMING READY is an I/O error at once for QEMU, and MANUAL

@@ -13,8 +13,8 @@ use crate::contract::{
     DataOutFault, NexusId, SenseBytes, ThirdPartyCaller, ThirdPartyError, ThirdPartyReply, ThirdPartyRequest,
     ThirdPartyResult, UnitEvent,
 };
-use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobInput, JobStep, MAX_PARAMETER_LIST, Outcome, SpawnedJob};
+use crate::device_server::{DeviceServer, medium_change::DRAIN_FLUSH};
 use crate::fault_injection::{self, Bug};
 use crate::medium::{EndedOp, Granted};
 use crate::task::{Origin, TaskId, TaskInfo, ThirdPartyTask};
@@ -69,6 +69,7 @@ impl LogicalUnit {
                 && !self.complete_waiting_tmf()
                 && !self.server.finish_eject()
                 && !self.server.final_flush(self.tasks.len())
+                && !self.server.flush_drained(self.tasks.len())
             {
                 break;
             }
@@ -181,6 +182,9 @@ impl LogicalUnit {
 
     fn operation_ended(&mut self, ended: EndedOp) {
         let EndedOp { owner, tag, flushes, result } = ended;
+        if owner == TaskId::BACKGROUND && tag == DRAIN_FLUSH {
+            return self.server.drain_flushed(result);
+        }
         if owner == TaskId::BACKGROUND {
             return self.server.sanitizer_ended(&result);
         }
@@ -297,8 +301,7 @@ impl LogicalUnit {
         None
     }
 
-    /// Aborts a task. The task is removed, and reported as `answer` says, when the medium has ended its
-    /// operations.
+    /// Aborts a task. It is removed, and reported as `answer` says, when its operations have ended.
     pub(crate) fn abort(&mut self, id: TaskId, answer: AbortReport) {
         let Some(task) = self.tasks.find_mut(id) else { return };
         if task.aborted.is_some() {

@@ -7,6 +7,7 @@ use base::buffer::{DataList, Pool};
 use base::time::Instant;
 use base::units::BlockSize;
 use device::contract::{Command, Nexus, NexusId, TaskKey, Tmf, TmfKey, UnitConfig};
+use device::drain::Drain;
 use device::stats::UnitStats;
 use device::unit as real;
 use scsi::sense::Asc;
@@ -165,8 +166,8 @@ impl LogicalUnit {
         self.process_pending(now);
     }
 
-    pub(crate) fn is_drained(&self) -> bool {
-        self.testbed.target.units()[0].drained
+    pub(crate) fn drain(&self) -> Drain {
+        self.testbed.target.units()[0].drain
     }
 
     pub(crate) fn is_removal_prevented(&self) -> bool {

@@ -12,6 +12,7 @@ use crate::serve::placement::Owners;
 use crate::serve::reactor_shard::counts::ReactorCounts;
 use crate::serve::reactor_shard::{HyperScsiReport, UnitView};
 use crate::serve::runtime_config::{IdAllocator, RuntimeConfig};
+use device::drain::Drain;
 use device::stats::UnitStats;
 use target::target::UnitReport;
 use target::units::UnitId;
@@ -44,7 +45,7 @@ fn snapshot(text: &str, commands: u64) -> Snapshot {
     let mut stats = UnitStats { commands, read_bytes: commands * 4096, ..UnitStats::default() };
     (stats.latencies[0], stats.sense_keys[6]) = (latencies, 1);
     let view = |unit: UnitId| UnitView {
-        report: UnitReport { unit, stats, medium_present: true, removal_prevented: false, drained: false },
+        report: UnitReport { unit, stats, medium_present: true, removal_prevented: false, drain: Drain::No },
         bytes: 1 << 20,
         errors: 0,
         withheld: None,

@@ -93,6 +93,7 @@ impl ReactorShard {
             },
             Steps::Updating { mut units, before, wrong } => match units.next() {
                 Some((id, index)) => {
+                    self.enable_write_cache(id);
                     if self.runtime.presents_otherwise(&before, id)
                         && let Some(config) = self.runtime.unit_config(index)
                     {
@@ -132,11 +133,27 @@ impl ReactorShard {
         let ours: Vec<(UnitId, UnitIndex)> =
             self.runtime.units(self.index).map(|(id, index, _)| (id, index)).collect();
         for (id, _) in &ours {
-            if let (Some(disk), Some(unit)) = (self.disks.get(id), self.runtime.unit(*id)) {
-                disk.set_write_cache(unit.write_cache);
+            if let (Some(disk), Some(unit)) = (self.disks.get(id), self.runtime.unit(*id))
+                && !unit.write_cache
+            {
+                disk.set_write_cache(false);
             }
         }
         (ours.into_iter(), before)
+    }
+
+    /// Lets a medium acknowledge writes before they are durable, if its unit is configured so. The unit has
+    /// to be reconfigured before its next command: it must know that it has to flush.
+    fn enable_write_cache(&self, id: UnitId) {
+        if !self.runtime.unit(id).is_some_and(|unit| unit.write_cache) {
+            return;
+        }
+        if let Some(disk) = self.disks.get(&id) {
+            disk.set_write_cache(true);
+        }
+        if let Some(export) = self.nbd.of_unit(id) {
+            export.enable_write_cache();
+        }
     }
 
     /// Adopts the present size of a disk that is right, or withholds one that is wrong for this reason.

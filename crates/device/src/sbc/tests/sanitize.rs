@@ -5,6 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::contract::{Access, Tmf, TmfOutcome, UnitConfig, UnitEvent};
+use crate::drain::Drain;
 use crate::testing::{A, B, BLOCKS, Rig, Slow, cdb_16, config, nexus, pattern};
 use crate::unit::LogicalUnit;
 use base::buffer::Bytes;
@@ -459,4 +460,22 @@ fn a_failure_waits_for_what_is_still_under_way() {
     gate.open();
     rig.ready();
     rig.finish(key, &[]).check(SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
+}
+
+#[test]
+fn a_drain_waits_for_an_overwrite_whose_command_has_ended() {
+    let mut rig = Rig::with(config(), Box::new(Ram::new(BLOCKS * 512)));
+    let list = overwrite_list(1, &[0xaa]);
+    let key = rig.start(A, &sanitize(OVERWRITE, IMMED, list.len()), 0, list.len());
+    rig.event_of(key);
+    rig.send(key, &list, 0, u32::try_from(list.len()).unwrap());
+    rig.keep(true).unwrap();
+    rig.finish(key, &[]).good();
+    rig.unit.set_drained(Instant::ORIGIN, true);
+    assert_eq!((rig.unit.stats().tasks, rig.unit.drain()), (0, Drain::Ending));
+    wait(&mut rig);
+    assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
+    for cdb in [&sanitize(BLOCK_ERASE, 0, 0)[..], &[op::FORMAT_UNIT, 0, 0, 0, 0, 0]] {
+        assert_eq!(rig.run(A, cdb, 0, &[]).status, Status::BUSY);
+    }
 }

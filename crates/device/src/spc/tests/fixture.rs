@@ -57,6 +57,8 @@ pub(super) struct Recording {
     pub(super) flushes: usize,
     pub(super) writes: Vec<Durability>,
     pub(super) hold: bool,
+    /// Whether every write is durable when it is acknowledged.
+    pub(super) write_through: bool,
     held: VecDeque<Completion>,
     pub(super) fail_flushes: bool,
     pub(super) fail_reads: bool,
@@ -71,7 +73,8 @@ impl Recorder {
 
 impl Store for Recorder {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, ..self.inner.capabilities() }
+        let volatile_cache = !self.shared.borrow().write_through;
+        Capabilities { volatile_cache, ..self.inner.capabilities() }
     }
 
     fn submit(&mut self, op: Op) {

@@ -110,6 +110,17 @@ fn turning_the_write_cache_off_writes_it_and_then_every_write_is_durable() {
 }
 
 #[test]
+fn a_write_with_fua_is_durable_although_the_unit_does_not_know_yet_that_its_medium_has_a_cache() {
+    let (store, recording) = Recorder::new();
+    recording.borrow_mut().write_through = true;
+    let mut rig = Rig::with(config(), Box::new(store));
+    let mut forced = WRITE;
+    forced[1] = 0x08;
+    rig.run(A, &forced, 0, &[1; 512]).good();
+    assert_eq!(recording.borrow().writes, [Durability::Stable]);
+}
+
+#[test]
 fn a_cache_that_cannot_be_written_fails_the_command_that_turns_it_off() {
     let (store, recording) = Recorder::new();
     let mut rig = Rig::with(config(), Box::new(store));

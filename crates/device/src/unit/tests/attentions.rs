@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 
 use crate::contract::{Tmf, UnitConfig};
+use crate::drain::Drain;
 use crate::testing::{A, B, BLOCKS, Rig, cdb_16, config, nexus};
 use crate::unit::Reset;
 use base::time::Instant;
@@ -187,7 +188,7 @@ fn a_drained_unit_ends_what_it_has_and_takes_no_new_command_for_its_medium() {
     rig.write(1, &[7; 512]);
     let write = rig.start(A, &cdb_16(op::WRITE_16, 0, 2, 1), 0, 512);
     rig.unit.set_drained(NOW, true);
-    assert!(rig.unit.is_drained());
+    assert_eq!(rig.unit.drain(), Drain::Ending);
     for _ in 0..2 {
         assert_eq!(rig.run(A, &TEST_UNIT_READY, 0, &[]).status, Status::BUSY);
         assert_eq!(rig.run(B, &cdb_16(op::WRITE_16, 0, 1, 1), 0, &[8; 512]).status, Status::BUSY);
@@ -197,7 +198,9 @@ fn a_drained_unit_ends_what_it_has_and_takes_no_new_command_for_its_medium() {
     assert_eq!(rig.unit.stats().tasks, 1);
     rig.finish(write, &[9; 512]).good();
     assert_eq!(rig.unit.stats().tasks, 0);
+    assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
     rig.unit.set_drained(NOW, false);
+    assert_eq!(rig.unit.drain(), Drain::No);
     for id in [A, B] {
         rig.run(id, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
         rig.run(id, &TEST_UNIT_READY, 0, &[]).good();

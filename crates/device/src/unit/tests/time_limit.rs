@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 
 use crate::contract::{TaskKey, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent};
+use crate::drain::Drain;
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config};
 use base::time::{Duration, Instant};
 use scsi::opcode as op;
@@ -224,4 +225,31 @@ const fn cdb_of_flush() -> [u8; 16] {
     let mut cdb = [0; 16];
     cdb[0] = 0x91;
     cdb
+}
+
+#[test]
+fn a_drain_ends_only_when_abandoned_writes_and_its_flush_have_ended() {
+    let (mut rig, gate) = limited();
+    gate.close();
+    let write = start_write(&mut rig, A, 0, 7);
+    expire(&mut rig);
+    rig.finish(write, &[]).check(SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT);
+    rig.unit.set_drained(NOW, true);
+    assert_eq!((rig.unit.stats().tasks, rig.unit.drain(), gate.held()), (0, Drain::Ending, 1));
+    gate.open();
+    rig.unit.store_ready(NOW);
+    assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
+    // Another drain flushes again.
+    gate.close();
+    rig.unit.set_drained(NOW, true);
+    assert_eq!((rig.unit.drain(), gate.held()), (Drain::Flushing, 1));
+    gate.lose_flushes(true);
+    gate.open();
+    rig.unit.store_ready(NOW);
+    assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: true });
+    // No later flush brings the lost writes back.
+    gate.lose_flushes(false);
+    rig.unit.set_drained(NOW, true);
+    rig.unit.store_ready(NOW);
+    assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: true });
 }

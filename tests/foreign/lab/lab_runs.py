@@ -22,6 +22,7 @@ PATIENCE_S = 20
 ROUND_WITHIN_S = 90
 RUN_MAX_S = 180
 # The programs that copies start: all of them have the folder of the copies among their arguments, but one.
+LAB_FOLDER = re.compile(r"targe-lab-[0-9a-f]{16}")
 COPY_PROGRAM = re.compile(r"targe-lab-[0-9a-f]{16}|rpcbind")
 NO_END_TAG = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -151,14 +152,15 @@ def daemons():
 
 
 def copy_traces():
-    """What copies of files could leave behind besides: loop devices, mounts, and programs."""
-    loops = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME"], capture_output=True, text=True, check=True).stdout
+    """What copies of files could leave behind besides: loop devices, mounts, and programs of their folders. Other rigs have theirs."""
+    listed = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME,BACK-FILE"], capture_output=True, text=True, check=True).stdout
+    loops = [line for line in listed.splitlines() if LAB_FOLDER.search(line)]
     with open("/proc/self/mounts") as mounts:
-        mounted = mounts.read()
+        mounted = [line for line in mounts if LAB_FOLDER.search(line)]
     listed = subprocess.run(["ps", "-eo", "stat=,pid=,args="], capture_output=True, text=True, check=True).stdout
     # A program that has ended may wait for long to be reaped by the machine's init.
     programs = [line for line in listed.splitlines() if COPY_PROGRAM.search(line) and not line.startswith("Z")]
-    return sorted(loops.split()), mounted, programs
+    return sorted(loops), mounted, programs
 
 
 def wait_for(what, condition, patience=PATIENCE_S):

@@ -127,17 +127,50 @@ pub(super) fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) 
     })
 }
 
+/// Returns whether a reactor has a session.
+///
+/// # Errors
+/// A sentence, if a reactor does not answer: it may have sessions.
+pub(super) fn any_session(reactors: &[ReactorThread]) -> Result<bool, String> {
+    let asked = reactors.iter().map(|running| {
+        let (sender, receiver) = channel();
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
+            let _ = sender.send(!member.is_idle());
+        });
+        posted.map_or(Ok(false), |()| answer(&receiver, REACTOR_REPLY_TIMEOUT))
+    });
+    asked.collect::<Result<Vec<bool>, _>>().map(|answers| answers.contains(&true))
+}
+
 /// Returns the sessions that would lose something by another configuration.
-pub(super) fn session_losses(reactors: &[ReactorThread], runtime: &RuntimeConfig) -> Vec<SessionLoss> {
-    let ask = |running: &ReactorThread| {
+///
+/// # Errors
+/// A sentence, if a reactor does not answer: it may have such sessions.
+pub(super) fn session_losses(
+    reactors: &[ReactorThread],
+    runtime: &RuntimeConfig,
+) -> Result<Vec<SessionLoss>, String> {
+    let asked = reactors.iter().map(|running| {
         let ((sender, receiver), runtime) = (channel(), runtime.clone());
         let posted = running.handle.post(move |member: &mut ReactorShard, _| {
             let _ = sender.send(member.losses(&runtime));
         });
-        // A reactor that has ended has no sessions.
-        posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).unwrap_or_default()
-    };
-    reactors.iter().flat_map(ask).collect()
+        posted.map_or(Ok(Vec::new()), |()| answer(&receiver, REACTOR_REPLY_TIMEOUT))
+    });
+    asked.collect::<Result<Vec<_>, _>>().map(|losses| losses.concat())
+}
+
+/// Waits for the answer of a reactor about its sessions. A reactor that has ended has none.
+fn answer<T: Default>(receiver: &Receiver<T>, within: Duration) -> Result<T, String> {
+    match receiver.recv_timeout(within) {
+        Ok(answer) => Ok(answer),
+        Err(RecvTimeoutError::Disconnected) => Ok(T::default()),
+        Err(RecvTimeoutError::Timeout) => Err(format!(
+            "a reactor has not answered within {} s, so the sessions that would be affected are not known; \
+             nothing was changed",
+            within.as_secs()
+        )),
+    }
 }
 
 /// Returns the files and devices of removed units that are not closed yet. Those of a reactor that does not
@@ -335,6 +368,16 @@ fn reactor_memory(memory: Option<ByteLen>, count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reactor_that_does_not_answer_is_not_taken_for_one_without_sessions() {
+        let (sender, receiver) = channel::<Vec<u8>>();
+        assert!(answer(&receiver, Duration::ZERO).is_err());
+        sender.send(vec![7]).unwrap();
+        assert_eq!(answer(&receiver, Duration::ZERO), Ok(vec![7]));
+        drop(sender);
+        assert_eq!(answer(&receiver, Duration::ZERO), Ok(Vec::new()));
+    }
 
     #[test]
     fn memory_is_shared_evenly_and_grows_with_many_reactors_unless_it_is_given() {

@@ -30,7 +30,7 @@ use crate::serve::discs::NewDisc;
 use crate::serve::media::{self, FileRollback};
 use crate::serve::placement::{self, Owners, Placement};
 use crate::serve::reactor_shard::NewUnit;
-use crate::serve::reactors::{all_idle, closing_media, session_losses};
+use crate::serve::reactors::{any_session, closing_media, session_losses};
 use crate::serve::runtime_config::RuntimeConfig;
 use crate::serve::{ServeError, core_dumps, served_size, service_manager};
 
@@ -298,7 +298,7 @@ impl Daemon {
         refuse_replaced_media(old, config)?;
         refuse_switched_tls(old, config)?;
         self.refuse_writing(old, config)?;
-        if all_idle(&self.reactors) {
+        if !any_session(&self.reactors)? {
             return Ok(Vec::new());
         }
         // What is assigned here is assigned again when the change is prepared.
@@ -306,7 +306,7 @@ impl Daemon {
         ids.assign_ports_and_records(config)?;
         let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
         let runtime = ids.runtime_config(Arc::new(config.clone()), &listening, &owners);
-        Ok(session_losses(&self.reactors, &runtime).into_iter().map(affected).collect())
+        Ok(session_losses(&self.reactors, &runtime)?.into_iter().map(affected).collect())
     }
 
     fn owners(&self, config: &Config) -> Result<Owners, String> {

@@ -223,7 +223,9 @@ impl Shard {
         });
         let found = found.filter(|(target, info)| {
             let most = target.quota_of(&info.initiator).sessions_max;
-            most.is_none_or(|most| self.target.sessions_of(info) < most)
+            // A session that was replaced has ended already. A limit that is lower than the present number of
+            // sessions is no reason to refuse the new one.
+            up.replaces_session || most.is_none_or(|most| self.target.sessions_of(info) < most)
         });
         let Some((target, info)) = found else {
             return self.transports.hyperscsi.close_session(now, up.session);

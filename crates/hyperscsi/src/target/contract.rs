@@ -68,6 +68,8 @@ pub struct SessionUp {
     pub peer: Mac,
     /// The parameters that both ends agreed on.
     pub parameters: Parameters,
+    /// Whether it replaced an older session of the initiator port.
+    pub replaces_session: bool,
 }
 
 /// What changed about a path.

@@ -212,6 +212,7 @@ impl Engine {
             |session: &Session| session.is_of(&agreed.group, &agreed.target, &agreed.initiator, &agreed.isid);
         let older: Vec<Key> =
             self.sessions.iter().filter(|(_, session)| same(session)).map(|(key, _)| key).collect();
+        let replaces_session = !older.is_empty();
         for key in older {
             self.stats.reinstated += 1;
             self.end_session(key, SessionEnd::Reinstated);
@@ -282,6 +283,7 @@ impl Engine {
             port: agreed.port,
             peer: agreed.peer,
             parameters: agreed.parameters,
+            replaces_session,
         })));
     }
 

@@ -13,7 +13,7 @@ use hyperscsi::pdu::name::Name;
 use security::Level;
 use security::opaque::StretchCost;
 use security::opaque::{Password, PasswordRecord};
-use shard::config::{HyperScsiConfig, ShardConfig};
+use shard::config::{HyperScsiConfig, InitiatorEntry, InitiatorQuota, ShardConfig};
 use target::units::UnitId;
 use transport::initiator::{InitiatorTransport as _, Retry};
 
@@ -372,4 +372,22 @@ fn a_host_that_gives_its_session_up_finds_its_disks_again_or_none() {
     bob.until(&mut world, |bob| bob.session.is_up());
     let answer = bob.run(&mut world, lun(0), &[0; 6], &[], 0);
     assert_eq!((answer.status, answer.code()), (CHECK, (5, 0x2500)), "another disk is at its LUN");
+}
+
+#[test]
+fn a_limit_below_the_present_sessions_lets_them_be_replaced_and_admits_no_more() {
+    let mut config = both(Level::None);
+    let mut world = World::new(config.clone(), vec![ram(), ram()]);
+    Member::up(&mut world, BOB, "open", None);
+    let quota = InitiatorQuota { sessions_max: Some(0), ..InitiatorQuota::default() };
+    config.targets[0].initiators =
+        vec![InitiatorEntry { pattern: "*".into(), luns: None, auth: None, quota }];
+    world.shard.apply(world.now, config);
+    assert_eq!(world.shard.frame_sessions().len(), 1);
+    let mut bob = Member::up(&mut world, BOB, "open", None);
+    bob.clear_attentions(&mut world, lun(0));
+    assert_eq!(bob.write(&mut world, lun(0), 0, &pattern(BLOCK, 1)).status, GOOD);
+    let mut alice = Member::new(&mut world, ALICE, "open", None);
+    alice.until(&mut world, |alice| alice.session.is_down());
+    assert_eq!(world.shard.frame_sessions().len(), 1);
 }

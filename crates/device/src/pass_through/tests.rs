@@ -342,6 +342,21 @@ fn a_unit_attention_that_ends_an_aborted_command_reaches_everyone() {
 }
 
 #[test]
+fn a_unit_attention_that_ends_a_command_of_a_withdrawn_nexus_reaches_the_others() {
+    let (mut rig, fake) = served(5);
+    rig.run(A, &[0; 6], 0, &[]).good();
+    fake.0.borrow_mut().holds = true;
+    rig.start(B, &READ_10, 1024, 0);
+    rig.unit.nexus_withdrawn(Instant::ORIGIN, B);
+    rig.drain();
+    fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED);
+    fake.release();
+    rig.unit.store_ready(Instant::ORIGIN);
+    rig.drain();
+    rig.run(A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+}
+
+#[test]
 fn a_reset_that_every_nexus_has_heard_of_is_not_told_again() {
     let (mut rig, fake) = served(0);
     // The device reports its power on to the first command, which is sent again.

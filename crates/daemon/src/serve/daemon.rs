@@ -20,6 +20,7 @@ use super::activation::InheritedSockets;
 use super::admin_api::Shared;
 use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
+use super::disk::ComparedDisk;
 use super::disk_ids::DiskIds;
 use super::media::FileRollback;
 use super::media_watch::MediaWatch;
@@ -251,14 +252,14 @@ impl Daemon {
         self.store_bindings_at = (!stored).then(|| Instant::now() + RETRY_DELAY);
     }
 
-    /// Applies a configuration. `wrong` has the disks whose file or device differs from what is served, with
-    /// the reasons; with `None` no disk is measured again.
+    /// Applies a configuration. `compared` has what was found of the disks that stay; with `None` no disk is
+    /// measured again.
     fn apply(
         &mut self,
         runtime: RuntimeConfig,
         (fresh, ports): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>),
         opened: Vec<PortalListener>,
-        wrong: Option<&BTreeMap<UnitId, String>>,
+        compared: Option<&BTreeMap<UnitId, ComparedDisk>>,
     ) {
         if runtime.config.max_connections > self.runtime.config.max_connections {
             super::raise_file_limit(&runtime.config);
@@ -281,8 +282,8 @@ impl Daemon {
                 let _ = running.handle.open_port(port, socket);
             }
             let _ = running.handle.limit(reactors::driver_limits(&runtime.config));
-            let (runtime, wrong) = (runtime.clone(), wrong.cloned());
-            let reload = Reload { runtime, fresh: units, wrong, done: done.clone() };
+            let (runtime, compared) = (runtime.clone(), compared.cloned());
+            let reload = Reload { runtime, fresh: units, compared, done: done.clone() };
             // If the reactor has ended, its own event reports that.
             let _ = running.handle.post(move |member: &mut ReactorShard, now| member.reload(now, reload));
         }

@@ -64,6 +64,31 @@ impl ImageState {
     }
 }
 
+/// What a reload found of a disk that it keeps, before it changed anything.
+#[derive(Clone, Debug)]
+pub(super) struct ComparedDisk {
+    /// How the file or device differs from what is served, if it does.
+    pub(super) wrong: Option<String>,
+    /// The least length in bytes that is accepted.
+    pub(super) len_min: u64,
+    /// Whether the disk was withheld.
+    pub(super) was_withheld: bool,
+}
+
+/// What became of a file or device that was to be served as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accepted {
+    /// It is too short; nothing has changed.
+    Shrunk,
+    /// It is served.
+    Served {
+        /// Whether its size changed.
+        changed: bool,
+        /// Whether it was withheld.
+        withheld: bool,
+    },
+}
+
 /// The properties of a disk that other threads can read.
 #[derive(Debug)]
 pub(super) struct DiskInfo {
@@ -250,17 +275,20 @@ impl Disk {
         true
     }
 
-    /// Serves the file or device as it is now. Returns whether its size changed, and whether it was withheld.
+    /// Serves the file or device as it is now, if it has at least `len_min` bytes.
     ///
     /// # Errors
     /// The error of the system; the disk stays as it was then.
-    pub(super) fn accept_current_file(&self) -> std::io::Result<(bool, bool)> {
+    pub(super) fn accept_current_file(&self, len_min: u64) -> std::io::Result<Accepted> {
         let mut inner = self.0.borrow_mut();
+        if inner.store.measure()? < len_min {
+            return Ok(Accepted::Shrunk);
+        }
         let changed = inner.store.refresh_len()?;
         let len = inner.store.capabilities().len;
         inner.facts.len.store(len, Ordering::Relaxed);
         inner.facts.withheld.store(false, Ordering::Relaxed);
-        Ok((changed, inner.withheld.take().is_some()))
+        Ok(Accepted::Served { changed, withheld: inner.withheld.take().is_some() })
     }
 }
 
@@ -415,5 +443,55 @@ impl Store for Disk {
             }
         }
         Some(completion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backends::open::{Allocation, FileSpec};
+    use base::state_machine::MediumId;
+    use drivers::config::{Config, EngineChoice};
+    use drivers::reactor::Reactor;
+
+    use super::*;
+    use crate::scratch::Scratch;
+    use crate::serve::reactor_shard::ReactorShard;
+
+    fn disk(path: &Path, len: u64) -> (Disk, Reactor<ReactorShard>) {
+        let spec = FileSpec {
+            path: path.to_path_buf(),
+            size: Some(len),
+            allocation: Allocation::Sparse,
+            read_only: false,
+            direct: false,
+            write_cache: true,
+        };
+        let config = Config { engine: EngineChoice::Epoll, ..Config::default() };
+        let reactor = Reactor::new(&config).unwrap();
+        let queue = reactor.files().queue(MediumId(1));
+        (Disk::new(spec.open().unwrap(), (path.to_path_buf(), None), queue, "disk"), reactor)
+    }
+
+    #[test]
+    fn a_file_that_has_shrunk_since_it_was_compared_is_not_accepted() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("disk.img");
+        let (disk, _reactor) = disk(&path, 1 << 20);
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(4096).unwrap();
+        assert_eq!(disk.accept_current_file(1 << 20).unwrap(), Accepted::Shrunk);
+        assert_eq!(disk.info().len(), 1 << 20);
+        file.set_len(2 << 20).unwrap();
+        disk.withhold("it was shorter");
+        let accepted = Accepted::Served { changed: true, withheld: true };
+        assert_eq!(disk.accept_current_file(1 << 20).unwrap(), accepted);
+        assert_eq!(disk.info().len(), 2 << 20);
+    }
+
+    #[test]
+    fn a_folder_with_another_copy_on_write_attribute_is_told_apart_from_a_file_system_without_reflink() {
+        let why = |errno| why_no_snapshot(SnapshotStep::Cloning, Fault::Medium.into(), Some(errno));
+        assert!(why(Errno::INVAL).contains("chattr +C"));
+        assert!(why(Errno::OPNOTSUPP).contains("reflink"));
     }
 }

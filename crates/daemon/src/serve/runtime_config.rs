@@ -278,6 +278,18 @@ impl RuntimeConfig {
         matches!((of(before), of(self)), (Some(was), Some(is)) if was != is)
     }
 
+    /// Returns whether a unit has to be changed before LUNs lead to it by this configuration: compared with
+    /// the configuration `before`, it becomes read-only or has another target port.
+    pub(crate) fn is_changed_first(&self, before: &Self, id: UnitId) -> bool {
+        let (Some((was_index, was)), Some((index, unit))) = (before.find(id), self.find(id)) else {
+            return false;
+        };
+        let ports = |runtime: &Self, index| runtime.unit_config(index).map(|config| config.ports);
+        let (was_ports, ports) = (ports(before, was_index), ports(self, index));
+        let known = |port| was_ports.iter().any(|was_ports| was_ports.contains(port));
+        (unit.read_only && !was.read_only) || ports.iter().any(|ports| !ports.iter().all(known))
+    }
+
     /// Returns the present placement of targets and units on reactors.
     pub(crate) fn placement(&self) -> Placement {
         let reactors = self.targets.iter().map(|(_, owner)| *owner).collect::<BTreeSet<_>>();

@@ -27,6 +27,7 @@ use crate::serve::audit::AuditEntry;
 use crate::serve::changes::{affected, failure, on_one_line};
 use crate::serve::daemon_event::ChangeRequest;
 use crate::serve::discs::NewDisc;
+use crate::serve::disk::ComparedDisk;
 use crate::serve::media::{self, FileRollback};
 use crate::serve::placement::{self, Owners, Placement};
 use crate::serve::reactor_shard::NewUnit;
@@ -47,7 +48,7 @@ struct Prepared {
     fresh: Vec<Vec<NewUnit>>,
     ports: Vec<Vec<Port>>,
     discs: Vec<NewDisc>,
-    wrong: BTreeMap<UnitId, String>,
+    compared: BTreeMap<UnitId, ComparedDisk>,
     /// Undoes the changes of the file system, unless the change is committed.
     provisional: FileRollback,
 }
@@ -352,24 +353,25 @@ impl Daemon {
             fresh.push(opened.map_err(|error| error.to_string())?);
         }
         let discs = self.open_discs(&old, &runtime).map_err(|error| error.to_string())?;
-        let wrong = self.compare_media(&old, &runtime);
+        let compared = self.compare_media(&old, &runtime);
+        let wrong = |id: &UnitId| compared.get(id).and_then(|disk| disk.wrong.as_deref());
         for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
-            if !wrong.contains_key(&id) {
+            if wrong(&id).is_none() {
                 media::grow(unit, &self.state, &mut provisional).map_err(|error| error.to_string())?;
             }
         }
         self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
         let mut message = changes.to_string();
-        for (id, why) in &wrong {
+        for (id, why) in compared.keys().filter_map(|id| Some((id, wrong(id)?))) {
             let label = runtime.unit(*id).map_or("a disk", |unit| unit.label.as_str());
             message += &format!("; {label} is not ready: {why}");
         }
-        Ok(Prepared { old, log, runtime, message, opened, fresh, ports, discs, wrong, provisional })
+        Ok(Prepared { old, log, runtime, message, opened, fresh, ports, discs, compared, provisional })
     }
 
     /// Applies a prepared configuration; returns what changed. No step can fail.
     fn commit(&mut self, prepared: Prepared) -> String {
-        let Prepared { old, log, runtime, message, opened, fresh, ports, discs, wrong, provisional } =
+        let Prepared { old, log, runtime, message, opened, fresh, ports, discs, compared, provisional } =
             prepared;
         provisional.commit();
         crate::log::set_level(log);
@@ -386,12 +388,13 @@ impl Daemon {
                 log_listening(*address, portal);
             }
         }
-        let not_right: Vec<&Unit> = wrong.keys().filter_map(|id| runtime.unit(*id)).collect();
+        let differing = compared.iter().filter(|(_, disk)| disk.wrong.is_some());
+        let not_right: Vec<&Unit> = differing.filter_map(|(id, _)| runtime.unit(*id)).collect();
         if let Err(error) = served_size::save(&runtime.config, |unit| !not_right.contains(&unit), &self.state)
         {
             crate::warning!("{error}");
         }
-        self.apply(runtime, (fresh, ports), opened, Some(&wrong));
+        self.apply(runtime, (fresh, ports), opened, Some(&compared));
         self.put_discs(discs);
         self.flush_caches(&uncached);
         message

@@ -9,32 +9,38 @@ use target::units::UnitId;
 use super::Daemon;
 use crate::config::{Config, Http, Medium, Unit, UnitIndex, UnitKey};
 use crate::serve::discs::NewDisc;
+use crate::serve::disk::ComparedDisk;
 use crate::serve::media::{self, MediaError};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::all_reactors;
 use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {
-    /// Returns the disks whose file or device differs from what is served, with the reasons. A file may be
-    /// shorter only if the operator reduced its size in the configuration: a file that shrank otherwise would
-    /// be extended with zeros where data was.
-    pub(super) fn compare_media(&self, old: &Config, runtime: &RuntimeConfig) -> BTreeMap<UnitId, String> {
-        let mut wrong = BTreeMap::new();
+    /// Compares the files and devices of the disks that stay with what is served. A file may be shorter only
+    /// if the operator reduced its size in the configuration: a file that shrank otherwise would be extended
+    /// with zeros where data was.
+    pub(super) fn compare_media(
+        &self,
+        old: &Config,
+        runtime: &RuntimeConfig,
+    ) -> BTreeMap<UnitId, ComparedDisk> {
+        let mut compared = BTreeMap::new();
         for (id, was, unit) in kept_units(old, runtime) {
             if matches!(unit.medium, Medium::Disc { .. }) {
                 continue;
             }
             let Some(facts) = self.media_watch.find(id) else { continue };
             let block = u64::from(unit.block_size.bytes());
-            let least = match (size(was), size(unit)) {
+            // This is read first: a disk that is withheld from now on stays so.
+            let was_withheld = facts.is_withheld();
+            let len_min = match (size(was), size(unit)) {
                 (before, after) if before == after => facts.len(),
                 (_, after) => after.unwrap_or(block).min(facts.len()),
             };
-            if let Err(why) = facts.compare_with(least) {
-                wrong.insert(id, why);
-            }
+            let wrong = facts.compare_with(len_min).err();
+            compared.insert(id, ComparedDisk { wrong, len_min, was_withheld });
         }
-        wrong
+        compared
     }
 
     /// Opens the images that are to be put into drives, because the configuration names another path, or the

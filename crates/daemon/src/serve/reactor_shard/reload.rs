@@ -1,7 +1,9 @@
 //! Applies another configuration, in steps between which the reactor handles other events.
 //!
-//! New units are added first, when no LUN leads to them yet. Then the configuration of the shard is replaced
-//! as a whole. Units that stay are updated after that, and units that no LUN leads to any more are removed.
+//! New units are added first, when no LUN leads to them yet. Units that become read-only or get target ports
+//! are updated next, before an initiator can reach them by the new configuration. Then the configuration of
+//! the shard is replaced as a whole. All units that stay are updated after that, and units that no LUN leads
+//! to any more are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
@@ -13,6 +15,7 @@ use target::units::UnitId;
 
 use super::{NewUnit, ReactorShard, RetiringUnit};
 use crate::config::UnitIndex;
+use crate::serve::disk::{Accepted, ComparedDisk};
 use crate::serve::reactors;
 use crate::serve::runtime_config::RuntimeConfig;
 
@@ -25,9 +28,8 @@ pub(in crate::serve) struct Reload {
     pub(in crate::serve) runtime: RuntimeConfig,
     /// The units that are new.
     pub(in crate::serve) fresh: Vec<NewUnit>,
-    /// The disks whose file or device differs from what is served, with the reasons; with `None` no disk is
-    /// measured again.
-    pub(in crate::serve) wrong: Option<BTreeMap<UnitId, String>>,
+    /// What was found of the disks that stay; with `None` no disk is measured again.
+    pub(in crate::serve) compared: Option<BTreeMap<UnitId, ComparedDisk>>,
     /// Dropped when the configuration is applied.
     pub(in crate::serve) done: Sender<()>,
 }
@@ -37,12 +39,17 @@ enum Steps {
     Adding {
         fresh: IntoIter<NewUnit>,
         runtime: RuntimeConfig,
-        wrong: Option<BTreeMap<UnitId, String>>,
+        compared: Option<BTreeMap<UnitId, ComparedDisk>>,
+    },
+    Preparing {
+        units: IntoIter<(UnitId, UnitIndex)>,
+        runtime: RuntimeConfig,
+        compared: Option<BTreeMap<UnitId, ComparedDisk>>,
     },
     Updating {
         units: IntoIter<(UnitId, UnitIndex)>,
         before: RuntimeConfig,
-        wrong: Option<BTreeMap<UnitId, String>>,
+        compared: Option<BTreeMap<UnitId, ComparedDisk>>,
     },
     Removing {
         units: IntoIter<UnitId>,
@@ -53,8 +60,8 @@ enum Steps {
 impl ReactorShard {
     /// Applies another configuration. The caller waits for the end before it sends the next one.
     pub(in crate::serve) fn reload(&mut self, now: Instant, reload: Reload) {
-        let Reload { runtime, fresh, wrong, done } = reload;
-        self.reload_steps(now, Steps::Adding { fresh: fresh.into_iter(), runtime, wrong }, done);
+        let Reload { runtime, fresh, compared, done } = reload;
+        self.reload_steps(now, Steps::Adding { fresh: fresh.into_iter(), runtime, compared }, done);
     }
 
     fn reload_steps(&mut self, now: Instant, mut steps: Steps, done: Sender<()>) {
@@ -75,23 +82,37 @@ impl ReactorShard {
     /// Does the next step. Returns what remains; `None` if nothing does.
     fn reload_step(&mut self, now: Instant, steps: Steps) -> Option<Steps> {
         Some(match steps {
-            Steps::Adding { mut fresh, runtime, wrong } => match fresh.next() {
+            Steps::Adding { mut fresh, runtime, compared } => match fresh.next() {
                 Some(unit) => {
                     if let Err(why) = self.add(now, &runtime, unit) {
                         crate::error!("{why}");
                     }
-                    Steps::Adding { fresh, runtime, wrong }
+                    Steps::Adding { fresh, runtime, compared }
+                }
+                None => {
+                    let units = runtime.units(self.index).map(|(id, index, _)| (id, index));
+                    Steps::Preparing { units: units.collect::<Vec<_>>().into_iter(), runtime, compared }
+                }
+            },
+            Steps::Preparing { mut units, runtime, compared } => match units.next() {
+                Some((id, index)) => {
+                    if runtime.is_changed_first(&self.runtime, id)
+                        && let Some(config) = runtime.unit_config(index)
+                    {
+                        self.shard.reconfigure_unit(now, id, config);
+                    }
+                    Steps::Preparing { units, runtime, compared }
                 }
                 None => {
                     let (units, before) = self.replace_config(now, runtime);
-                    self.reload_exports(now, wrong.is_some());
-                    if wrong.is_some() {
+                    self.reload_exports(now, compared.is_some());
+                    if compared.is_some() {
                         self.reopen_devices();
                     }
-                    Steps::Updating { units, before, wrong }
+                    Steps::Updating { units, before, compared }
                 }
             },
-            Steps::Updating { mut units, before, wrong } => match units.next() {
+            Steps::Updating { mut units, before, compared } => match units.next() {
                 Some((id, index)) => {
                     self.enable_write_cache(id);
                     if self.runtime.presents_otherwise(&before, id)
@@ -99,10 +120,10 @@ impl ReactorShard {
                     {
                         self.shard.reconfigure_unit(now, id, config);
                     }
-                    if let Some(wrong) = &wrong {
-                        self.update_capacity(now, id, wrong.get(&id).map(String::as_str));
+                    if let Some(compared) = &compared {
+                        self.update_capacity(now, id, compared.get(&id));
                     }
-                    Steps::Updating { units, before, wrong }
+                    Steps::Updating { units, before, compared }
                 }
                 None => {
                     self.tell_drive_names(now);
@@ -156,8 +177,9 @@ impl ReactorShard {
         }
     }
 
-    /// Adopts the present size of a disk that is right, or withholds one that is wrong for this reason.
-    fn update_capacity(&mut self, now: Instant, id: UnitId, wrong: Option<&str>) {
+    /// Adopts the present size of a disk that was found right, or withholds one that was not. What happened
+    /// to the disk since then is left to the next reload.
+    fn update_capacity(&mut self, now: Instant, id: UnitId, compared: Option<&ComparedDisk>) {
         let (Some(disk), Some(unit)) = (self.disks.get(&id), self.runtime.unit(id)) else { return };
         let label = &unit.label;
         disk.rename(label);
@@ -165,12 +187,18 @@ impl ReactorShard {
             // The image of a disc is never adopted as it is: another one is another disc.
             return;
         }
-        if let Some(why) = wrong {
+        // A disk that is new was opened as it is.
+        let Some(compared) = compared else { return };
+        if let Some(why) = &compared.wrong {
             self.withhold(now, id, why);
             return;
         }
-        match disk.accept_current_file() {
-            Ok((changed, withheld)) => {
+        if disk.info().is_withheld() && !compared.was_withheld {
+            return;
+        }
+        match disk.accept_current_file(compared.len_min) {
+            Ok(Accepted::Shrunk) => self.withhold(now, id, "the file has shrunk during the reload"),
+            Ok(Accepted::Served { changed, withheld }) => {
                 if changed {
                     crate::info!("the size of {label} has changed");
                     self.shard.capacity_changed(now, id);

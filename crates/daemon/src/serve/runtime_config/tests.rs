@@ -300,3 +300,22 @@ fn each_group_has_a_target_port_that_nothing_else_in_the_file_moves() {
     let other = ports(&earlier, 1);
     assert!(other.len() == 2 && other["backup"] != first["backup"]);
 }
+
+#[test]
+fn a_unit_that_becomes_read_only_or_gets_a_port_is_changed_first() {
+    let mut numbers = IdAllocator::default();
+    let before = runtime(&mut numbers, TWO);
+    let mut changed_first = |text: &str| {
+        let after = runtime(&mut numbers, text);
+        after.units(0).map(|(id, ..)| after.is_changed_first(&before, id)).collect::<Vec<_>>()
+    };
+    assert_eq!(changed_first(TWO), [false, false]);
+    let read_only = TWO.replace("size = \"1M\"", "size = \"1M\"\nro = true");
+    assert_eq!(changed_first(&read_only), [true, false]);
+    assert_eq!(changed_first(&TWO.replace("ro = true\nvendor", "vendor")), [false, false]);
+    let another = "[[target]]\nname = \"iqn.2001-04.com.example:c\"\n[[target.lun]]\nshare = \"data\"\n";
+    assert_eq!(changed_first(&format!("{TWO}{another}")), [true, false]);
+    // A port that goes is no reason: hosts lose the LUN before the unit loses the port.
+    let fewer = TWO.split("[[target]]\nname = \"iqn.2001-04.com.example:a\"").next().unwrap();
+    assert_eq!(changed_first(fewer), [false, false]);
+}

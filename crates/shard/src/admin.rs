@@ -307,6 +307,11 @@ impl Shard {
         self.process_pending(now);
     }
 
+    /// Returns whether an initiator prevents the removal of the medium of a unit.
+    pub fn is_removal_prevented(&self, id: UnitId) -> bool {
+        self.target.is_removal_prevented(id)
+    }
+
     /// Returns the next event for the owner of a library. Call this after every call into the shard.
     pub fn poll_library_event(&mut self) -> Option<(UnitId, LibraryEvent)> {
         self.target.poll_library_event()

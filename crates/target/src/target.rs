@@ -353,6 +353,11 @@ impl Target {
         }
     }
 
+    /// Returns whether a nexus prevents the removal of the medium of a unit.
+    pub fn is_removal_prevented(&self, id: UnitId) -> bool {
+        self.units.get(id).is_some_and(LogicalUnit::is_removal_prevented)
+    }
+
     /// Returns the next event for the owner of a library. Call this after every other call.
     pub fn poll_library_event(&mut self) -> Option<(UnitId, LibraryEvent)> {
         self.library_events.pop_front()

@@ -12,6 +12,8 @@ const INITIATOR: &str = "iqn.2001-04.com.example:test";
 
 pub(crate) struct Initiator {
     stream: TcpStream,
+    /// The LUN that commands are sent to.
+    pub(crate) lun: u8,
     cmd_sn: u32,
     stat_sn: u32,
 }
@@ -43,7 +45,7 @@ impl Initiator {
     fn start(to: SocketAddr, text: &str) -> Result<Self, [u8; 2]> {
         let stream = TcpStream::connect(to).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut initiator = Self { stream, cmd_sn: 1, stat_sn: 0 };
+        let mut initiator = Self { stream, lun: 0, cmd_sn: 1, stat_sn: 0 };
         // Transit from operational negotiation (1) to full feature phase (3); ISID of random format.
         let isid = [0x80, 0, 0, 1, 0, 0];
         let mut header = [0; 48];
@@ -109,7 +111,7 @@ impl Initiator {
         }
     }
 
-    /// Sends a command to LUN 0, with `out` as immediate data. Repeats it while it is answered with unit
+    /// Sends a command to the LUN, with `out` as immediate data. Repeats it while it is answered with unit
     /// attentions. Returns its data.
     ///
     /// # Errors
@@ -150,7 +152,7 @@ impl Initiator {
     fn with_sense(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Result<Vec<u8>, Vec<u8>> {
         let mut header = [0; 48];
         let flags = if out.is_empty() { 0x40 } else { 0x20 };
-        (header[0], header[1]) = (0x01, 0x81 | flags);
+        (header[0], header[1], header[9]) = (0x01, 0x81 | flags, self.lun);
         header[16..20].copy_from_slice(&9_u32.to_be_bytes());
         let expected = if out.is_empty() { in_len } else { u32::try_from(out.len()).unwrap() };
         header[20..24].copy_from_slice(&expected.to_be_bytes());

@@ -11,7 +11,7 @@ mod initiator;
 
 use std::fs;
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fixture::{Fixture, targe};
 use initiator::Initiator;
@@ -232,6 +232,41 @@ fn a_sanitize_operation_goes_on_after_a_kill() {
     let daemon = fixture.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn an_exchange_that_one_drive_refuses_unloads_no_drive() {
+    let fixture = Fixture::new();
+    let made =
+        fixture.run(&["changer", "create", "library", "--drives", "2", "--slots", "2", "--cartridges", "2"]);
+    assert_eq!(made.0, 0, "{made:?}");
+    let target = format!("{NAME}a");
+    let daemon = fixture.serve(&["--listen", "127.0.0.1:0", "--target", &target, "--lun", "changer:library"]);
+    let mut initiator = Initiator::log_in(daemon.address, &target);
+    let cdb = |opcode: u8, words: [u16; 4]| {
+        let mut cdb = [0; 16];
+        cdb[0] = opcode;
+        cdb[2..10].copy_from_slice(words.map(u16::to_be_bytes).as_flattened());
+        cdb
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for number in [0, 1] {
+        initiator.lun = 0;
+        assert_eq!(initiator.command(cdb(0xa5, [0, 1000 + number, 500 + number, 0]), &[], 0), Ok(vec![]));
+        initiator.lun = 1 + u8::try_from(number).unwrap();
+        while initiator.command([0; 16], &[], 0).is_err() {
+            assert!(Instant::now() < deadline, "drive {number} is not ready");
+        }
+    }
+    // A host keeps the cartridge of drive 2.
+    let mut prevent = cdb(0x1e, [0; 4]);
+    prevent[4] = 1;
+    assert_eq!(initiator.command(prevent, &[], 0), Ok(vec![]));
+    initiator.lun = 0;
+    assert_eq!(initiator.command(cdb(0xa6, [0, 500, 501, 500]), &[], 0), Err([5, 0x53, 2]));
+    initiator.lun = 1;
+    assert_eq!(initiator.try_command([0; 16], &[], 0), Ok(vec![]), "drive 1 was neither unloaded nor loaded");
     assert_eq!(daemon.stop().0, 0);
 }
 

@@ -12,12 +12,15 @@ use base::state_machine::MediumId;
 use base::time::Instant;
 use device::contract::UnitConfig;
 use device::library::{ChangeFailure, DriveName, LibraryChange, LibraryEvent, LibraryInput, OperatorChange};
-use scsi::sense::Sense;
+use scsi::sense::{Asc, Sense};
 use target::units::UnitId;
 
 use super::ReactorShard;
 use crate::config::{Medium, UnitIndex};
 use crate::serve::libraries::{ChangeOutcome, FAILED, OpenLibrary};
+
+/// The sense data of a change whose cartridge a host keeps in its drive.
+const PREVENTED: Sense = Sense::illegal(Asc::MEDIUM_REMOVAL_PREVENTED);
 
 /// A library that is served.
 pub(in crate::serve) struct ServedLibrary {
@@ -139,17 +142,21 @@ impl ReactorShard {
             let why = "the cartridge stays in the drive until targe is restarted, because it could not be made durable";
             return self.change_failed(now, id, FAILED, why);
         };
-        let drives: Vec<UnitId> = waiting.iter().copied().collect();
+        // No drive is unloaded for a change that another one refuses. An empty one has nothing to give up:
+        // its cartridge could not be opened.
+        let is_empty = |drive: &UnitId| self.tapes.get(drive).is_some_and(|tape| tape.is_empty());
+        let (empty, drives): (Vec<UnitId>, Vec<UnitId>) = waiting.iter().copied().partition(is_empty);
+        if drives.iter().any(|drive| self.shard.is_removal_prevented(*drive)) {
+            return self.change_failed(now, id, PREVENTED, "a host keeps the cartridge in its drive");
+        }
         if let Some(library) = self.libraries.get_mut(&id) {
             library.ejecting = Some(Ejecting { change, waiting, ejected: Vec::new(), failure: None });
         }
+        for drive in empty {
+            self.drive_ejected(now, drive, Ok(()));
+        }
         for drive in drives {
-            // An empty drive has nothing to give up: its cartridge could not be opened.
-            if self.tapes.get(&drive).is_some_and(|tape| tape.is_empty()) {
-                self.drive_ejected(now, drive, Ok(()));
-            } else {
-                self.shard.library_input(now, drive, LibraryInput::Eject);
-            }
+            self.shard.library_input(now, drive, LibraryInput::Eject);
         }
         self.make_change(now, id);
     }

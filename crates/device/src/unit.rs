@@ -7,6 +7,7 @@
 
 mod checks;
 mod delay;
+mod passed_command;
 mod task_execution;
 
 use alloc::boxed::Box;

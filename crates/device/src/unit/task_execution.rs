@@ -288,19 +288,6 @@ impl LogicalUnit {
         None
     }
 
-    /// Ends a task with what a device answered.
-    fn finish_passed(&mut self, id: TaskId, status: Status, sense: Option<SenseBytes>) -> Option<Outcome> {
-        let task = self.tasks.remove(id)?;
-        self.server.task_ended(id);
-        self.server.stats.count_status(status, sense.as_ref().and_then(SenseBytes::key));
-        self.server.count_time(&task.info);
-        let transferable = task.info.transferable.get();
-        if let Some(key) = task.info.key() {
-            self.server.emit(UnitEvent::CommandComplete { key, status, sense, transferable });
-        }
-        None
-    }
-
     /// Aborts a task. It is removed, and reported as `answer` says, when its operations have ended.
     pub(crate) fn abort(&mut self, id: TaskId, answer: AbortReport) {
         let Some(task) = self.tasks.find_mut(id) else { return };

@@ -32,4 +32,4 @@ mod two_transports;
 mod unit;
 mod world;
 
-use device::{no_lun, state_decode_error};
+use device::{drain, no_lun, state_decode_error};

@@ -1,0 +1,28 @@
+//! The end of a command that was passed to a device.
+
+use scsi::status::Status;
+
+use super::LogicalUnit;
+use crate::contract::{SenseBytes, UnitEvent};
+use crate::device_server::outcome::Outcome;
+use crate::task::TaskId;
+
+impl LogicalUnit {
+    /// Ends a task with what a device answered.
+    pub(super) fn finish_passed(
+        &mut self,
+        id: TaskId,
+        status: Status,
+        sense: Option<SenseBytes>,
+    ) -> Option<Outcome> {
+        let task = self.tasks.remove(id)?;
+        self.server.task_ended(id);
+        self.server.stats.count_status(status, sense.as_ref().and_then(SenseBytes::key));
+        self.server.count_time(&task.info);
+        let transferable = task.info.transferable.get();
+        if let Some(key) = task.info.key() {
+            self.server.emit(UnitEvent::CommandComplete { key, status, sense, transferable });
+        }
+        None
+    }
+}

@@ -32,7 +32,7 @@ impl RateLimit {
     }
 }
 
-/// What a limit has done so far.
+/// The counters of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitStats {
     /// Commands that had to wait.

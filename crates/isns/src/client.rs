@@ -88,7 +88,7 @@ pub struct Client {
     check_interval: Duration,
     /// When the last check ended; notifications do not cause the next one sooner than [`CHECK_MIN`].
     checked_at: Instant,
-    /// When the targets were registered last. What is missing is not registered again sooner than
+    /// When the targets were registered last. The client registers a missing target again no sooner than
     /// [`CHECK_MIN`] after it.
     registered_at: Instant,
     transaction: u16,
@@ -278,7 +278,7 @@ impl Client {
     pub fn fail(&mut self, now: Instant, error: ClientError) {
         self.burst.clear();
         self.sent = None;
-        // What the server has is unknown.
+        // The server may have any part of the registration.
         self.is_current = false;
         let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(10)).min(RETRY_MAX);
         self.failures = self.failures.saturating_add(1);

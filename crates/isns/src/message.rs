@@ -112,7 +112,7 @@ impl From<UnexpectedEof> for MessageError {
 /// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What it is.
+    /// The function of the message.
     pub function: u16,
     /// Chosen by the sender of a request, repeated by its response.
     pub transaction: u16,

@@ -16,7 +16,8 @@ const ISCSI: u32 = 2;
 /// The iSCSI Node Type of a target, §6.4.2.
 const TARGET: u32 = 1;
 
-/// What a target is told of, §6.4.4: that itself, or another target that it may see, was removed.
+/// The notifications that a target asks for, §6.4.4: the server removed it, or another target that it may
+/// see.
 const CHANGES: u32 = 0x50;
 
 /// A Network Entity.

@@ -317,7 +317,7 @@ impl Server {
 
     fn fail(&self, request: &SgRequest, errno: Errno) {
         let fault = match errno {
-            // What the kernel has no memory for, or no room in its queue, may succeed later.
+            // The kernel may accept a command later that it has no memory or no room in its queue for now.
             Errno::NOMEM | Errno::BUSY | Errno::AGAIN | Errno::DOM => Fault::Busy,
             Errno::PERM | Errno::ACCESS => Fault::Forbidden,
             other => errno_map::fault_of(other),

@@ -207,7 +207,7 @@ object! {
 }
 
 words! {
-    /// What an operator does in a tape library.
+    /// The actions of an operator in a tape library.
     LibraryAction {
         /// Puts cartridges into elements: the first into the one that is named, the others behind it.
         Load = "load",

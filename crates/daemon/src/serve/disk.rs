@@ -42,7 +42,7 @@ enum SnapshotStep {
     Writing,
     /// The operations that are under way end.
     Draining,
-    /// What was acknowledged is made durable.
+    /// The store makes acknowledged writes durable.
     Flushing,
     /// The file is cloned.
     Cloning,

@@ -1,4 +1,4 @@
-//! What a medium is recognised by, so that no two units use one.
+//! Keys that identify media. The configuration compares them, so that no two units use one medium.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

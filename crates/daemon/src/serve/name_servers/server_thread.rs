@@ -151,7 +151,7 @@ impl ServerThread {
             self.client.handle_response(&response)?;
         }
         if is_unreachable {
-            // What was registered is removed by now.
+            // This burst has removed the former registration.
             let why = format!(
                 "no target has a portal without TLS that {own}, which reaches the server, stands for"
             );

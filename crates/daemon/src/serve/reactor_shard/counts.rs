@@ -60,7 +60,7 @@ impl ReactorCounts {
     }
 }
 
-/// What the daemon has counted, at one moment.
+/// The counters of the daemon at one moment.
 #[derive(Clone, Debug)]
 pub(in crate::serve) struct Snapshot {
     /// Of every reactor, in the order of their indices.

@@ -1,4 +1,4 @@
-//! What the operator does with single units: draining and snapshots.
+//! Draining and snapshots of single units.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! The interface between a transport and a logical unit: the services of SAM-5 §5.4, as values.
 
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -150,7 +151,7 @@ pub enum UnitEvent {
         /// Its status.
         status: Status,
         /// Sense data, when the status is CHECK CONDITION (or GOOD with COMPLETED sense).
-        sense: Option<SenseBytes>,
+        sense: Option<Box<SenseBytes>>,
         /// How many bytes the device server would have transferred had the initiator's buffer been large
         /// enough. The transport derives residual counts from this number.
         transferable: u64,
@@ -177,7 +178,7 @@ pub enum UnitEvent {
         state: Vec<u8>,
     },
     /// A third-party copy needs another unit; see [`ThirdPartyRequest`].
-    ThirdPartyCall(ThirdPartyCall),
+    ThirdPartyCall(Box<ThirdPartyCall>),
     /// The answer to a call from another unit.
     ThirdPartyReply {
         /// The unit and call that the answer is for.

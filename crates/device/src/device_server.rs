@@ -429,13 +429,13 @@ impl DeviceServer {
         self.call_next = self.call_next.wrapping_add(1);
         self.calls.insert(call, task.id);
         task.calls.set(task.calls.get().saturating_add(1));
-        self.events.push_back(UnitEvent::ThirdPartyCall(ThirdPartyCall {
+        self.events.push_back(UnitEvent::ThirdPartyCall(Box::new(ThirdPartyCall {
             call,
             nexus: task.nexus,
             level: task.level,
             unit,
             request,
-        }));
+        })));
         call
     }
 

@@ -215,15 +215,13 @@ impl TaskSet {
         Ok(id)
     }
 
-    /// Removes a task that has no operation or call in progress.
-    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
-        let entry = self.slots.get_mut(usize::try_from(id.slot).ok()?)?;
-        if entry.generation != id.generation {
-            return None;
-        }
-        let task = entry.task.take()?;
-        entry.generation = entry.generation.wrapping_add(1);
-        self.free.push(id.slot);
+    /// Removes a task that has no operation or call in progress. It is dropped where it lies: a move of a
+    /// task costs as much as all else here.
+    pub(crate) fn remove(&mut self, id: TaskId) {
+        let Some(entry) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else {
+            return;
+        };
+        let Some(task) = entry.task.as_ref().filter(|task| task.info.id == id) else { return };
         match &task.info.origin {
             Origin::Transport(key) => {
                 if task.aborted != Some(AbortReport::Unreported) {
@@ -248,7 +246,9 @@ impl TaskSet {
         if !task.awaited_by.is_empty() {
             self.waits.retain(|(_, left)| *left > 0);
         }
-        Some(task)
+        entry.task = None;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(id.slot);
     }
 
     /// Returns a task.

@@ -7,7 +7,7 @@ use scsi::sense::Asc;
 use crate::contract::{Access, NexusId, TaskKey, Tmf, TmfOutcome};
 use crate::device_server::DeviceServer;
 use crate::orw_generation::OrwGenerations;
-use crate::task::{TaskId, TaskInfo};
+use crate::task::TaskId;
 use crate::task_set::AbortReport;
 use crate::unit::{LogicalUnit, Reset};
 
@@ -123,12 +123,8 @@ impl LogicalUnit {
     /// Applies QERR of the control mode page (SPC-5 §7.5.11): a command that ended with CHECK CONDITION
     /// aborts other commands. The tasks of copy managers are not aborted: the unit that runs the copy handles
     /// them.
-    pub(crate) fn abort_after_error(&mut self, failed: &TaskInfo) {
+    pub(crate) fn abort_after_error(&mut self, nexus: NexusId) {
         let only_own = self.server.settings.queue_error.only_own || self.tasks.is_per_nexus();
-        let nexus = failed.nexus;
-        if failed.key().is_none() {
-            return;
-        }
         for id in self.tasks.select_live(|task| task.key().is_some() && (!only_own || task.nexus == nexus)) {
             let Some(owner) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { continue };
             let answer = self.server.abort_report(owner == nexus);

@@ -73,8 +73,12 @@ impl Cdb {
 
     /// Returns the `N` bytes at `at`. Bytes beyond the end are zeros.
     pub fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        let tail = self.bytes().get(at..).unwrap_or_default();
+        if let Some(whole) = tail.first_chunk() {
+            return *whole;
+        }
         let mut out = [0; N];
-        for (to, from) in out.iter_mut().zip(self.bytes().get(at..).unwrap_or_default()) {
+        for (to, from) in out.iter_mut().zip(tail) {
             *to = *from;
         }
         out

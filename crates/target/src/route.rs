@@ -171,7 +171,7 @@ impl Target {
                 let (transport, task) = task_of(key);
                 self.owners.take(transport, task);
                 if let Some(transport) = transports.get(transport) {
-                    finish(transport, task, status, sense.as_ref(), transferable);
+                    finish(transport, task, status, sense.as_deref(), transferable);
                 }
             }
             UnitEvent::Aborted { key } => {
@@ -187,7 +187,7 @@ impl Target {
                 let ticket = u64::from(incarnation) << 32 | ticket & u64::from(u32::MAX);
                 self.saves.push_back(SaveRequest { unit: self.units.given(id), ticket, state });
             }
-            UnitEvent::ThirdPartyCall(call) => self.route_third_party(now, id, call),
+            UnitEvent::ThirdPartyCall(call) => self.route_third_party(now, id, *call),
             UnitEvent::Library(event) => self.library_events.push_back((self.units.given(id), event)),
             UnitEvent::ThirdPartyReply { caller, result } => {
                 if let Some(unit) = self.units.find(caller.unit).and_then(|id| self.units.mark_dirty(id)) {

@@ -107,9 +107,10 @@ impl LogicalUnit {
             self.server.medium.forget_waiting(id);
             self.server.medium.abandon(id);
             self.server.task_ended(id);
-            if let Some(task) = self.tasks.remove(id) {
+            if let Some(task) = self.tasks.find_mut(id) {
                 self.server.stats.aborts += u64::from(task.aborted.is_none());
-                self.report(&task.info, task.aborted.unwrap_or(AbortReport::LunNotSupported));
+                self.server.report(&task.info, task.aborted.unwrap_or(AbortReport::LunNotSupported));
+                self.tasks.remove(id);
             }
         }
     }
@@ -279,11 +280,14 @@ impl LogicalUnit {
 
     /// Ends a task with a status.
     fn finish(&mut self, id: TaskId, status: Status, sense: Option<Sense>) -> Option<Outcome> {
-        let task = self.tasks.remove(id)?;
+        let task = self.tasks.find_mut(id)?;
         self.server.task_ended(id);
         self.server.send_response(&task.info, status, sense.as_ref());
-        if status == Status::CHECK_CONDITION && self.server.settings.queue_error.aborts {
-            self.abort_after_error(&task.info);
+        let failed = (status == Status::CHECK_CONDITION && self.server.settings.queue_error.aborts)
+            .then(|| (task.info.nexus, task.info.key()));
+        self.tasks.remove(id);
+        if let Some((nexus, Some(_))) = failed {
+            self.abort_after_error(nexus);
         }
         None
     }
@@ -313,22 +317,8 @@ impl LogicalUnit {
             return;
         }
         self.server.task_ended(id);
-        let Some(task) = self.tasks.remove(id) else { return };
-        self.report(&task.info, task.aborted.unwrap_or(AbortReport::Unreported));
-    }
-
-    /// Reports a task that was aborted.
-    fn report(&mut self, task: &TaskInfo, answer: AbortReport) {
-        match (answer, task.key()) {
-            (AbortReport::LunNotSupported, _) => {
-                self.server.send_response(task, Status::CHECK_CONDITION, Some(&no_lun::NOT_SUPPORTED));
-            }
-            (AbortReport::TaskAborted, _) | (_, None) => {
-                self.server.send_response(task, Status::TASK_ABORTED, None)
-            }
-            (AbortReport::Aborted, Some(key)) => self.server.emit(UnitEvent::Aborted { key }),
-            (AbortReport::Unreported, Some(_)) => {}
-        }
+        self.server.report(&task.info, task.aborted.unwrap_or(AbortReport::Unreported));
+        self.tasks.remove(id);
     }
 
     fn abort_others(&mut self, id: TaskId, nexuses: &[NexusId], then: Box<Outcome>) -> Option<Outcome> {
@@ -538,6 +528,18 @@ impl DeviceServer {
         }
     }
 
+    /// Reports a task that was aborted.
+    fn report(&mut self, task: &TaskInfo, answer: AbortReport) {
+        match (answer, task.key()) {
+            (AbortReport::LunNotSupported, _) => {
+                self.send_response(task, Status::CHECK_CONDITION, Some(&no_lun::NOT_SUPPORTED));
+            }
+            (AbortReport::TaskAborted, _) | (_, None) => self.send_response(task, Status::TASK_ABORTED, None),
+            (AbortReport::Aborted, Some(key)) => self.emit(UnitEvent::Aborted { key }),
+            (AbortReport::Unreported, Some(_)) => {}
+        }
+    }
+
     /// Sends the result of a task to its transport or to the copy manager that requested it.
     fn send_response(&mut self, task: &TaskInfo, status: Status, sense: Option<&Sense>) {
         let transferable = task.transferable.get();
@@ -546,7 +548,7 @@ impl DeviceServer {
             Origin::Transport(key) => {
                 self.count_time(task);
                 let descriptor = self.settings.descriptor_sense;
-                let sense = sense.map(|sense| SenseBytes::new(sense, descriptor));
+                let sense = sense.map(|sense| Box::new(SenseBytes::new(sense, descriptor)));
                 self.emit(UnitEvent::CommandComplete { key: *key, status, sense, transferable });
             }
             Origin::ThirdParty(peer) => {

@@ -113,7 +113,7 @@ impl Units {
                 continue;
             };
             match event {
-                UnitEvent::ThirdPartyCall(call) => self.calls.push((at, call)),
+                UnitEvent::ThirdPartyCall(call) => self.calls.push((at, *call)),
                 UnitEvent::ThirdPartyReply { caller, result } => {
                     let unit = usize::try_from(caller.unit).unwrap();
                     self.units[unit].third_party_reply(now, caller.call, result);

@@ -9,6 +9,7 @@
 mod forward;
 mod identity;
 mod observe;
+mod supported_codes;
 mod table;
 mod transfer;
 
@@ -67,6 +68,7 @@ const fn set(rows: &'static [crate::device_server::table::Row]) -> CommandSet {
         tape_parameters: |_| TapeParameters::EMPTY,
         vital_pages: |_: &UnitInfo| Vec::new(),
         versions: |_| &[],
+        ask_operation_codes: supported_codes::ask,
     }
 }
 

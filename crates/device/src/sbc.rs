@@ -51,6 +51,7 @@ pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     tape_parameters: |_| TapeParameters::EMPTY,
     vital_pages,
     versions,
+    ask_operation_codes: |_, _| None,
 };
 
 fn vital_pages(facts: &UnitInfo) -> VitalPages {

@@ -32,6 +32,7 @@ pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     tape_parameters: |_| TapeParameters::EMPTY,
     vital_pages: |_: &UnitInfo| Vec::new(),
     versions,
+    ask_operation_codes: |_, _| None,
 };
 
 const fn versions(level: SpcLevel) -> &'static [u16] {

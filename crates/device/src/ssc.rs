@@ -64,6 +64,7 @@ pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     tape_parameters: mode_pages::tape_parameters,
     vital_pages,
     versions,
+    ask_operation_codes: |_, _| None,
 };
 
 const fn versions(level: SpcLevel) -> &'static [u16] {

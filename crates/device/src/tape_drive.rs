@@ -58,6 +58,8 @@ pub(crate) struct TapeDrive {
     pub(crate) eject_failure: Option<Sense>,
     /// Whether the cartridge was put in and no host has been told.
     pub(crate) is_new: bool,
+    /// How often a cartridge was unloaded.
+    pub(crate) demounts: u32,
     pub(crate) counts: TransferCounts,
     pub(crate) encryption: TapeEncryption,
     /// What may be overwritten in append-only mode.
@@ -127,6 +129,7 @@ impl TapeDrive {
             is_ejecting: false,
             eject_failure: None,
             is_new: false,
+            demounts: 0,
             counts: TransferCounts::default(),
             encryption: TapeEncryption::new(),
             overwrite: Overwrite::Disabled,

@@ -37,6 +37,8 @@ pub(crate) struct TaskInfo {
     pub(crate) arrived: Instant,
     /// Where its time goes.
     pub(crate) timing: TaskTiming,
+    /// How often the unit had unloaded a cartridge when it received the command.
+    pub(crate) demounts: u32,
     /// The task attribute.
     pub(crate) attribute: TaskAttribute,
     /// How many bytes the initiator is ready to receive.
@@ -105,6 +107,7 @@ impl TaskInfo {
             cdb,
             arrived: Instant::ORIGIN,
             timing: TaskTiming::new(),
+            demounts: 0,
             attribute: TaskAttribute::Simple,
             data_in_len: 0,
             data_out_len: 0,

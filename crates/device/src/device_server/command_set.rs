@@ -10,11 +10,13 @@ use alloc::vec::Vec;
 use scsi::inquiry::DeviceType;
 use scsi::log::Parameter;
 
+use super::outcome::Outcome;
 use super::table::Row;
 use super::{DeviceServer, UnitInfo};
 use crate::contract::{NexusId, SpcLevel};
 use crate::inquiry::VitalPages;
 use crate::mode::{ModeLayout, TapeParameters};
+use crate::task::TaskInfo;
 
 /// The command set of a device type.
 pub(crate) struct CommandSet {
@@ -38,6 +40,8 @@ pub(crate) struct CommandSet {
     pub(crate) vital_pages: fn(&UnitInfo) -> VitalPages,
     /// Returns the version descriptors of the common and of the device type's standards.
     pub(crate) versions: fn(SpcLevel) -> &'static [u16],
+    /// Returns what REPORT SUPPORTED OPERATION CODES asks a device, or `None` if the table has the answer.
+    pub(crate) ask_operation_codes: fn(&DeviceServer, &TaskInfo) -> Option<Outcome>,
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use scsi::cdb::Cdb;
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
+use scsi::supported::{SupportedCommand, Timeouts};
 
 use super::outcome::Outcome;
 use super::{DeviceServer, UnitInfo};
@@ -50,6 +51,20 @@ impl Row {
     pub(crate) fn is_enabled(&self, facts: &UnitInfo) -> bool {
         let long = self.opcode == opcode::VARIABLE_LENGTH;
         (!long || facts.config.long_cdbs) && (self.enabled)(facts)
+    }
+
+    /// Returns what REPORT SUPPORTED OPERATION CODES reports of the command in a list.
+    pub(crate) fn describe(&self, has_timeouts: bool) -> SupportedCommand {
+        SupportedCommand {
+            opcode: self.opcode,
+            service_action: self.service_action,
+            cdb_len: u16::try_from(self.usage.len()).unwrap_or(u16::MAX),
+            timeouts: has_timeouts.then(|| self.timeouts()),
+        }
+    }
+
+    pub(crate) const fn timeouts(&self) -> Timeouts {
+        Timeouts { nominal_s: 0, recommended_s: self.timeout_s }
     }
 }
 

@@ -12,6 +12,7 @@ use base::rng::Rng;
 use base::time::Instant;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
+use scsi::supported::{OneCommand, SupportedCommand};
 use store::Store;
 use store::api::{
     Capabilities, Completion, DeviceInfo, DeviceResponse, Fault, Op, OpAction, OpId, OpOutput, Transfer,
@@ -663,6 +664,78 @@ fn no_command_is_lost_and_none_moves_too_much() {
             assert!(longest <= 9000, "seed {seed}: {cdb:02x?}");
         }
     }
+}
+
+/// Returns the operation codes, with their service actions, of the list of all commands.
+fn listed(rig: &mut Rig) -> Vec<(u8, Option<u16>)> {
+    let cdb = [0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0];
+    let data = rig.run(A, &cdb, 0xffff, &[]).good();
+    assert_eq!(usize::try_from(u32::from_be_bytes(data[..4].try_into().unwrap())).unwrap(), data.len() - 4);
+    let commands = SupportedCommand::parse_all(&data).unwrap();
+    commands.into_iter().map(|command| (command.opcode, command.service_action)).collect()
+}
+
+#[test]
+fn the_commands_of_the_device_are_listed_as_far_as_they_reach_it() {
+    let command =
+        |opcode, service_action| SupportedCommand { opcode, service_action, cdb_len: 10, timeouts: None };
+    // FORMAT UNIT and REMOVE ELEMENT AND TRUNCATE are dangerous, EXTENDED COPY is refused, RESERVE(6) and
+    // PERSISTENT RESERVE OUT, APTPL and all, are executed here.
+    let of_device = [
+        command(0x04, None),
+        command(0x16, None),
+        command(0x28, None),
+        command(0x5f, Some(0)),
+        command(0x83, Some(0)),
+        command(0x9e, Some(0x10)),
+        command(0x9e, Some(0x18)),
+        command(0xc1, None),
+    ];
+    for is_dangerous in [false, true] {
+        let (mut rig, fake) = with(0, unit(is_dangerous));
+        fake.answer(Answer::Data(SupportedCommand::encode_all(of_device.into_iter())));
+        let found = listed(&mut rig);
+        assert_eq!(fake.seen(), [vec![0xa3, 0x0c, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]]);
+        for passed in [(0x28, None), (0x9e, Some(0x10)), (0xc1, None)] {
+            assert!(found.contains(&passed), "{passed:?}");
+        }
+        for dangerous in [(0x04, None), (0x9e, Some(0x18))] {
+            assert_eq!(found.contains(&dangerous), is_dangerous, "{dangerous:?}");
+        }
+        assert!(!found.contains(&(0x83, Some(0))));
+        for own in [(0x17, None), (0x5e, Some(3)), (0x5f, Some(8)), (0xa0, None), (0xa3, Some(0x0c))] {
+            assert!(found.contains(&own), "{own:?}");
+        }
+        assert_eq!(found.iter().filter(|(opcode, _)| *opcode == 0x16).count(), 1);
+        assert!(found.is_sorted());
+    }
+}
+
+#[test]
+fn one_command_is_asked_of_whom_it_belongs_to() {
+    let (mut rig, fake) = served(0);
+    let ask = |option, opcode, action| [0xa3, 0x0c, option, opcode, 0, action, 0, 0, 0, 64, 0, 0];
+    let of_device = OneCommand { usage: Some(vec![0x28, 0x1a]), timeouts: None };
+    fake.answer(Answer::Data(of_device.encode()));
+    assert_eq!(rig.run(A, &ask(1, 0x28, 0), 64, &[]).good(), of_device.encode());
+    assert_eq!(fake.seen(), [ask(1, 0x28, 0).to_vec()]);
+    // Executed here: the device does not know what is supported.
+    let reserve = OneCommand::parse(&rig.run(A, &ask(2, 0x5f, 1), 64, &[]).good()).unwrap();
+    assert_eq!(reserve.usage.unwrap()[..2], [0x5f, 1]);
+    // Refused.
+    for (option, opcode, action) in [(1, 0x04, 0), (2, 0x83, 1), (3, 0x9e, 0x18)] {
+        let none = OneCommand::parse(&rig.run(A, &ask(option, opcode, action), 64, &[]).good()).unwrap();
+        assert_eq!(none.usage, None, "{opcode:02x}h");
+    }
+    rig.run(A, &ask(4, 0x28, 0), 64, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    assert_eq!(fake.seen(), Vec::<Vec<u8>>::new());
+    // A device without the command says so itself.
+    fake.answer(Answer::Check(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE), Vec::new()));
+    rig.run(A, &ask(0, 0, 0), 64, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+    // The bytes would be SEND KEY.
+    let (mut rig, fake) = served(5);
+    rig.run(A, &ask(0, 0, 0), 64, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    assert_eq!(fake.seen(), Vec::<Vec<u8>>::new());
 }
 
 #[test]

@@ -88,7 +88,13 @@ fn select_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Ou
     Outcome::SaveState { state, then: Box::new(then) }
 }
 
-fn set(server: &mut DeviceServer, task: &TaskInfo, new: Settings) {
+fn set(server: &mut DeviceServer, task: &TaskInfo, mut new: Settings) {
+    if server.demounts() != task.demounts {
+        // The command takes effect as if before the unload, which ends what is bound to the cartridge.
+        let current = server.settings.stream;
+        new.stream.partitioning = current.partitioning;
+        new.stream.is_append_only = current.is_append_only;
+    }
     if new != server.settings {
         server.settings = new;
         server.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, Some(task.nexus));

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use base::int_cast::to_u32;
 use scsi::log::page;
 use scsi::sense::{Asc, Sense, SenseKey};
-use scsi::supported::{OneCommand, SupportedCommand, TaskManagement, Timeouts};
+use scsi::supported::{OneCommand, SupportedCommand, TaskManagement};
 use scsi::target_port_groups::Format;
 
 use super::{data, data_or};
@@ -73,6 +73,9 @@ pub(super) fn supported_task_management(server: &mut DeviceServer, task: &TaskIn
 }
 
 pub(super) fn supported_operation_codes(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    if let Some(outcome) = (server.command_set.ask_operation_codes)(server, task) {
+        return outcome;
+    }
     let cdb = &task.cdb;
     let timeouts = cdb.u8(2) & 0x80 != 0;
     data_or(operation_codes(server, cdb.u8(2) & 7, cdb.u8(3), cdb.u16(4), timeouts), cdb.u32(6))
@@ -98,7 +101,7 @@ fn operation_codes(
     let enabled = |row: &&'static Row| row.is_enabled(&server.info);
     if option == options::ALL {
         let rows = server.table.rows().filter(enabled);
-        return Ok(SupportedCommand::encode_all(rows.map(|row| command(row, timeouts))));
+        return Ok(SupportedCommand::encode_all(rows.map(|row| row.describe(timeouts))));
     }
     let rows: Vec<&Row> = server.table.rows_of(opcode).filter(enabled).collect();
     let has_actions = rows.iter().any(|row| row.service_action.is_some());
@@ -116,22 +119,9 @@ fn operation_codes(
     };
     let one = OneCommand {
         usage: row.map(|row| Vec::from(row.usage)),
-        timeouts: row.filter(|_| timeouts).map(timeouts_of),
+        timeouts: row.filter(|_| timeouts).map(Row::timeouts),
     };
     Ok(one.encode())
-}
-
-fn command(row: &Row, timeouts: bool) -> SupportedCommand {
-    SupportedCommand {
-        opcode: row.opcode,
-        service_action: row.service_action,
-        cdb_len: u16::try_from(row.usage.len()).unwrap_or(u16::MAX),
-        timeouts: timeouts.then(|| timeouts_of(row)),
-    }
-}
-
-const fn timeouts_of(row: &Row) -> Timeouts {
-    Timeouts { nominal_s: 0, recommended_s: row.timeout_s }
 }
 
 pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {

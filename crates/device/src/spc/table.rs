@@ -7,7 +7,6 @@ use scsi::pr::{service_action_in as pr_in, service_action_out as pr_out};
 use super::{
     buffer, diagnostic, identity, information, medium_removal, mode, report as reports, reservation,
 };
-use crate::contract::DeviceKind;
 use crate::device_server::UnitInfo;
 use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
@@ -278,8 +277,6 @@ pub(crate) const ROWS: &[Row] = &[
         name: "REPORT SUPPORTED OPERATION CODES",
         usage: &[0xa3, 0x0c, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: reports::supported_operation_codes,
-        // Only the device knows which of the commands that are passed to it it has.
-        enabled: |facts| !matches!(facts.config.device, DeviceKind::PassThrough { .. }),
         ..READS
     },
     Row {

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use base::buffer::DataList;
 use base::bytes::{Reader, UnexpectedEof};
 use cartridge::attributes::{Attribute, AttributeError, AttributeFormat};
 use cartridge::command::{self, Command};
@@ -12,7 +13,7 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use super::data;
 use super::turn::{TapeCommand, failed, in_turn, run};
 use crate::device_server::DeviceServer;
-use crate::device_server::outcome::{JobStep, Outcome};
+use crate::device_server::outcome::{JobStep, MAX_PARAMETER_LIST, Outcome};
 use crate::task::TaskInfo;
 
 /// READ ONLY, in the third byte of an attribute.
@@ -67,18 +68,20 @@ pub(super) fn write_attribute(_: &mut DeviceServer, task: &TaskInfo) -> Outcome 
     if task.cdb.u8(5) != 0 {
         return Outcome::CheckCondition(Sense::invalid_cdb(5, None));
     }
-    Outcome::FetchParameterList { len: task.cdb.u32(10), then: list_arrived }
-}
-
-fn list_arrived(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
-    if u32::try_from(list.len()) != Ok(task.cdb.u32(10)) {
+    let len = task.cdb.u32(10);
+    if len > MAX_PARAMETER_LIST || task.data_out_len < len {
         return Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
     }
-    match parse(list) {
-        Ok(attributes) if attributes.is_empty() => Outcome::Good,
-        Ok(attributes) => in_turn(WriteAttributes { partition: task.cdb.u8(7), attributes }),
-        Err(sense) => Outcome::CheckCondition(sense),
+    if task.data_in_len > 0 {
+        return Outcome::CheckCondition(Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
     }
+    task.transferable.set(u64::from(len));
+    if len == 0 {
+        return Outcome::Good;
+    }
+    // The list is requested in the queue of turns: its attributes are those of the cartridge that was in the
+    // drive when the command came.
+    in_turn(WriteAttributes { len, is_requested: false, list: None })
 }
 
 /// An attribute in a parameter list, and where it begins there.
@@ -121,27 +124,42 @@ fn wrong_at(byte: usize) -> Sense {
 /// Writes attributes, all or none, and makes them durable.
 #[derive(Debug)]
 struct WriteAttributes {
-    partition: u8,
-    attributes: Vec<SentAttribute>,
+    /// The length of the parameter list.
+    len: u32,
+    is_requested: bool,
+    list: Option<DataList>,
 }
 
 impl WriteAttributes {
-    fn set(&self, server: &mut DeviceServer) -> Result<(), Sense> {
-        let Some(drive) = &mut server.tape else { return Ok(()) };
+    fn apply(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        let Some(list) = self.list.take() else { return JobStep::Wait };
+        let bytes = DeviceServer::gather(&list);
+        server.recycle(list);
+        let partition = task.cdb.u8(7);
+        match parse(&bytes).and_then(|attributes| Self::set(server, partition, &attributes)) {
+            Ok(false) => JobStep::Done(Outcome::Good),
+            Ok(true) => run(server, Command::SaveLabel),
+            Err(sense) => JobStep::Done(Outcome::CheckCondition(sense)),
+        }
+    }
+
+    /// Returns whether there is something to be made durable.
+    fn set(server: &mut DeviceServer, partition: u8, attributes: &[SentAttribute]) -> Result<bool, Sense> {
+        let Some(drive) = &mut server.tape else { return Ok(false) };
         let cartridge = drive.cartridge_mut();
         let mut former = Vec::new();
-        for sent in &self.attributes {
-            let before = cartridge.attribute(self.partition, sent.id).map_or_else(Vec::new, |old| old.value);
+        for sent in attributes {
+            let before = cartridge.attribute(partition, sent.id).map_or_else(Vec::new, |old| old.value);
             former.push((sent, before));
-            if let Err(error) = cartridge.set_attribute(self.partition, sent.id, sent.format, &sent.value) {
+            if let Err(error) = cartridge.set_attribute(partition, sent.id, sent.format, &sent.value) {
                 for (sent, before) in former.into_iter().rev().skip(1) {
                     // There was space for it before, and the format is right.
-                    let _ = cartridge.set_attribute(self.partition, sent.id, sent.format, &before);
+                    let _ = cartridge.set_attribute(partition, sent.id, sent.format, &before);
                 }
                 return Err(refusal(&error, sent.at));
             }
         }
-        Ok(())
+        Ok(!attributes.is_empty())
     }
 }
 
@@ -157,11 +175,27 @@ fn refusal(error: &Error, at: usize) -> Sense {
 }
 
 impl TapeCommand for WriteAttributes {
-    fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
-        match self.set(server) {
-            Ok(()) => run(server, Command::SaveLabel),
-            Err(sense) => JobStep::Done(Outcome::CheckCondition(sense)),
+    fn first_data_len(&self) -> u32 {
+        self.len
+    }
+
+    fn request_data(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
+        if !core::mem::replace(&mut self.is_requested, true) {
+            server.fetch_data_out(task, 0, self.len);
         }
+    }
+
+    fn keep_data(&mut self, data: DataList) {
+        self.list = Some(data);
+    }
+
+    fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        self.request_data(server, task);
+        self.apply(server, task)
+    }
+
+    fn data_arrived(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        self.apply(server, task)
     }
 
     fn ended(

@@ -43,6 +43,11 @@ impl DeviceServer {
         self.tape.as_ref().is_some_and(|drive| drive.is_turn_outdated).then_some(CHANGED)
     }
 
+    /// Returns how often a cartridge was unloaded; 0 if the unit is no tape drive.
+    pub(crate) fn demounts(&self) -> u32 {
+        self.tape.as_ref().map_or(0, |drive| drive.demounts)
+    }
+
     /// Returns whether the cartridge in the drive refuses to be written.
     pub(crate) fn is_cartridge_protected(&self) -> bool {
         self.tape.as_ref().is_some_and(|drive| drive.is_write_protected())

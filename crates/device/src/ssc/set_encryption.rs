@@ -125,6 +125,12 @@ fn set(server: &mut DeviceServer, nexus: NexusId, list: &[u8]) -> Result<(), Sen
     if request.clear.on_demount && !is_loaded {
         return Err(wrong_at(5, Some(2)));
     }
+    if request.clear.on_demount
+        && let Some(changed) = server.tape_changed()
+    {
+        // The key was to be forgotten with a cartridge that is gone.
+        return Err(changed);
+    }
     let holds = server.holds_reservation(nexus, &owner_name);
     if request.clear.on_preempt && !holds {
         return Err(wrong_at(5, Some(1)));
@@ -328,6 +334,7 @@ impl DeviceServer {
         self.settings.stream.partitioning = None;
         self.settings.stream.is_append_only = false;
         let Some(drive) = &mut self.tape else { return };
+        drive.demounts = drive.demounts.wrapping_add(1);
         let affected = drive.encryption.clear(by, |set| set.clear.on_demount);
         self.tell_encryption_changed(&affected);
     }

@@ -25,6 +25,7 @@ use crate::{medium_error, no_lun};
 impl LogicalUnit {
     /// Adds a task to the task set and starts it if the order of the set allows.
     pub(super) fn admit(&mut self, info: TaskInfo) {
+        let info = TaskInfo { demounts: self.server.demounts(), ..info };
         match self.tasks.add(info) {
             Ok(id) => {
                 if self.tasks.enable_or_queue(id) {

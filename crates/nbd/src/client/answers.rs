@@ -8,6 +8,22 @@ use super::replies::{Ended, Reply, ReplyError};
 use super::{Client, Link, Notice, RESTARTS_MAX, Work};
 use crate::wire::{Errno, transmission};
 
+/// A good reply that counts when certain other flushes and writes with FUA have ended: if one of them fails,
+/// the system of the server may have told it the only time that it lost what this one should have covered.
+#[derive(Debug)]
+pub(super) struct HeldReply {
+    /// The reply counts when no such request with this cookie or a lower one is under way.
+    last: u64,
+    success: Success,
+}
+
+/// What became durable if nothing fails meanwhile.
+#[derive(Debug)]
+enum Success {
+    Flush { key: Option<u64>, mark: u64, failures: u64 },
+    Change { key: u64, at: u64, len: u32, number: u64 },
+}
+
 impl Client {
     /// Handles the replies that were received.
     pub(super) fn handle_replies(&mut self, now: Instant, result: Result<(), ProtocolError>) {
@@ -20,6 +36,7 @@ impl Client {
             }
             self.attempts = 0;
             self.handle_reply(ended);
+            self.release_held();
             self.end_repeating();
             self.silent_since = Some(now);
             self.transmit_due = true;
@@ -40,33 +57,34 @@ impl Client {
                     self.lose_changes(error.failure().fault);
                 }
             }
-            Work::Flush { key, mark, failures } => {
-                match &result {
-                    Ok(_) if failures == self.failures => self.unflushed.remove_before(mark),
-                    Ok(_) => {}
-                    Err(error) => {
-                        self.durability_failed();
-                        if key.is_none() {
-                            self.lose_changes(error.failure().fault);
-                            self.unflushed.remove_before(mark);
-                        }
+            Work::Flush { key, mark, failures } => match result {
+                Ok(_) => self.hold(Success::Flush { key, mark, failures }),
+                Err(error) => {
+                    self.durability_failed();
+                    if key.is_none() {
+                        self.lose_changes(error.failure().fault);
+                        self.unflushed.remove_before(mark);
+                    }
+                    self.flush_ended(key, Err(error));
+                }
+            },
+            Work::Change(key, change, fua) => match result {
+                Ok(_) if self.flushes() => {
+                    let number = self.unflushed.mark();
+                    self.unflushed.add(at, len, change);
+                    if fua {
+                        self.hold(Success::Change { key, at, len, number });
+                    } else {
+                        self.piece_ended(key, Ok(()));
                     }
                 }
-                match key {
-                    Some(key) => self.piece_ended(key, result.map(|_| ())),
-                    None => self.flushing = false,
+                result => {
+                    if result.is_err() && fua {
+                        self.durability_failed();
+                    }
+                    self.piece_ended(key, result.map(|_| ()));
                 }
-            }
-            Work::Change(key, change, fua) => {
-                let failures = self.failures;
-                let is_durable = fua && self.jobs.get(&key).is_some_and(|job| job.failures == failures);
-                match &result {
-                    Ok(_) if self.flushes() => self.unflushed.add(at, len, change, is_durable),
-                    Err(_) if fua => self.durability_failed(),
-                    _ => {}
-                }
-                self.piece_ended(key, result.map(|_| ()));
-            }
+            },
             Work::Read(key, index) => {
                 let result = result.map(|reply| {
                     if let (Reply::Data(data), Some(job)) = (reply, self.jobs.get_mut(&key)) {
@@ -82,6 +100,46 @@ impl Client {
                 }
                 self.piece_ended(key, result.map(|_| ()));
             }
+        }
+    }
+
+    /// Keeps the good reply of a flush or of a write with FUA until it counts.
+    fn hold(&mut self, success: Success) {
+        let last = self.replies.last_under_way(Work::makes_durable).unwrap_or(0);
+        self.held.push_back(HeldReply { last, success });
+    }
+
+    /// Applies the replies that count now.
+    fn release_held(&mut self) {
+        let first = self.replies.first_under_way(Work::makes_durable).unwrap_or(u64::MAX);
+        while self.held.front().is_some_and(|held| held.last < first)
+            && let Some(held) = self.held.pop_front()
+        {
+            self.apply(held.success);
+        }
+    }
+
+    fn apply(&mut self, success: Success) {
+        match success {
+            Success::Flush { key, mark, failures } => {
+                if failures == self.failures {
+                    self.unflushed.remove_before(mark);
+                }
+                self.flush_ended(key, Ok(()));
+            }
+            Success::Change { key, at, len, number } => {
+                if self.jobs.get(&key).is_some_and(|job| job.failures == self.failures) {
+                    self.unflushed.remove_durable(at, len, number);
+                }
+                self.piece_ended(key, Ok(()));
+            }
+        }
+    }
+
+    fn flush_ended(&mut self, key: Option<u64>, result: Result<(), ReplyError>) {
+        match key {
+            Some(key) => self.piece_ended(key, result),
+            None => self.flushing = false,
         }
     }
 

@@ -16,8 +16,9 @@
 //!
 //! If a flush or a write with FUA fails, the system of the server may have dropped what it could not write,
 //! and would report success the next time. So `failures` counts them. A flush that was sent before such a
-//! failure covers nothing. An operation that must be durable and was under way begins again. Before the next
-//! flush, whatever it is for, the changes are repeated.
+//! failure covers nothing, and a good reply counts only when every flush and write with FUA that was under
+//! way with it has ended without failure. An operation that must be durable and was under way begins again.
+//! Before the next flush, whatever it is for, the changes are repeated.
 //!
 //! A server that offers no flush is taken for one without a volatile cache.
 //!
@@ -50,6 +51,7 @@ use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, O
 
 use crate::handshake::ExportInfo;
 use crate::wire::transmission;
+use answers::HeldReply;
 pub use error::ProtocolError;
 use job::Job;
 use replies::Replies;
@@ -150,6 +152,11 @@ impl Work {
     const fn reads(&self) -> bool {
         matches!(self, Self::Read(..) | Self::Status(_))
     }
+
+    /// Returns whether the request is a flush or a write with FUA.
+    const fn makes_durable(&self) -> bool {
+        matches!(self, Self::Flush { .. } | Self::Change(_, _, true))
+    }
 }
 
 /// A medium over a connection to a server.
@@ -166,6 +173,8 @@ pub struct Client {
     waiting: VecDeque<u64>,
     replies: Replies<Work>,
     unflushed: Unflushed,
+    /// Good replies that do not count yet, in the order in which they came.
+    held: VecDeque<HeldReply>,
     /// The offset from which unflushed changes are still to be repeated, while they are repeated.
     repeating: Option<u64>,
     /// How many flushes and writes with FUA have failed.
@@ -211,6 +220,7 @@ impl Client {
             waiting: VecDeque::new(),
             replies: Replies::new(),
             unflushed: Unflushed::default(),
+            held: VecDeque::new(),
             repeating: None,
             failures: 0,
             repeat_before_flush: false,
@@ -434,6 +444,8 @@ impl Client {
             Link::Up | Link::Ending => {}
         }
         self.replies.reset(false, None, &self.pool);
+        // What is under way may have failed.
+        self.held.clear();
         (self.repeating, self.link) = (None, Link::Ending);
         if self.given_up {
             self.fail_all();

@@ -153,6 +153,21 @@ impl<W> Replies<W> {
         self.open >= self.slots.len()
     }
 
+    /// Returns the lowest cookie of certain requests under way. A later request has a higher one.
+    pub(super) fn first_under_way(&self, is_meant: impl Fn(&W) -> bool) -> Option<u64> {
+        self.cookies(is_meant).min()
+    }
+
+    /// Returns the highest cookie of certain requests under way.
+    pub(super) fn last_under_way(&self, is_meant: impl Fn(&W) -> bool) -> Option<u64> {
+        self.cookies(is_meant).max()
+    }
+
+    fn cookies(&self, is_meant: impl Fn(&W) -> bool) -> impl Iterator<Item = u64> {
+        let pending = self.slots.iter().flatten();
+        pending.filter(move |pending| is_meant(&pending.work)).map(|pending| pending.cookie)
+    }
+
     /// Returns when the oldest of certain requests under way was sent.
     pub(super) fn oldest(&self, is_meant: impl Fn(&W) -> bool) -> Option<Instant> {
         self.slots

@@ -2,6 +2,7 @@
 //! lost them, so they are repeated on the next connection.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList};
 use base::int_cast::to_usize;
@@ -85,14 +86,20 @@ impl Unflushed {
         around.or_else(|| self.entries.range(at..).next()).map(|(_, entry)| entry)
     }
 
-    /// Adds an acknowledged change. One that is durable is not kept, and what it has overwritten is not
-    /// repeated any more.
-    pub(super) fn add(&mut self, at: u64, len: u32, change: Change, is_durable: bool) {
+    /// Adds an acknowledged change. What it has overwritten is not repeated any more.
+    pub(super) fn add(&mut self, at: u64, len: u32, change: Change) {
         let entry = Entry { at, len: u64::from(len), change, number: self.acknowledged };
         self.cut(at, entry.end());
-        if !is_durable {
-            self.acknowledged += 1;
-            self.insert(entry);
+        self.acknowledged += 1;
+        self.insert(entry);
+    }
+
+    /// Removes what is left of the change with a number, because it is durable.
+    pub(super) fn remove_durable(&mut self, at: u64, len: u32, number: u64) {
+        let within = self.entries.range(at..at.saturating_add(u64::from(len)));
+        let parts: Vec<u64> = within.filter(|(_, entry)| entry.number == number).map(|(at, _)| *at).collect();
+        for entry in parts.into_iter().filter_map(|at| self.entries.remove(&at)) {
+            self.held_bytes = self.held_bytes.saturating_sub(entry.change.memory());
         }
     }
 

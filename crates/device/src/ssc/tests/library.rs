@@ -288,6 +288,70 @@ fn what_waits_is_not_done_when_the_cartridge_comes_back_rewound() {
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
 }
 
+/// Puts a blank cartridge in, in place of the one that is in the drive, and returns it.
+fn exchange(rig: &mut Rig, bay: &Bay) -> Folder {
+    assert_eq!(rig.eject(), Some(Ok(())));
+    let next = Folder::new(Kind { capacity: 100_000_000_000, ..Kind::USUAL });
+    bay.put(Some(next.clone()));
+    rig.tell_library(LibraryInput::Inserted);
+    assert_eq!(rig.test_ready(A).sense, Some(CHANGED));
+    next
+}
+
+#[test]
+fn attributes_whose_list_is_under_way_are_not_written_to_the_next_cartridge() {
+    let (mut rig, bay) = drive_with(Some(recorded(1)));
+    // A user medium text label.
+    let list = [0, 0, 0, 9, 0x08, 0x03, 2, 0, 4, b'm', b'i', b'n', b'e'];
+    let cdb = [op::WRITE_ATTRIBUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13, 0, 0];
+    let write = rig.start(A, &cdb, 0, list.len());
+    let next = exchange(&mut rig, &bay);
+    assert_eq!(rig.finish(write, &list).sense, Some(CHANGED));
+    rig.mark(1).good();
+    assert_eq!(next.count_of(b"mine"), 0);
+    rig.run(A, &cdb, 0, &list).good();
+    assert_ne!(next.count_of(b"mine"), 0);
+}
+
+#[test]
+fn mode_parameters_of_a_cartridge_do_not_come_into_force_for_the_next_one() {
+    let large = || Folder::new(Kind { capacity: 100_000_000_000, ..Kind::USUAL });
+    let (mut rig, bay) = drive_with(Some(large()));
+    rig.unit.seed(&[5; 32]);
+    let partitions = [0, 0, 0x10, 0, 0x11, 14, 3, 3, 0x44, 3, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let divide = rig.start(A, &[0x15, 0x10, 0, 0, 20, 0], 0, partitions.len());
+    exchange(&mut rig, &bay);
+    // It was set before the cartridge left, and forgotten then.
+    rig.finish(divide, &partitions).good();
+    assert_eq!(bound(&mut rig), (0, false, 0));
+    // The settings that are being saved are those of the former cartridge too.
+    append_only(&mut rig);
+    let mut list = rig.query(&[0x1a, 8, 0x0a, 0, 16, 0]);
+    list[..4].fill(0);
+    list[4] &= 0x3f;
+    let select = rig.start(A, &[0x15, 0x11, 0, 0, 16, 0], 0, list.len());
+    rig.send(select, &list, 0, 16);
+    assert!(rig.event_of(select).is_some_and(|event| matches!(event, UnitEvent::FetchDataOut { .. })));
+    assert!(rig.event_of(select).is_none(), "it is being saved");
+    exchange(&mut rig, &bay);
+    rig.finish(select, &[]).good();
+    assert_eq!(bound(&mut rig), (0, false, 0));
+}
+
+#[test]
+fn a_key_that_a_cartridge_takes_along_is_not_set_for_the_next_one() {
+    const CKOD: u8 = 0x04;
+    for (flags, sense, mode) in [(CKOD, Some(CHANGED), 0), (0, None, 2)] {
+        let (mut rig, bay) = drive_with(Some(Folder::new(Kind::USUAL)));
+        rig.unit.seed(&[5; 32]);
+        let page = key_page(flags);
+        let set = rig.start(A, &[0xb5, 0x20, 0, 0x10, 0, 0, 0, 0, 0, 52, 0, 0], 0, page.len());
+        exchange(&mut rig, &bay);
+        assert_eq!(rig.finish(set, &page).sense, sense);
+        assert_eq!(bound(&mut rig).0, mode);
+    }
+}
+
 #[test]
 fn an_overwrite_that_was_allowed_is_not_one_of_the_next_cartridge() {
     for what in [1, 2] {

@@ -98,6 +98,91 @@ fn a_flush_or_a_durable_write_during_which_another_failed_begins_again() {
     }
 }
 
+/// The server carries out what it holds, in order, and then sends the replies in the other order.
+fn answer_backwards(rig: &mut Rig) {
+    let replies: Vec<_> = core::iter::from_fn(|| rig.server.answer(0)).collect();
+    for reply in replies.iter().rev() {
+        assert_eq!(rig.ended(), [], "nothing is known before the last reply");
+        rig.deliver(reply, &mut Rng::from_seed(1));
+        rig.drain();
+    }
+}
+
+#[test]
+fn a_success_that_comes_before_the_failure_of_another_counts_for_nothing() {
+    for stable in [false, true] {
+        for flags in [FLUSH_ONLY, FLUSH_ONLY | transmission::SEND_FUA] {
+            let mut rig = rig(flags);
+            rig.write(0, &[1; 512]);
+            let second = stable.then(|| rig.write_stable(512, &[2; 512]));
+            rig.drain();
+            if flags == FLUSH_ONLY {
+                // The changes are written; what follows are flushes.
+                (0..rig.server.held()).for_each(|_| rig.answer(0));
+            } else {
+                rig.answer(0);
+            }
+            assert_eq!(rig.ended(), [(OpId(1), None)]);
+            let other = rig.submit(OpAction::Flush);
+            rig.drain();
+            let first = second.unwrap_or_else(|| rig.submit(OpAction::Flush));
+            rig.drain();
+            assert_eq!(rig.server.held(), 2);
+            // The one that the server carries out first fails, and takes the only report with it.
+            if flags == FLUSH_ONLY || !stable {
+                rig.server.flush_errors = vec![Errno::IO];
+            } else {
+                rig.server.fua_errors = vec![Errno::IO];
+            }
+            let (failed, good) = if stable { (first, other) } else { (other, first) };
+            answer_backwards(&mut rig);
+            assert_eq!(rig.ended(), [(failed, Some(Fault::Medium))]);
+            rig.settle();
+            assert_eq!(rig.ended(), [(good, None)], "stable {stable}, flags {flags:#x}");
+            assert_eq!(rig.server.durable[..512], [1; 512], "stable {stable}, flags {flags:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_durable_write_that_succeeds_before_a_flush_fails_is_written_again() {
+    let mut rig = rig(FLUSH_ONLY | transmission::SEND_FUA);
+    let write = rig.write_stable(0, &[1; 512]);
+    let flush = rig.submit(OpAction::Flush);
+    rig.drain();
+    let written = rig.server.answer(0).unwrap();
+    // The disk has lost it, and the flush is told.
+    rig.server.durable.fill(0);
+    rig.server.flush_errors = vec![Errno::IO];
+    rig.deliver(&written, &mut Rng::from_seed(1));
+    assert_eq!(rig.ended(), []);
+    rig.settle();
+    assert_eq!(rig.ended(), [(flush, Some(Fault::Medium)), (write, None)]);
+    assert_eq!(rig.server.durable[..512], [1; 512]);
+}
+
+#[test]
+fn a_success_waits_for_no_flush_that_begins_later_and_a_lost_connection_repeats_it() {
+    let mut rig = rig(FLUSH_ONLY);
+    rig.write(0, &[1; 512]);
+    rig.settle();
+    let (first, second) = (rig.submit(OpAction::Flush), rig.submit(OpAction::Flush));
+    rig.drain();
+    rig.answer(1);
+    let third = rig.submit(OpAction::Flush);
+    rig.drain();
+    rig.answer(0);
+    // The first one waits for the third one, which was under way when it ended.
+    assert_eq!(rig.ended(), [(OpId(1), None), (second, None)]);
+    rig.server.flush_errors = vec![Errno::IO];
+    rig.restart(None);
+    assert_eq!(rig.ended(), []);
+    rig.server.flush_errors.clear();
+    rig.settle();
+    assert_eq!(rig.ended(), [(first, None), (third, None)]);
+    assert_eq!(rig.server.durable[..512], [1; 512]);
+}
+
 #[test]
 fn a_flush_that_waits_for_a_repetition_that_is_not_needed_any_more_is_sent() {
     let mut rig = rig(FLUSH_ONLY);

@@ -539,6 +539,7 @@ mod tests {
             block_len: 1,
             preferred_block_len: 4096,
             payload_len_max: 1 << 20,
+            change_len_max: 1 << 31,
             structured: true,
             allocation_id: None,
         };

@@ -36,6 +36,7 @@ mod job;
 mod replies;
 mod requests;
 mod silence;
+mod sink;
 mod unflushed;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -45,7 +46,6 @@ use alloc::string::String;
 use base::buffer::Pool;
 use base::state_machine::RxBuffer;
 use base::time::{Duration, Instant, soonest};
-use base::transmit::Transmit;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput};
 
 use crate::handshake::ExportInfo;
@@ -53,6 +53,7 @@ use crate::wire::transmission;
 pub use error::ProtocolError;
 use job::Job;
 use replies::Replies;
+pub use sink::RequestSink;
 use unflushed::{Change, Unflushed};
 
 /// The longest single read or write in bytes: the largest transfer that initiators in use request.
@@ -463,7 +464,7 @@ impl Client {
     }
 
     /// Appends requests, until the batch is full or nothing is left to send.
-    pub fn transmit(&mut self, now: Instant, out: &mut Transmit) {
+    pub fn transmit(&mut self, now: Instant, out: &mut dyn RequestSink) {
         while self.link == Link::Up && !out.is_full() && self.send_next(now, out) {}
     }
 

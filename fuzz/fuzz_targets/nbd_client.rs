@@ -90,6 +90,7 @@ impl World {
             block_len,
             preferred_block_len: 4096,
             payload_len_max: if first & 4 == 0 { 32 << 20 } else { 4096 },
+            change_len_max: 1 << 31,
             structured: first & 8 == 0,
             allocation_id: (first & 8 == 0).then_some(1),
         };

@@ -95,7 +95,8 @@ pub fn open(uri: &NbdUri, patience: Duration) -> Result<NbdConnection, NbdError>
     Ok(NbdConnection { socket, info })
 }
 
-fn connect_unix(path: &str, deadline: Instant) -> io::Result<OwnedFd> {
+/// Connects to a Unix socket.
+pub(crate) fn connect_unix(path: &str, deadline: Instant) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The queue of a server that accepts nothing is full at some time.

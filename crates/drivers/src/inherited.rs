@@ -1,9 +1,10 @@
-//! Descriptors that the program which started this process left open for it.
+//! Descriptors that are known by their number: those that the program which started this process left open
+//! for it, and those of libraries that know no other kind.
 
 #![allow(unsafe_code, reason = "a descriptor is known by its number only")]
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Takes an inherited descriptor. From then on it is closed like any other, and no child process inherits it.
 ///
@@ -26,6 +27,13 @@ pub fn take(descriptor: RawFd) -> io::Result<OwnedFd> {
     // the standard library, rustix and this workspace set on each descriptor that they open, and which was
     // set here on each that was taken before.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Takes the descriptor out of its owner.
+pub fn owned(owner: impl IntoRawFd) -> OwnedFd {
+    let descriptor = owner.into_raw_fd();
+    // SAFETY: `into_raw_fd` passes the ownership of an open descriptor to its caller.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
 /// The first descriptor that is not one of the standard streams.

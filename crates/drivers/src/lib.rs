@@ -34,6 +34,7 @@ mod connections;
 mod engine;
 mod epoll;
 mod memory;
+mod signals;
 mod slab;
 mod spin_policy;
 mod tcp_acked;

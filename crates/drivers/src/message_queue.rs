@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::ether::EtherPort;
-use base::state_machine::PortalId;
+use base::state_machine::{MediumId, PortalId};
 use base::time::Instant;
 
 use crate::config::Limits;
@@ -40,6 +40,8 @@ pub(crate) enum Message<M> {
     Unlisten(PortalId),
     OpenPort(EtherPort, PortSocket),
     ClosePort(EtherPort),
+    Watch(MediumId, OwnedFd),
+    Unwatch(MediumId),
     Limit(Limits),
     Stop(Duration),
 }
@@ -112,6 +114,23 @@ impl<M> Handle<M> {
     /// [`Stopped`].
     pub fn close_port(&self, port: EtherPort) -> Result<(), Stopped> {
         self.message_queue.put(Message::ClosePort(port))
+    }
+
+    /// Makes the reactor call [`base::state_machine::StreamMachine::medium_ready`] whenever a process signals
+    /// the eventfd, which does not block. It replaces the one that was given for this medium before.
+    ///
+    /// # Errors
+    /// [`Stopped`]; the eventfd is closed.
+    pub fn watch(&self, medium: MediumId, event: OwnedFd) -> Result<(), Stopped> {
+        self.message_queue.put(Message::Watch(medium, event))
+    }
+
+    /// Makes the reactor close the eventfd of a medium.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn unwatch(&self, medium: MediumId) -> Result<(), Stopped> {
+        self.message_queue.put(Message::Unwatch(medium))
     }
 
     /// Makes the reactor apply other limits from now on. No connection is ended because of them.

@@ -23,6 +23,7 @@ use crate::ether::{PortSocket, Ports};
 use crate::files::Files;
 use crate::listener;
 use crate::message_queue::{Adoption, Handle, Message, MessageQueue};
+use crate::signals::Signals;
 use crate::spin_policy::{self, SpinPolicy};
 use crate::stats::Stats;
 use crate::uring::UringEngine;
@@ -55,6 +56,7 @@ pub struct Reactor<M> {
     connections: Connections,
     dials: Connecting,
     ports: Ports,
+    signals: Signals,
     listeners: Vec<Option<Listening>>,
     accepts_rest_until: Option<Instant>,
     message_queue: Arc<MessageQueue<M>>,
@@ -98,6 +100,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             connections: Connections::new(config, pool.clone()),
             dials: Connecting::default(),
             ports: Ports::new(clock, pool.clone()),
+            signals: Signals::default(),
             listeners: Vec::new(),
             accepts_rest_until: None,
             message_queue: Arc::new(MessageQueue::new(waker)),
@@ -346,6 +349,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             match event {
                 Event::ConnectDone { attempt } => dialled.push(attempt),
                 Event::Nothing => {}
+                Event::Readable { watch } if self.signals.note(watch) => {}
                 Event::Readable { watch } => self.ports.note(watch),
                 Event::Frame { watch, taken } => self.ports.frame(machine, now, watch, taken),
                 Event::FramesFailed => self.ports.failed(),
@@ -363,6 +367,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 }
                 Event::Sent { conn, batch, result } => self.connections.sent(conn, batch, result),
             }
+        }
+        while let Some(medium) = self.signals.next_raised() {
+            machine.medium_ready(now, medium);
         }
         for attempt in dialled {
             self.conclude_dial(machine, now, attempt);
@@ -404,6 +411,14 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                     }
                 }
                 Message::ClosePort(port) => self.close_port(machine, port),
+                Message::Watch(medium, event) => {
+                    if self.signals.watch(&mut *self.engine, medium, event).is_err() {
+                        Stats::bump(&mut self.engine.stats().accept_failures, 1);
+                    }
+                    // What was signalled before the engine watched it is not lost.
+                    machine.medium_ready(now, medium);
+                }
+                Message::Unwatch(medium) => self.signals.unwatch(&mut *self.engine, medium),
                 Message::Limit(limits) => self.connections.limit(now, limits),
                 Message::Stop(drain) => self.begin_stop(now.after(drain)),
             }

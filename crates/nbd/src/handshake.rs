@@ -28,6 +28,9 @@ const MESSAGE_LEN_MAX: usize = 200;
 /// The payload that a server takes that does not say how much (doc/proto.md).
 const PAYLOAD_LEN_USUAL: u32 = 32 << 20;
 
+/// The most bytes that one request zeroes or deallocates. The protocol has no limit but that of its field.
+const CHANGE_LEN_MAX: u32 = 1 << 31;
+
 /// The least payload that a server must take to be used: a page.
 const PAYLOAD_LEN_MIN: u32 = 4096;
 
@@ -47,6 +50,8 @@ pub struct ExportInfo {
     pub preferred_block_len: u32,
     /// The longest payload of one request in bytes, a multiple of `block_len`.
     pub payload_len_max: u32,
+    /// The most bytes that one request zeroes or deallocates, a multiple of `block_len`.
+    pub change_len_max: u32,
     /// Whether reads are answered in chunks (structured replies).
     pub structured: bool,
     /// The identifier of `base:allocation`, if the server offers it.
@@ -309,6 +314,7 @@ impl Handshake {
             block_len,
             preferred_block_len: preferred.max(block_len),
             payload_len_max,
+            change_len_max: CHANGE_LEN_MAX,
             structured: self.structured,
             allocation_id: self.allocation_id,
         })

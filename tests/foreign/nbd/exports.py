@@ -1,4 +1,4 @@
-"""NBD servers that others wrote, and a target that serves their exports."""
+"""NBD servers and vhost-user devices that others wrote, and a target that serves their exports."""
 
 import json
 import os
@@ -87,13 +87,20 @@ def qemu_nbd(folder, image, form):
     return NbdServer(folder, "qemu-nbd", "--persistent", "--shared=4", f"--format={form}", "--socket=SOCKET", "--discard=unmap", image)
 
 
+def qemu_storage_daemon(folder, image, form, writable=True):
+    """A block device over vhost-user."""
+    export = f"type=vhost-user-blk,id=disk,node-name=disk,addr.type=unix,addr.path=SOCKET,writable={'on' if writable else 'off'}"
+    return NbdServer(folder, "qemu-storage-daemon", f"--blockdev=file,node-name=file,discard=unmap,filename={image}",
+                     f"--blockdev={form},node-name=disk,discard=unmap,file=file", f"--export={export}")
+
+
 class Targe(servers.Targe):
-    """Serves exports: a `Lun` of medium "nbd" has its `uri` among its claims."""
+    """Serves exports: a `Lun` of medium "nbd" has its `uri` among its claims, one of "vhost-user-blk" its `path`."""
 
     def config_lines(self):
         is_export = False
         for line in super().config_lines():
-            is_export = is_export and not line.startswith("[[") or line == 'type = "nbd"'
+            is_export = is_export and not line.startswith("[[") or line in ('type = "nbd"', 'type = "vhost-user-blk"')
             if not (is_export and line.startswith("size = ")):
                 yield line
 
@@ -106,8 +113,15 @@ class Targe(servers.Targe):
         return json.loads(self.admin("luns"))["luns"][number]
 
 
-def export(uri, **more):
+def device(server, **more):
+    """A LUN that is a block device over vhost-user."""
+    return export(None, medium="vhost-user-blk", path=server.socket, **more)
+
+
+def export(uri, medium="nbd", **more):
     """A LUN that is an export."""
+    if uri:
+        more = {"uri": uri, **more}
     lun = {key: more.pop(key) for key in ("thin", "readonly", "write_cache", "block") if key in more}
-    return servers.Lun(medium="nbd", claims=(("uri", uri), *more.items()), **lun)
+    return servers.Lun(medium=medium, claims=tuple(more.items()), **lun)
 

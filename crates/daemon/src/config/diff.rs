@@ -249,6 +249,7 @@ impl Unit {
             | Medium::Null { .. }
             | Medium::Disc { .. }
             | Medium::Nbd { .. }
+            | Medium::VhostUserBlk { .. }
             | Medium::Sg { .. }
             | Medium::Changer { .. }
             | Medium::LibraryDrive { .. } => false,

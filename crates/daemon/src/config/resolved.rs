@@ -382,6 +382,13 @@ pub enum Medium {
         /// How long commands wait for the server; `None` for no limit.
         patience: Option<Duration>,
     },
+    /// A block device of another process, over vhost-user.
+    VhostUserBlk {
+        /// The absolute path of its socket.
+        path: PathBuf,
+        /// How long commands wait for the process; `None` for no limit.
+        patience: Option<Duration>,
+    },
     /// The medium changer of a tape library. Its drives are the units after it.
     Changer {
         /// The absolute path of the folder of the library.
@@ -416,6 +423,8 @@ impl Medium {
             | Self::Changer { path }
             | Self::LibraryDrive { path, .. }
             | Self::Sg { path, .. } => Some(path),
+            // A socket is not the data.
+            Self::VhostUserBlk { .. } => None,
             Self::Ram { .. } | Self::Null { .. } | Self::Nbd { .. } => None,
         }
     }
@@ -430,6 +439,7 @@ impl fmt::Display for Medium {
             Self::Disc { path, .. } => write!(f, "disc:{}", path.display()),
             Self::Tape { path } => write!(f, "tape:{}", path.display()),
             Self::Nbd { uri, .. } => write!(f, "nbd:{uri}"),
+            Self::VhostUserBlk { path, .. } => write!(f, "vhost-user-blk:{}", path.display()),
             Self::Changer { path } => write!(f, "changer:{}", path.display()),
             Self::LibraryDrive { path, number } => write!(f, "changer:{} drive {number}", path.display()),
             Self::Sg { path, .. } => write!(f, "sg:{}", path.display()),

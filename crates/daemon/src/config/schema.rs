@@ -306,17 +306,19 @@ macro_rules! lun_keys {
     ($($extra:expr),* ; $type_default:expr) => {
         &[
             $($extra,)*
-            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape", "nbd", "changer", "sg"]), $type_default,
+            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape", "nbd", "changer", "sg", "vhost-user-blk"]), $type_default,
                 "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at \
                  exit), `null` (reads as zeros, discards writes), `disc` (a drive with the image of a CD, DVD \
                  or BD in it), `tape` (a tape drive with a cartridge in it), `nbd` (an export of an NBD server), \
-                 `changer` (a tape library with its drives) and `sg` (a SCSI device of this host), see [devices.md](devices.md)."),
-            key("path", Path, Told("required for `file`, `block`, `disc`, `tape`, `changer` and `sg`"),
-                "The file or device, or the folder of a cartridge or library."),
+                 `changer` (a tape library with its drives), `sg` (a SCSI device of this host) and `vhost-user-blk` (a \
+                 block device of another process), see [devices.md](devices.md)."),
+            key("path", Path, Told("required for `file`, `block`, `disc`, `tape`, `changer`, `sg` and `vhost-user-blk`"),
+                "The file or device, the folder of a cartridge or library, or the socket of a process."),
             key("uri", Text { len_max: 8192 }, Told("required for `nbd`"),
                 "The export of an NBD server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`."),
             key("reconnect_timeout", Span { min_ms: 0, max_ms: 86_400_000 }, Value("30s"),
-                "How long commands wait for an NBD server that does not answer, or is gone, before they fail. `0s` waits for ever."),
+                "How long commands wait for an NBD server, or the process of a `vhost-user-blk` device, that does not answer, or \
+                 is gone, before they fail. `0s` waits for ever."),
             key("dangerous_commands", Switch, Value("false"),
                 "Whether initiators may send a device of this host the commands that change the device itself or \
                  erase it as a whole: firmware, ATA PASS-THROUGH, and on disks FORMAT UNIT, SANITIZE, SECURITY \

@@ -44,7 +44,8 @@ enum Data {
     Null(u64),
     /// Any disc or cartridge that is in the drive, and the library of a changer.
     Drive,
-    /// An export of a server, by its address: a server tells nothing else to recognise it by.
+    /// An export of a server, or a device of another process, by its address: a server tells nothing else to
+    /// recognise it by.
     Export(String),
     /// The place is not known: the disk was not served since the start.
     NotServed,
@@ -60,6 +61,7 @@ impl DiskIds {
             (Medium::Null { size }, _) => Data::Null(size.0),
             (Medium::Disc { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. }, _) => Data::Drive,
             (Medium::Nbd { uri, .. }, _) => Data::Export(uri.to_string()),
+            (Medium::VhostUserBlk { .. }, _) => Data::Export(unit.medium.to_string()),
             (
                 Medium::File { path, .. }
                 | Medium::Block { path, .. }

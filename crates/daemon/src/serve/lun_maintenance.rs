@@ -171,6 +171,9 @@ impl LunMaintenance<'_> {
             }
             Medium::Sg { .. } => "it is a device of this host; what provides the device can make a snapshot",
             Medium::Nbd { .. } => "its data is behind an NBD server; what serves it can make a snapshot",
+            Medium::VhostUserBlk { .. } => {
+                "it is a device of another process; what serves it can make a snapshot"
+            }
             Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",
             Medium::Disc { .. } => "it is a drive for discs; hosts never change the image, so copy that file",
             Medium::Changer { .. } => {

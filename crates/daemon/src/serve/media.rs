@@ -21,7 +21,7 @@ use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::Disk;
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
-use super::nbd::{ATTEMPT_MAX, NbdExport, NbdExports, OpenExport};
+use super::nbd::{ATTEMPT_MAX, ExportAddress, NbdExport, NbdExports, OpenExport};
 use super::pass_through::PassThrough;
 use super::state::StateDir;
 use super::tape::Tape;
@@ -50,7 +50,7 @@ enum Bare {
     Tape(Option<CartridgeFolder>),
     /// A tape library.
     Library(OpenLibrary),
-    /// An export of an NBD server, with a connection.
+    /// An export of an NBD server or a block device over vhost-user, with a connection.
     Nbd(OpenExport),
     /// A SCSI device of this host.
     Sg(OpenSg),
@@ -125,11 +125,9 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
             let opened = libraries::open_drive(path, *number);
             return opened.map(Bare::Tape).map_err(|why| MediaError { unit: unit.label.clone(), why });
         }
-        Medium::Nbd { uri, .. } => {
-            let failed = |why| MediaError { unit: unit.label.clone(), why };
-            let connection = backends::nbd::open(uri, ATTEMPT_MAX);
-            let connection = connection.map_err(|error| failed(describe_error(&error)))?;
-            return OpenExport::new(unit, uri, connection).map(Bare::Nbd).map_err(failed);
+        Medium::Nbd { uri, .. } => return open_export(unit, ExportAddress::Nbd(uri.clone())),
+        Medium::VhostUserBlk { path, .. } => {
+            return open_export(unit, ExportAddress::VhostUser(path.clone()));
         }
         Medium::Sg { path, shared_with_host, .. } => {
             let opened = SgSpec { path: path.clone(), shared_with_host: *shared_with_host }.open();
@@ -159,6 +157,12 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
         opened.map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })?;
     provisional.0.extend(opened.take_undo());
     Ok(Bare::Disk(opened, path))
+}
+
+fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> {
+    let connection = address.open(ATTEMPT_MAX);
+    let export = connection.and_then(|connection| OpenExport::new(unit, address, connection));
+    export.map(Bare::Nbd).map_err(|why| MediaError { unit: unit.label.clone(), why })
 }
 
 /// Opens the image of a disc. Without a file there is no disc.
@@ -238,7 +242,7 @@ enum PlacedBare {
     Drive(DiscDrive),
     /// A drive for tapes.
     Tape(Tape),
-    /// An export of an NBD server.
+    /// An export of an NBD server, or a block device over vhost-user.
     Nbd(NbdExport),
     /// A tape library.
     Library(OpenLibrary),

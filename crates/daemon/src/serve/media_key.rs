@@ -189,6 +189,7 @@ pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
         | Medium::Disc { .. }
         | Medium::Tape { .. }
         | Medium::Nbd { .. }
+        | Medium::VhostUserBlk { .. }
         | Medium::Sg { .. }
         | Medium::Changer { .. }
         | Medium::LibraryDrive { .. } => None,

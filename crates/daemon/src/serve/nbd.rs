@@ -1,6 +1,11 @@
-//! Exports of NBD servers on their reactor. Each is a client whose connection the reactor drives like those
-//! of initiators. The logical unit and the daemon share it. It counts and logs failures, and refuses all
-//! operations while it is withheld.
+//! Exports of NBD servers, and block devices over vhost-user, on their reactor. Each is a client whose
+//! connection the reactor drives like those of initiators. The logical unit and the daemon share it. It
+//! counts and logs failures, and refuses all operations while it is withheld.
+//!
+//! The requests of a client go to an NBD server over the connection. Those to a device over vhost-user go
+//! through a queue in shared memory: the connection only tells that the other process lives.
+
+mod address;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -9,9 +14,8 @@ use std::time::Duration;
 
 use ::nbd::client::{Client, ClientAction, ClientConfig, Notice};
 use ::nbd::handshake::ExportInfo;
-use ::nbd::uri::NbdUri;
 use ::nbd::wire::transmission;
-use backends::nbd::NbdConnection;
+use backends::vhost_user::BlkLink;
 use base::buffer::Pool;
 use base::state_machine::{Action, ConnId, PortalId, RxBuffer};
 use base::time::Instant;
@@ -21,6 +25,7 @@ use store::api::{Capabilities, Completion, Failure, Fault, Op};
 use target::units::UnitId;
 
 use crate::config::{Medium, Unit};
+pub(super) use address::{ExportAddress, ExportConnection};
 
 /// How long an attempt to connect and to negotiate may take.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
@@ -31,8 +36,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// An export that is open, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
 pub(super) struct OpenExport {
-    connection: NbdConnection,
-    uri: NbdUri,
+    connection: ExportConnection,
+    address: ExportAddress,
     config: ClientConfig,
 }
 
@@ -41,30 +46,34 @@ impl OpenExport {
     ///
     /// # Errors
     /// A sentence that says why not.
-    pub(super) fn new(unit: &Unit, uri: &NbdUri, connection: NbdConnection) -> Result<Self, String> {
+    pub(super) fn new(
+        unit: &Unit,
+        address: ExportAddress,
+        connection: ExportConnection,
+    ) -> Result<Self, String> {
         let (info, block_len) = (connection.info, unit.block_size.bytes());
         if info.has(transmission::READ_ONLY) && !unit.read_only {
-            return Err(format!("{uri} is read-only; give \"ro\" to serve it"));
+            return Err(format!("{address} is read-only; give \"ro\" to serve it"));
         }
         if info.block_len > block_len {
             let hint = if info.block_len <= 4096 { "; give bs = \"4096\"" } else { ", which no LUN has" };
             return Err(format!(
-                "{uri} must be read and written in blocks of {} bytes{hint}",
+                "{address} must be read and written in blocks of {} bytes{hint}",
                 info.block_len
             ));
         }
         if info.len < u64::from(block_len) {
-            return Err(format!("{uri} has {} bytes, less than one block", info.len));
+            return Err(format!("{address} has {} bytes, less than one block", info.len));
         }
         let (write_cache, read_only) = (unit.write_cache, unit.read_only);
         let config = ClientConfig { patience: patience(unit), write_cache, read_only, block_len };
-        Ok(Self { connection, uri: uri.clone(), config })
+        Ok(Self { connection, address, config })
     }
 }
 
 fn patience(unit: &Unit) -> Option<Duration> {
     match unit.medium {
-        Medium::Nbd { patience, .. } => patience,
+        Medium::Nbd { patience, .. } | Medium::VhostUserBlk { patience, .. } => patience,
         _ => None,
     }
 }
@@ -72,9 +81,11 @@ fn patience(unit: &Unit) -> Option<Duration> {
 /// What the owner of the exports provides.
 pub(super) struct NbdLinks {
     /// Starts an attempt to connect for the export of this number, without blocking.
-    pub(super) connect: Box<dyn Fn(u32, NbdUri)>,
+    pub(super) connect: Box<dyn Fn(u32, ExportAddress)>,
     /// Gives the reactor a connection for the export of this number.
-    pub(super) adopt: Box<dyn Fn(u32, NbdConnection)>,
+    pub(super) adopt: Box<dyn Fn(u32, ExportConnection)>,
+    /// Ends the watch on the eventfd of the export of this number.
+    pub(super) unwatch: Box<dyn Fn(u32)>,
 }
 
 /// Every export of a reactor.
@@ -114,13 +125,13 @@ impl NbdExports {
 
     /// Serves an open export as the medium of a unit.
     pub(super) fn add(&mut self, export: OpenExport, unit: UnitId, label: &str, pool: &Pool) -> NbdExport {
-        let OpenExport { connection, uri, config } = export;
+        let OpenExport { connection, address, config } = export;
         let number = PortalId::OWN_BIT | self.next;
         self.next = self.next.wrapping_add(1);
         let client = Client::new(config, connection.info, pool.clone());
         let export = NbdExport(Rc::new(RefCell::new(Inner {
             client,
-            uri,
+            address,
             number,
             unit,
             label: label.to_owned(),
@@ -129,6 +140,8 @@ impl NbdExports {
             is_listed: false,
             connection: None,
             negotiated: None,
+            queue: None,
+            is_broken: false,
             withheld: None,
             refused: VecDeque::new(),
             errors: 0,
@@ -173,7 +186,8 @@ impl NbdExports {
         self.connections.insert(conn, portal.0);
         let mut inner = export.0.borrow_mut();
         inner.connection = Some(conn);
-        if let Some(info) = inner.negotiated.take() {
+        if let Some((info, queue)) = inner.negotiated.take() {
+            (inner.queue, inner.is_broken) = (queue, false);
             inner.client.connected(now, info);
         }
         inner.list();
@@ -187,11 +201,18 @@ impl NbdExports {
         let export = self.find(number)?;
         let mut inner = export.0.borrow_mut();
         if inner.connection == Some(conn) {
-            inner.connection = None;
+            (inner.connection, inner.queue) = (None, None);
             inner.client.disconnected(now);
             inner.list();
         }
         drop(inner);
+        Some(export)
+    }
+
+    /// Handles a signal of the process behind the export of a number. Returns the export.
+    pub(super) fn signalled(&self, now: Instant, number: u32) -> Option<NbdExport> {
+        let export = self.find(number)?;
+        export.collect(now);
         Some(export)
     }
 
@@ -220,7 +241,10 @@ impl NbdExports {
         let inner = export.0.borrow();
         let is_over = inner.client.is_closed() && inner.connection.is_none();
         if is_over && self.exports.remove(&inner.number).is_some() {
-            let (label, uri) = (&inner.label, &inner.uri);
+            if matches!(inner.address, ExportAddress::VhostUser(_)) {
+                (self.links.unwatch)(inner.number);
+            }
+            let (label, uri) = (&inner.label, &inner.address);
             if inner.client.has_lost_changes() {
                 crate::error!("{label}: what hosts wrote last may be missing on {uri}");
             }
@@ -234,10 +258,14 @@ impl NbdExports {
             let Some(export) = self.exports.get(&number) else { continue };
             let mut inner = export.0.borrow_mut();
             inner.is_listed = false;
+            if let (true, Some(conn)) = (inner.is_broken, inner.connection) {
+                return Some(Action::Abort(conn));
+            }
             let Some(action) = inner.client.poll_action() else { continue };
             inner.list();
             match (action, inner.connection) {
-                (ClientAction::Connect, _) => (self.links.connect)(number, inner.uri.clone()),
+                (ClientAction::Connect, _) => (self.links.connect)(number, inner.address.clone()),
+                (ClientAction::Transmit, Some(_)) if inner.is_device() => inner.submit_to_queue(),
                 (ClientAction::Transmit, Some(conn)) => return Some(Action::Transmit(conn)),
                 (ClientAction::Close, Some(conn)) => return Some(Action::Close(conn)),
                 (ClientAction::Abort, Some(conn)) => return Some(Action::Abort(conn)),
@@ -271,7 +299,7 @@ pub(super) struct NbdExport(Rc<RefCell<Inner>>);
 #[derive(Debug)]
 struct Inner {
     client: Client,
-    uri: NbdUri,
+    address: ExportAddress,
     number: u32,
     unit: UnitId,
     label: String,
@@ -281,7 +309,11 @@ struct Inner {
     is_listed: bool,
     connection: Option<ConnId>,
     /// What was negotiated for the connection that the reactor is given next.
-    negotiated: Option<ExportInfo>,
+    negotiated: Option<(ExportInfo, Option<Box<BlkLink>>)>,
+    /// The queue of the connection, to a device over vhost-user.
+    queue: Option<Box<BlkLink>>,
+    /// The device broke the protocol; its connection is to be ended.
+    is_broken: bool,
     withheld: Option<String>,
     /// Completions of operations that were refused.
     refused: VecDeque<Completion>,
@@ -315,7 +347,7 @@ impl NbdExport {
     /// Returns why operations fail or wait now, if they do.
     pub(super) fn not_ready(&self) -> Option<String> {
         let inner = self.0.borrow();
-        let away = || (!inner.client.is_up()).then(|| format!("{} does not answer", inner.uri));
+        let away = || (!inner.client.is_up()).then(|| format!("{} does not answer", inner.address));
         inner.withheld.clone().or_else(away)
     }
 
@@ -346,8 +378,8 @@ impl NbdExport {
     }
 
     /// Records what was negotiated for the connection that the reactor is given next.
-    pub(super) fn negotiated(&self, info: ExportInfo) {
-        self.0.borrow_mut().negotiated = Some(info);
+    pub(super) fn negotiated(&self, info: ExportInfo, queue: Option<Box<BlkLink>>) {
+        self.0.borrow_mut().negotiated = Some((info, queue));
     }
 
     /// Returns whether the reactor refused the connection that it was given last.
@@ -364,7 +396,23 @@ impl NbdExport {
 
     /// Handles received bytes.
     pub(super) fn received(&self, now: Instant, bytes: &[u8]) {
-        self.change(|client| client.received(now, bytes));
+        let mut inner = self.0.borrow_mut();
+        if inner.is_device() {
+            inner.broken(&"the process sent a message that nobody asked for");
+        } else {
+            inner.client.received(now, bytes);
+        }
+        inner.list();
+    }
+
+    /// Collects what a device over vhost-user has ended.
+    fn collect(&self, now: Instant) {
+        let mut inner = self.0.borrow_mut();
+        let Inner { queue: Some(queue), client, .. } = &mut *inner else { return };
+        if let Err(error) = queue.collect(now, client) {
+            inner.broken(&error);
+        }
+        inner.list();
     }
 
     /// Returns the buffer that the next bytes belong into.
@@ -407,6 +455,30 @@ impl NbdExport {
 }
 
 impl Inner {
+    /// Returns whether requests go through a queue in shared memory.
+    const fn is_device(&self) -> bool {
+        matches!(self.address, ExportAddress::VhostUser(_))
+    }
+
+    /// Puts the next requests into the queue.
+    fn submit_to_queue(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        self.client.transmit(self.shared.clock.get(), &mut **queue);
+        if let Err(error) = queue.kick() {
+            self.broken(&error);
+            self.list();
+        }
+    }
+
+    /// Handles that a device broke the protocol: nothing that it says counts any more.
+    fn broken(&mut self, error: &dyn std::fmt::Display) {
+        (self.queue, self.is_broken) = (None, true);
+        self.errors = self.errors.saturating_add(1);
+        if let Some(more) = self.may_log() {
+            crate::error!("{}: {}: {error}; its connection is ended{more}", self.label, self.address);
+        }
+    }
+
     /// Lists the export among those that may have an action.
     fn list(&mut self) {
         if !std::mem::replace(&mut self.is_listed, true) {
@@ -419,7 +491,7 @@ impl Inner {
         match notice {
             Notice::Lost => {
                 if let Some(more) = self.may_log() {
-                    let (label, uri) = (&self.label, &self.uri);
+                    let (label, uri) = (&self.label, &self.address);
                     crate::warning!(
                         "{label}: the connection to {uri} is lost; commands wait for the server {within}{more}"
                     );
@@ -428,12 +500,12 @@ impl Inner {
             Notice::Broken(error) => {
                 self.errors = self.errors.saturating_add(1);
                 if let Some(more) = self.may_log() {
-                    crate::error!("{}: {}: {error}; its connection is ended{more}", self.label, self.uri);
+                    crate::error!("{}: {}: {error}; its connection is ended{more}", self.label, self.address);
                 }
             }
             Notice::Unanswered => {
                 let why = self.last_failure.take().map_or(String::new(), |why| format!(": {why}"));
-                let (label, uri) = (&self.label, &self.uri);
+                let (label, uri) = (&self.label, &self.address);
                 crate::error!("{label}: {uri} has not answered in time; commands fail until it does{why}");
             }
             Notice::Back(repeated) => {
@@ -441,16 +513,16 @@ impl Inner {
                     0 => String::new(),
                     _ => format!("; {repeated} writes that it may have lost were repeated"),
                 };
-                crate::info!("{}: {} answers again{repeated}", self.label, self.uri);
+                crate::info!("{}: {} answers again{repeated}", self.label, self.address);
             }
             Notice::LostChanges(fault) => {
                 self.errors = self.errors.saturating_add(1);
-                let (label, uri) = (&self.label, &self.uri);
+                let (label, uri) = (&self.label, &self.address);
                 crate::error!("{label}: {uri} has lost acknowledged writes ({fault}); the next flush fails");
             }
             Notice::Resized => return Some(ExportEvent::Resized),
             Notice::Differs(why) => {
-                let (label, uri) = (&self.label, &self.uri);
+                let (label, uri) = (&self.label, &self.address);
                 crate::error!(
                     "{label}: {uri}: {why}: nothing is read or written until this is corrected and the \
                      configuration is reloaded"
@@ -492,7 +564,7 @@ impl Inner {
         self.errors = self.errors.saturating_add(1);
         if let Some(more) = self.may_log() {
             let at = failure.at.map_or(String::new(), |at| format!(" at byte {at}"));
-            crate::error!("{}: {}: {what}{at}{more}", self.label, self.uri);
+            crate::error!("{}: {}: {what}{at}{more}", self.label, self.address);
         }
     }
 }
@@ -539,18 +611,20 @@ mod tests {
             block_len: 1,
             preferred_block_len: 4096,
             payload_len_max: 1 << 20,
+            change_len_max: 1 << 31,
             structured: true,
             allocation_id: None,
         };
         let socket = UnixStream::pair().unwrap().0.into();
-        let uri = NbdUri::parse("nbd+unix:///?socket=/run/disk.sock").unwrap();
+        let address = ExportAddress::VhostUser("/run/disk.sock".into());
         let config = ClientConfig { patience: None, write_cache: true, read_only: false, block_len: 512 };
-        OpenExport { connection: NbdConnection { socket, info }, uri, config }
+        OpenExport { connection: ExportConnection { socket, info, queue: None }, address, config }
     }
 
     #[test]
     fn an_export_that_is_closing_is_not_that_of_its_unit_any_more() {
-        let links = NbdLinks { connect: Box::new(|_, _| {}), adopt: Box::new(|_, _| {}) };
+        let links =
+            NbdLinks { connect: Box::new(|_, _| {}), adopt: Box::new(|_, _| {}), unwatch: Box::new(|_| {}) };
         let mut exports = NbdExports::new(links);
         let pool = Pool::new(1 << 20);
         let first = exports.add(open(), UnitId(3), "disk", &pool);

@@ -324,7 +324,7 @@ impl ReactorShard {
             Some(disk) => disk.capabilities().len,
             None => match self.runtime.unit(id).map(|unit| &unit.medium) {
                 Some(Medium::Ram { size } | Medium::Null { size }) => size.0,
-                Some(Medium::Nbd { .. }) => {
+                Some(Medium::Nbd { .. } | Medium::VhostUserBlk { .. }) => {
                     self.nbd.of_unit(id).map_or(0, |export| export.capabilities().len)
                 }
                 _ => self.tapes.get(&id).map_or(0, Tape::capacity),

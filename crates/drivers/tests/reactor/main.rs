@@ -13,13 +13,15 @@ mod rig;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use base::state_machine::{ConnId, DisconnectReason, PortalId};
+use base::state_machine::{ConnId, DisconnectReason, MediumId, PortalId};
 use base::time::Instant;
 use drivers::config::{Config, EngineChoice, Limits, SpinMode};
 use drivers::message_queue::{Adoption, Stopped};
+use rustix::event::{EventfdFlags, eventfd};
 
 use parrot::{ABORT, BABBLE, CLOSE, ECHO, Parrot, babble_byte, frame};
 use rig::{HANG, PORTAL, Rig, pattern, receive, send};
@@ -56,6 +58,7 @@ with_both_engines! {
     keeps_a_peer_that_takes_little,
     keeps_each_connection_apart,
     runs_what_is_posted,
+    tells_a_medium_whenever_its_eventfd_is_signalled,
     adopts_a_connection_with_its_bytes,
     adopts_a_local_socket_with_the_addresses_of_its_relay,
     calls_the_machine_when_its_time_comes,
@@ -323,6 +326,43 @@ fn runs_what_is_posted(engine: EngineChoice) {
     assert_eq!(receive(&mut stream, 500).len(), 500);
 }
 
+fn tells_a_medium_whenever_its_eventfd_is_signalled(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let medium = MediumId(1 << 31);
+    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let told = |count: usize| {
+        let deadline = std::time::Instant::now() + HANG;
+        while rig.ask(|parrot| parrot.media_ready.len()) < count {
+            assert!(std::time::Instant::now() < deadline, "the medium was not told {count} times");
+            std::thread::yield_now();
+        }
+        assert_eq!(rig.ask(|parrot| parrot.media_ready.clone()), vec![medium; count]);
+    };
+    let (first, second) = (event(), event());
+    let signal = |event: &OwnedFd| _ = rustix::io::write(event, &1_u64.to_ne_bytes()).unwrap();
+    rig.handle.watch(medium, first.try_clone().unwrap()).unwrap();
+    // Once, because it may have been signalled before.
+    told(1);
+    for count in 2..5 {
+        signal(&first);
+        told(count);
+    }
+    rig.handle.watch(medium, second.try_clone().unwrap()).unwrap();
+    told(5);
+    signal(&first);
+    signal(&second);
+    told(6);
+    // A process can make the descriptor a blocking one.
+    rustix::io::ioctl_fionbio(&second, false).unwrap();
+    signal(&second);
+    told(7);
+    rig.handle.unwatch(medium).unwrap();
+    // The reactor has closed the descriptor when it answers.
+    told(7);
+    signal(&second);
+    told(7);
+}
+
 fn adopts_a_connection_with_its_bytes(engine: EngineChoice) {
     let Some(rig) = Rig::start(engine) else { return };
     let side_door = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -557,7 +597,7 @@ fn finishes_file_work_before_it_stops(engine: EngineChoice) {
         Ok(reactor) => reactor,
         Err(why) => return eprintln!("skipped: {why}"),
     };
-    let queue = reactor.files().queue(base::state_machine::MediumId(0));
+    let queue = reactor.files().queue(MediumId(0));
     // More operations than a submission queue holds, and of a kind that waits.
     for token in 0..700 {
         let bytes = pattern(token, 4096);

@@ -113,6 +113,7 @@ impl Job {
         let left = whole.saturating_sub(self.cut);
         let take = |most: u32| to_u32(left.min(u64::from(most)));
         let payload = PIECE_MAX.min(info.payload_len_max);
+        let change_len = CHANGE_PIECE_MAX.min(info.change_len_max);
         let piece = match &self.action {
             OpAction::Read { .. } => {
                 self.data.push(None);
@@ -125,11 +126,9 @@ impl Job {
             }
             OpAction::WriteZeroes { may_deallocate, .. } => {
                 let change = Change::Zeroes { may_deallocate: *may_deallocate };
-                Piece::Change { at, len: take(CHANGE_PIECE_MAX), change }
+                Piece::Change { at, len: take(change_len), change }
             }
-            OpAction::Deallocate { .. } => {
-                Piece::Change { at, len: take(CHANGE_PIECE_MAX), change: Change::Trim }
-            }
+            OpAction::Deallocate { .. } => Piece::Change { at, len: take(change_len), change: Change::Trim },
             OpAction::MapStatus { .. } => {
                 // The first part is enough: the extents may cover less than the range.
                 self.cut = whole;

@@ -37,6 +37,7 @@ mod job;
 mod replies;
 mod requests;
 mod silence;
+mod sink;
 mod unflushed;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -46,7 +47,6 @@ use alloc::string::String;
 use base::buffer::Pool;
 use base::state_machine::RxBuffer;
 use base::time::{Duration, Instant, soonest};
-use base::transmit::Transmit;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput};
 
 use crate::handshake::ExportInfo;
@@ -55,6 +55,7 @@ use answers::HeldReply;
 pub use error::ProtocolError;
 use job::Job;
 use replies::Replies;
+pub use sink::RequestSink;
 use unflushed::{Change, Unflushed};
 
 /// The longest single read or write in bytes: the largest transfer that initiators in use request.
@@ -475,7 +476,7 @@ impl Client {
     }
 
     /// Appends requests, until the batch is full or nothing is left to send.
-    pub fn transmit(&mut self, now: Instant, out: &mut Transmit) {
+    pub fn transmit(&mut self, now: Instant, out: &mut dyn RequestSink) {
         while self.link == Link::Up && !out.is_full() && self.send_next(now, out) {}
     }
 

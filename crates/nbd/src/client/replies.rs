@@ -250,6 +250,33 @@ impl<W> Replies<W> {
         }
     }
 
+    /// Handles the reply to one request, which did not come as bytes. `fill` appends the data of a read.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]; the connection must be ended.
+    pub(super) fn replied(
+        &mut self,
+        cookie: u64,
+        result: Result<(), Errno>,
+        fill: impl FnOnce(&mut Buf),
+    ) -> Result<(), ProtocolError> {
+        let (slot, _) = self.slot_of(cookie)?;
+        if let Some(pending) = self.pending(slot) {
+            match (result, pending.buf.as_mut()) {
+                (Err(errno), _) => pending.error = Some(ReplyError { errno, at: None }),
+                (Ok(()), Some(buf)) => {
+                    fill(buf);
+                    if buf.len() != to_usize(pending.len) {
+                        return Err(ProtocolError::DataMissing);
+                    }
+                    pending.coverage.add(0, pending.len)?;
+                }
+                (Ok(()), None) => {}
+            }
+        }
+        self.end(slot)
+    }
+
     /// Lends the buffer that the next bytes belong into.
     pub(super) fn take_rx_buffer(&mut self) -> Option<RxBuffer> {
         let Rx::Data { slot, at, left, .. } = self.rx else { return None };

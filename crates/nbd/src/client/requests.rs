@@ -3,16 +3,16 @@
 use base::buffer::DataList;
 use base::int_cast::{to_u32, to_usize};
 use base::time::Instant;
-use base::transmit::Transmit;
 
 use super::job::{CHANGE_PIECE_MAX, PIECE_MAX, Piece};
+use super::sink::RequestSink;
 use super::unflushed::Change;
 use super::{Client, Work};
 use crate::wire::{Cmd, FLAG_FUA, FLAG_NO_HOLE, Request, transmission};
 
 impl Client {
     /// Sends the next request. Returns whether there was one that may be sent now.
-    pub(super) fn send_next(&mut self, now: Instant, out: &mut Transmit) -> bool {
+    pub(super) fn send_next(&mut self, now: Instant, out: &mut dyn RequestSink) -> bool {
         if self.replies.is_full() || self.leaving {
             return false;
         }
@@ -34,7 +34,7 @@ impl Client {
         must_repeat
     }
 
-    fn repeat_next(&mut self, now: Instant, out: &mut Transmit, next: u64) -> bool {
+    fn repeat_next(&mut self, now: Instant, out: &mut dyn RequestSink, next: u64) -> bool {
         if next == 0 {
             // Requests that were under way when a flush failed must end first.
             if !self.replies.is_idle() {
@@ -46,7 +46,7 @@ impl Client {
         let at = entry.at.max(next);
         let len_max = match entry.change {
             Change::Write(_) => PIECE_MAX.min(self.info.payload_len_max),
-            Change::Zeroes { .. } | Change::Trim => CHANGE_PIECE_MAX,
+            Change::Zeroes { .. } | Change::Trim => CHANGE_PIECE_MAX.min(self.info.change_len_max),
         };
         let len = entry.end().saturating_sub(at).min(u64::from(len_max));
         let change = entry.change.part(at.saturating_sub(entry.at), len);
@@ -54,7 +54,7 @@ impl Client {
         self.send_change(now, out, (at, to_u32(len)), change, false, |_| Work::Repeat)
     }
 
-    fn send_job(&mut self, now: Instant, out: &mut Transmit) -> bool {
+    fn send_job(&mut self, now: Instant, out: &mut dyn RequestSink) -> bool {
         while let Some(key) = self.waiting.front().copied() {
             let (is_full, failures) = (self.unflushed.is_full(), self.failures);
             let Some(job) = self.jobs.get_mut(&key) else {
@@ -97,7 +97,14 @@ impl Client {
         false
     }
 
-    fn send_piece(&mut self, now: Instant, out: &mut Transmit, key: u64, piece: Piece, stable: bool) -> bool {
+    fn send_piece(
+        &mut self,
+        now: Instant,
+        out: &mut dyn RequestSink,
+        key: u64,
+        piece: Piece,
+        stable: bool,
+    ) -> bool {
         match piece {
             Piece::Read { at, len, index } => {
                 let request = Request { command: Cmd::READ, at, len, ..NOTHING };
@@ -116,7 +123,7 @@ impl Client {
     }
 
     /// Sends a flush, for a job or as the client's own.
-    fn send_flush(&mut self, now: Instant, out: &mut Transmit, key: Option<u64>) -> bool {
+    fn send_flush(&mut self, now: Instant, out: &mut dyn RequestSink, key: Option<u64>) -> bool {
         if key.is_none() {
             (self.flush_due, self.flushing) = (false, true);
         }
@@ -127,7 +134,7 @@ impl Client {
     fn send_change(
         &mut self,
         now: Instant,
-        out: &mut Transmit,
+        out: &mut dyn RequestSink,
         (at, len): (u64, u32),
         change: Change,
         fua: bool,
@@ -147,7 +154,7 @@ impl Client {
     fn send(
         &mut self,
         now: Instant,
-        out: &mut Transmit,
+        out: &mut dyn RequestSink,
         request: Request,
         data: Option<DataList>,
         work: Work,
@@ -157,22 +164,19 @@ impl Client {
         let Some(cookie) = self.replies.register(now, request.command, range, buf, work) else {
             return false;
         };
-        out.put(&Request { cookie, ..request }.encode());
-        if let Some(data) = data {
-            out.put_shared_list(data);
-        }
+        out.put(Request { cookie, ..request }, data);
         true
     }
 
     /// Flushes and takes leave, when the client is closing and nothing is under way.
-    fn send_leave(&mut self, now: Instant, out: &mut Transmit) -> bool {
+    fn send_leave(&mut self, now: Instant, out: &mut dyn RequestSink) -> bool {
         if !self.closing || !self.jobs.is_empty() || !self.replies.is_idle() || self.disconnect_sent {
             return false;
         }
         if !self.unflushed.is_empty() {
             return self.begin_repeating() || self.send_flush(now, out, None);
         }
-        out.put(&Request { command: Cmd::DISC, ..NOTHING }.encode());
+        out.put(Request { command: Cmd::DISC, ..NOTHING }, None);
         (self.disconnect_sent, self.close_due) = (true, true);
         true
     }

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use base::buffer::Bytes;
 use base::int_cast::{to_u64, to_usize};
 use base::rng::Rng;
+use base::transmit::Transmit;
 use store::api::{Durability, Extent, ExtentState};
 
 use super::*;

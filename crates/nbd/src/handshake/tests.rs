@@ -77,6 +77,7 @@ fn a_negotiation_is_the_bytes_of_the_protocol_however_they_are_split() {
         block_len: 512,
         preferred_block_len: 4096,
         payload_len_max: 1 << 25,
+        change_len_max: 1 << 31,
         structured: true,
         allocation_id: Some(9),
     };

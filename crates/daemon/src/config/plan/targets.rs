@@ -256,7 +256,8 @@ fn lun_details(
     field(details, "write_cache", &was.write_cache, &is.write_cache);
     field(details, "io_timeout", &span(was.io_timeout), &span(is.io_timeout));
     let patience = |unit: &Unit| match unit.medium {
-        crate::config::Medium::Nbd { patience, .. } => span(patience),
+        crate::config::Medium::Nbd { patience, .. }
+        | crate::config::Medium::VhostUserBlk { patience, .. } => span(patience),
         _ => span(None),
     };
     field(details, "reconnect_timeout", &patience(was), &patience(is));

@@ -304,9 +304,11 @@ impl<'a> UnitResolver<'a> {
         };
         let is_disc = kind.value == "disc";
         let (is_tape, is_nbd) = (kind.value == "tape", kind.value == "nbd");
+        let is_vhost = kind.value == "vhost-user-blk";
         let is_sg = kind.value == "sg";
         let is_changer = kind.value == "changer";
-        let on_disk = matches!(kind.value, "file" | "block" | "disc" | "tape" | "changer" | "sg");
+        let on_disk =
+            matches!(kind.value, "file" | "block" | "disc" | "tape" | "changer" | "sg" | "vhost-user-blk");
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
@@ -321,8 +323,9 @@ impl<'a> UnitResolver<'a> {
             let fits = match *name {
                 "path" => on_disk,
                 "profile" => is_disc,
-                "uri" | "reconnect_timeout" => is_nbd,
-                name if is_nbd => !nbd::UNFIT_KEYS.contains(&name),
+                "uri" => is_nbd,
+                "reconnect_timeout" => is_nbd || is_vhost,
+                name if is_nbd || is_vhost => !nbd::UNFIT_KEYS.contains(&name),
                 "drive_vendor" | "drive_product" => is_changer,
                 name if is_disc => discs::KEYS.contains(&name),
                 name if is_tape => tapes::KEYS.contains(&name),
@@ -363,6 +366,7 @@ impl<'a> UnitResolver<'a> {
                     "tape" => tapes::check(&path, lun.ro),
                     "changer" => changers::check(&path, lun.ro),
                     "sg" => sg::check(&path, lun.shared_with_host),
+                    "vhost-user-blk" => nbd::check_socket(&path, "the process of the device"),
                     _ => check_device(&path, lun),
                 };
                 if let Err(why) = checked {
@@ -375,6 +379,7 @@ impl<'a> UnitResolver<'a> {
                     "tape" => Medium::Tape { path },
                     "changer" => Medium::Changer { path },
                     "sg" => sg::medium(lun, path),
+                    "vhost-user-blk" => Medium::VhostUserBlk { path, patience: nbd::patience(lun) },
                     _ => Medium::Block { path, direct },
                 })
             }

@@ -66,11 +66,11 @@ fn wrong_specs_say_what_is_wrong() {
     for (spec, expected) in [
         (
             "disk.img",
-            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer: or sg:, not \"disk.img\"",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer:, sg: or vhost-user-blk:, not \"disk.img\"",
         ),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer: or sg:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer:, sg: or vhost-user-blk:, not \"fill\" (did you mean \"file\"?)",
         ),
         ("changer:none", "cannot use DIR/none/library: no such file or directory"),
         (

@@ -167,6 +167,7 @@ fn info(snapshot: &Snapshot) -> Family {
             Medium::Tape { .. } | Medium::LibraryDrive { .. } => "tape",
             Medium::Changer { .. } => "changer",
             Medium::Nbd { .. } => "nbd",
+            Medium::VhostUserBlk { .. } => "vhost-user-blk",
             Medium::Sg { .. } => "sg",
         };
         let labels = [

@@ -1,40 +1,35 @@
-//! Exports of NBD servers: their connections, and what their units are told.
+//! Exports of NBD servers and block devices over vhost-user: their connections, and what their units are
+//! told.
 
-use std::error::Error as _;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use ::nbd::uri::NbdUri;
-use backends::nbd::NbdConnection;
 use base::state_machine::{MediumId, PortalId, StreamMachine as _};
 use base::time::Instant;
 use drivers::message_queue::{Adoption, Handle};
 
 use super::ReactorShard;
 use crate::os_error;
-use crate::serve::nbd::{ATTEMPT_MAX, ExportEvent, NbdExport, NbdLinks};
+use crate::serve::nbd::{ATTEMPT_MAX, ExportAddress, ExportConnection, ExportEvent, NbdExport, NbdLinks};
 
 /// The addresses of a connection to a server. The reactor needs none, since no limit of peers applies to it.
 const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Returns what the exports of the reactor with this handle need.
 pub(super) fn links(own: &Handle<ReactorShard>) -> NbdLinks {
-    let (connecting, adopting) = (own.clone(), own.clone());
+    let (connecting, adopting, unwatching) = (own.clone(), own.clone(), own.clone());
     NbdLinks {
-        connect: Box::new(move |number, uri| connect(&connecting, number, uri)),
+        connect: Box::new(move |number, address| connect(&connecting, number, address)),
+        unwatch: Box::new(move |number| _ = unwatching.unwatch(MediumId(number))),
         adopt: Box::new(move |number, connection| deliver(&adopting, number, connection)),
     }
 }
 
 /// Connects to a server on a thread of its own, since resolving names, connecting and negotiating block.
-fn connect(own: &Handle<ReactorShard>, number: u32, uri: NbdUri) {
+fn connect(own: &Handle<ReactorShard>, number: u32, address: ExportAddress) {
     let (reactor, refused) = (own.clone(), own.clone());
-    let attempt = move || match backends::nbd::open(&uri, ATTEMPT_MAX) {
+    let attempt = move || match address.open(ATTEMPT_MAX) {
         Ok(connection) => deliver(&reactor, number, connection),
-        Err(error) => {
-            let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-            let source = source.map_or(String::new(), |source| format!(": {}", os_error(source)));
-            fail(&reactor, number, format!("{error}{source}"));
-        }
+        Err(why) => fail(&reactor, number, why),
     };
     if let Err(error) = std::thread::Builder::new().name("nbd".to_owned()).spawn(attempt) {
         fail(&refused, number, format!("cannot start a thread: {}", os_error(&error)));
@@ -43,13 +38,17 @@ fn connect(own: &Handle<ReactorShard>, number: u32, uri: NbdUri) {
 
 // A reactor that has stopped serves no export, so errors of its handle are ignored below.
 
-fn deliver(own: &Handle<ReactorShard>, number: u32, connection: NbdConnection) {
-    let NbdConnection { socket, info } = connection;
+fn deliver(own: &Handle<ReactorShard>, number: u32, connection: ExportConnection) {
+    let ExportConnection { socket, info, queue } = connection;
+    let (queue, call) = queue.unzip();
     let _ = own.post(move |member: &mut ReactorShard, _| {
         if let Some(export) = member.nbd.find(number) {
-            export.negotiated(info);
+            export.negotiated(info, queue);
         }
     });
+    if let Some(call) = call {
+        let _ = own.watch(MediumId(number), call);
+    }
     let (portal, bytes) = (PortalId(number), Vec::new());
     let _ = own.adopt(Adoption { socket, portal, local: NO_ADDRESS, peer: NO_ADDRESS, bytes });
     let _ = own.post(move |member: &mut ReactorShard, now| {

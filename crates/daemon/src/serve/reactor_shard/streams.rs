@@ -68,7 +68,11 @@ impl StreamMachine for ReactorShard {
 
     fn medium_ready(&mut self, now: Instant, medium: MediumId) {
         self.nbd.set_time(now);
-        self.shard.medium_ready(now, medium);
+        // The numbers of exports are not those of units.
+        match self.nbd.signalled(now, medium.0) {
+            None => self.shard.medium_ready(now, medium),
+            Some(export) => self.export_changed(now, &export),
+        }
     }
 
     /// Returns the shard's next action. A driver calls this after every input to the state machine, so the

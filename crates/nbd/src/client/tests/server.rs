@@ -21,6 +21,7 @@ pub(super) fn info(len: u64) -> ExportInfo {
         block_len: 1,
         preferred_block_len: 4096,
         payload_len_max: 32 << 20,
+        change_len_max: 1 << 31,
         structured: true,
         allocation_id: Some(1),
     }

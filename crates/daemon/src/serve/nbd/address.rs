@@ -1,0 +1,70 @@
+//! Where an export is, and how it is connected to: an NBD server, or a block device over vhost-user.
+
+use std::error::Error as _;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::nbd::handshake::ExportInfo;
+use ::nbd::uri::NbdUri;
+use backends::vhost_user::BlkLink;
+
+use crate::os_error;
+
+/// The address of an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::serve) enum ExportAddress {
+    /// An export of an NBD server.
+    Nbd(NbdUri),
+    /// The block device of a process that listens on this socket.
+    VhostUser(PathBuf),
+}
+
+/// A connection whose negotiation is complete.
+#[derive(Debug)]
+pub(in crate::serve) struct ExportConnection {
+    pub(in crate::serve) socket: OwnedFd,
+    pub(in crate::serve) info: ExportInfo,
+    /// The queue in shared memory that carries the requests instead of the socket, and the eventfd that the
+    /// other process signals.
+    pub(in crate::serve) queue: Option<(Box<BlkLink>, OwnedFd)>,
+}
+
+impl fmt::Display for ExportAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nbd(uri) => uri.fmt(f),
+            Self::VhostUser(path) => write!(f, "vhost-user-blk:{}", path.display()),
+        }
+    }
+}
+
+impl ExportAddress {
+    /// Connects and negotiates, which blocks.
+    ///
+    /// # Errors
+    /// A sentence that says why not.
+    pub(in crate::serve) fn open(&self, patience: Duration) -> Result<ExportConnection, String> {
+        match self {
+            Self::Nbd(uri) => match backends::nbd::open(uri, patience) {
+                Ok(backends::nbd::NbdConnection { socket, info }) => {
+                    Ok(ExportConnection { socket, info, queue: None })
+                }
+                Err(error) => Err(describe(&error, error.source())),
+            },
+            Self::VhostUser(path) => match backends::vhost_user::open_blk(path, patience) {
+                Ok(backends::vhost_user::BlkConnection { socket, info, link, call }) => {
+                    Ok(ExportConnection { socket, info, queue: Some((Box::new(link), call)) })
+                }
+                Err(error) => Err(describe(&error, error.source())),
+            },
+        }
+    }
+}
+
+fn describe(error: &dyn fmt::Display, source: Option<&(dyn std::error::Error + 'static)>) -> String {
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    let source = source.map_or(String::new(), |source| format!(": {}", os_error(source)));
+    format!("{error}{source}")
+}

@@ -1,0 +1,152 @@
+"""LUNs that are block devices of other processes, over vhost-user: QEMU's storage daemon, the example in Rust, and back ends that
+break the protocol.
+
+The processes are killed, stopped and changed while hosts read and write.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from exports import NbdServer, device, qemu_storage_daemon, wait_for
+from libiscsi.suite import Runner, build_counter, list_suites
+from servers import MIB, Lun
+from test_nbd import SIZE, both_engines, finish, kill_while_verifying, read, start_verify, targe
+from verdicts import expect
+
+# One suite of libiscsi for each kind of command that becomes another request.
+SUITES = ("Unmap", "WriteSame16")
+BACK_END = os.path.join(os.path.dirname(os.path.abspath(__file__)), "back_end.py")
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(600)]
+
+
+def back_end(folder, what):
+    return NbdServer(folder, sys.executable, BACK_END, "SOCKET", what)
+
+
+@both_engines
+def test_a_file_of_qemu_holds_what_was_written_although_the_process_is_killed(tmp_path, reactor):
+    disk = tmp_path / "disk"
+    with open(disk, "wb") as file:
+        file.truncate(SIZE)
+    with qemu_storage_daemon(tmp_path, disk, "raw") as qemu, targe(tmp_path, device(qemu), reactor=reactor) as server:
+        kill_while_verifying(server, qemu)
+        code, data, said = read(server, "--bs=1M")
+        expect(code == 0, said)
+        expect(data == disk.read_bytes(), "the file holds something else")
+
+
+def test_a_qcow2_image_loses_nothing_that_qemu_held_in_memory_when_it_was_killed(tmp_path):
+    image = tmp_path / "disk.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", image, str(SIZE)], check=True, timeout=60)
+    with qemu_storage_daemon(tmp_path, image, "qcow2") as qemu, targe(tmp_path, device(qemu)) as server:
+        kill_while_verifying(server, qemu)
+        server.log_says("writes that it may have lost were repeated")
+        code, data, said = read(server, "--bs=1M")
+        expect(code == 0, said)
+        server.stop()
+        qemu.end()
+    subprocess.run(["qemu-img", "convert", "-O", "raw", image, tmp_path / "raw"], check=True, timeout=60)
+    expect(data == (tmp_path / "raw").read_bytes(), "the image holds something else")
+
+
+def test_libiscsi_finds_no_fault(tmp_path):
+    disk = tmp_path / "disk"
+    with open(disk, "wb") as file:
+        file.truncate(100 * MIB)
+    with qemu_storage_daemon(tmp_path, disk, "raw") as qemu, targe(tmp_path, device(qemu)) as server:
+        runner = Runner(server, [server.url()], str(tmp_path / "suite"), build_counter(tmp_path))
+        known, wrong, passed = list_suites(), [], 0
+        for suite in (f"SCSI.{word}" for word in SUITES):
+            for test, verdict in runner.run_suite(suite, known[suite]).items():
+                passed += verdict.kind == "PASS"
+                if verdict.kind not in ("PASS", "SKIP"):
+                    wrong.append(f"{suite}.{test}: {verdict.kind}: {verdict.reasons}")
+        expect(not wrong and passed >= 12, f"{passed} passed; {wrong}")
+
+
+def test_a_process_that_is_silent_holds_up_its_own_hosts_only(tmp_path):
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(SIZE))
+    with qemu_storage_daemon(tmp_path, disk, "raw") as qemu:
+        luns = (device(qemu, reconnect_timeout="1s"), Lun(medium="ram", size=SIZE))
+        with targe(tmp_path, *luns) as server:
+            others = start_verify(server, "--count=1000", unit=1)
+            qemu.send(signal.SIGSTOP)
+            code, _, said = read(server, "--bs=64K")
+            expect(code != 0 and "NOT READY" in said.upper(), f"a read without an answer: {code} {said}")
+            expect("does not answer" in server.unit()["not_ready"], f"{server.unit()}")
+            qemu.send(signal.SIGCONT)
+            wait_for("the return", lambda: not server.unit()["not_ready"])
+            finish(start_verify(server, "--count=50"))
+            qemu.end(signal.SIGKILL)
+            code, _, said = read(server, "--bs=64K")
+            expect(code != 0 and "NOT READY" in said.upper(), f"a read of a process that is gone: {code} {said}")
+            finish(others)
+            qemu.start()
+            wait_for("the return", lambda: not server.unit()["not_ready"])
+            finish(start_verify(server, "--count=50"))
+
+
+@pytest.mark.parametrize("what, why", [
+    ("index", "the device reports more used requests than are under way"),
+    ("number", "the device reports a used request that does not exist"),
+    ("stranger", "the device reports a used request that is not under way"),
+    ("long", "the device reports more bytes than the request has room for"),
+    ("short", "the device reports a read as good and has not written all of its data"),
+    ("status", "the device reports a status that does not exist"),
+    ("message", "the process sent a message that nobody asked for"),
+])
+def test_a_process_that_breaks_the_protocol_is_left_and_told_of(tmp_path, what, why):
+    with back_end(tmp_path, what) as process:
+        luns = (device(process, reconnect_timeout="1s"), Lun(medium="ram", size=SIZE))
+        with targe(tmp_path, *luns) as server:
+            code, _, said = read(server, "--bs=64K")
+            if what != "message":
+                expect(code != 0 and "NOT READY" in said.upper(), f"{code} {said}")
+            server.log_says(why)
+            finish(start_verify(server, "--count=100", unit=1))
+
+
+@pytest.mark.parametrize("what, why", [
+    ("old", "does not support VIRTIO 1.0"),
+    ("unconfigured", "does not support VHOST_USER_PROTOCOL_F_CONFIG"),
+    ("huge", "cannot be used: it claims a size of 18446744073709551615 sectors, which no device has"),
+    ("nonsense", "the negotiation with"),
+    ("death", "the negotiation with"),
+])
+def test_a_process_that_is_no_block_device_is_refused_in_one_sentence(tmp_path, what, why):
+    with back_end(tmp_path, what) as process:
+        server = targe(tmp_path, device(process))
+        # It listens before it opens its disks, so it may seem to have started.
+        with contextlib.suppress(RuntimeError):
+            server.start()
+        wait_for("the refusal", lambda: server.process is None or server.process.poll() is not None)
+        server.kill()
+        expect(why in server.log_of_this_run(), server.log_tail())
+
+
+def test_the_memory_that_a_process_is_given_cannot_be_cut(tmp_path):
+    with back_end(tmp_path, "cut") as process, targe(tmp_path, device(process)) as server:
+        code, data, said = read(server, "--bs=64K")
+        expect(code == 0 and data == bytes(8 * MIB), f"{code} {said}")
+        expect("cannot be cut" in (tmp_path / "nbd.log").read_text(), "the process cut the memory")
+
+
+def test_a_device_that_is_read_only_is_served_only_if_that_is_wanted(tmp_path):
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(MIB))
+    with qemu_storage_daemon(tmp_path, disk, "raw", writable=False) as qemu:
+        server = targe(tmp_path, device(qemu))
+        with contextlib.suppress(RuntimeError):
+            server.start()
+        wait_for("the refusal", lambda: server.process is None or server.process.poll() is not None)
+        server.kill()
+        expect("is read-only; give \"ro\" to serve it" in server.log_of_this_run(), server.log_tail())
+        with targe(tmp_path, device(qemu, readonly=True)) as server:
+            code, data, said = read(server, "--bs=64K")
+            expect(code == 0 and data == bytes(MIB), f"{code} {said}")

@@ -1,7 +1,8 @@
-//! The routes of the HTTP server: metrics, health and the JSON API.
+//! The routes of the HTTP server: metrics, health, the JSON API and the page.
 
 mod collector;
 mod json_api;
+mod page;
 
 use std::io;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub(super) fn start(http: Option<&Http>, shared: &Arc<Shared>) -> Result<Option<
     let server = Server::start(listener, Access::new(http), http.tls.clone(), routes(shared)?);
     let server = server.map_err(|error| cannot_listen(http, &error))?;
     let tls = if http.tls.is_some() { "https" } else { "http" };
-    crate::info!("serving metrics on {tls}://{}/metrics", server.address());
+    crate::info!("serving the status page and metrics on {tls}://{}/", server.address());
     Ok(Some(server))
 }
 
@@ -66,7 +67,7 @@ fn routes(shared: &Arc<Shared>) -> Result<Routes, ServeError> {
         .route("/healthz", get(health))
         .route("/readyz", get(readiness))
         .route(DOCUMENT_PATH, get(async move || ([(CONTENT_TYPE, JSON)], document.clone())));
-    let router = json_api::add_routes(router);
+    let router = page::add_routes(json_api::add_routes(router));
     Ok(Routes { router: router.fallback(unknown).with_state(Arc::new(served)), purpose })
 }
 
@@ -74,7 +75,7 @@ fn routes(shared: &Arc<Shared>) -> Result<Routes, ServeError> {
 fn purpose(path: &str) -> Purpose {
     if json_api::is_change(path) {
         Purpose::Change
-    } else if path == DOCUMENT_PATH {
+    } else if page::is_part(path) || path == DOCUMENT_PATH {
         Purpose::Public
     } else {
         Purpose::Read
@@ -84,7 +85,7 @@ fn purpose(path: &str) -> Purpose {
 async fn unknown() -> (StatusCode, &'static str) {
     (
         StatusCode::NOT_FOUND,
-        "there is /api/openapi.json, which describes /api/v1, /metrics, /healthz and /readyz\n",
+        "there is /, /api/openapi.json, which describes /api/v1, /metrics, /healthz and /readyz\n",
     )
 }
 

@@ -19,6 +19,7 @@ from verdicts import expect
 
 ADMIN = "fedcba9876543210-admin"
 DOCUMENT = os.path.join(servers.ROOT, "docs", "http-api.json")
+ASYNC_MESSAGE = 0x32
 HOLDER = "iqn.2026-01.com.example:holder"
 
 
@@ -151,7 +152,8 @@ def test_a_role_decides_who_changes_something(daemon):
         expect([one["initiator"] for one in daemon.ask("sessions")["sessions"]] == [HOLDER], "the session has ended")
         status, value, _ = daemon.call(*drop)
         expect((status, value["sessions"]) == (200, 1), str(value))
-        wait("the session ends", lambda: not daemon.ask("sessions")["sessions"])
+        expect(holder.receive()[0][0] & 0x3F == ASYNC_MESSAGE, "the session is not asked to log out")
+    wait("the session ends", lambda: not daemon.ask("sessions")["sessions"])
     entry = daemon.audit()[-1]
     expect((entry["action"], entry["via"], entry["token"], entry["address"], entry["uid"]) == ("session drop", "http", "anna", "127.0.0.1", None), str(entry))
     expect(TOKEN not in daemon.said() and ADMIN not in daemon.said() and ADMIN not in json.dumps(daemon.audit()), "a token is told")
@@ -185,17 +187,17 @@ def test_another_site_changes_nothing_and_reads_nothing(daemon):
 def test_guessers_are_slowed_down_and_the_owner_of_a_token_is_served(daemon):
     address = ("127.0.0.1", daemon.http)
     with contextlib.ExitStack() as stack:
-        guesses = [stack.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(40)]
+        guesses = [stack.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(21)]
         for number, guess in enumerate(guesses):
             guess.sendall(f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {number:020}\r\n\r\n".encode())
         expect(all(guess.recv(12) == b"HTTP/1.1 401" for guess in guesses), "a guess is answered otherwise")
-        # The next guess is not looked at yet while one without a token is answered.
+        # The next guess is not looked at yet while a request without a token is answered.
         late = stack.enter_context(socket.create_connection(address, PATIENCE_S))
-        late.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer 00000000000000000041\r\n\r\n")
+        late.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer 00000000000000000022\r\n\r\n")
         expect(daemon.call("GET", "/", token=None)[0] == 200, "the page needs a token")
         late.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            expect(late.recv(12) == b"", "a guess after forty is answered before a request without a token")
+            expect(late.recv(12) == b"", "a guess after so many is answered before a request without a token")
         expect(daemon.call("GET", "/api/v1/status")[0] == 200, "the owner of a token is not served")
 
 
@@ -216,8 +218,9 @@ def test_a_refused_reload_leaves_the_tokens_as_they_are(tmp_path):
                 file.write(broken)
             status, value, _ = daemon.call("POST", "/api/v1/reload")
             expect(status == 422, f"{status} {value}")
-            expect(statuses() == [200, 401], "a refused reload has changed the tokens")
+            expect(daemon.call("GET", "/api/v1/status", token=TOKEN)[0] == 200, "a refused reload has withdrawn a token")
             expect(daemon.audit()[-1]["result"] == "refused", str(daemon.audit()[-1]))
+        expect(statuses() == [200, 401], "a refused reload has changed the tokens")
         daemon.write_tokens("anna admin short\n")
         with open(path, "w", encoding="utf-8") as file:
             file.write(good)

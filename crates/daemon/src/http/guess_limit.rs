@@ -1,9 +1,9 @@
 //! Bounds how fast the clients of one address can guess tokens.
 //!
 //! Each wrong token of an address is counted, and one is forgiven each second. The tokens of an address with
-//! too many are looked at only after a delay, right ones included: a right one that is answered at once would
-//! tell a client by the silence that another one is wrong, however long its answer waits. Each guess then holds
-//! one of the few connections during the delay, and the owner of a right token is served after it.
+//! too many are looked at only after a delay, right ones included. If a right one were answered at once, the
+//! silence would tell a client that another one is wrong, however long its answer waits. Each guess then
+//! holds one of the few connections during the delay, and the owner of a right token is served after it.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! The HTTP server's thread: connections and their limits.
 //!
 //! One thread runs a single-threaded runtime, so that no request takes a processor from the reactors but one.
-//! A client that connects is served even if others hold all connections without asking anything: the one that
-//! has asked nothing for longest is closed. A request that is rejected is none. What has to wait for a reactor
-//! waits on another thread.
+//! What has to wait for a reactor waits on another thread. A client that connects is served even if others
+//! hold all connections without asking anything: the one that has asked nothing for longest is closed. A
+//! request that is rejected is none.
 
 use std::convert::Infallible;
 use std::io;

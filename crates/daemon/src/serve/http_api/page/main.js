@@ -9,6 +9,7 @@ import { Table, matching } from "./tables.js";
 
 const PERIOD_S = 2;
 const EVENTS_MAX = 50;
+const REASONS_MAX = 20;
 
 const rates = new Rates();
 let told = null;
@@ -128,7 +129,8 @@ function showVerdict({ problems, warnings }, luns) {
   }[kind];
   setAttribute(byId("verdict"), "class", `card verdict is-${kind}`);
   setText(byId("verdict-text"), sentence);
-  setChildren(byId("reasons"), reasons.slice(0, 20), reason => reason, reason => make("li", {}, reason), () => {});
+  if (reasons.length > REASONS_MAX) reasons.splice(REASONS_MAX - 1, Infinity, `and ${plural(reasons.length - REASONS_MAX + 1, "more reason")}`);
+  setChildren(byId("reasons"), reasons, reason => reason, reason => make("li", {}, reason), () => {});
   document.title = kind === "bad" ? `⚠ targe, ${location.host}` : `targe, ${location.host}`;
 }
 

@@ -108,7 +108,7 @@ test-changes: build packages  ## random admin commands, edits by hand, reloads a
 test-changes-long: build packages  ## the same, 10 000 sequences: hours
 	$(PYTEST) tests/foreign/changes --sequences 10000 $(ARGS)
 
-test-metrics: build packages  ## the metrics of a daemon under load, scraped and checked by Prometheus, and hostile HTTP clients
+test-metrics: build packages  ## the metrics of a daemon under load, scraped and checked by Prometheus; the API and the status page, the latter in Chromium; hostile HTTP clients
 	$(PYTEST) tests/foreign/metrics $(ARGS)
 
 test-debian: build packages  ## manual pages, completions and the Debian package: built, installed in a clean root, used, purged

@@ -3,6 +3,8 @@
 //! `error`: something that the operator asked for failed. `warn`: something abnormal happened and the daemon
 //! survived it. `info`: a rare change of state. `debug`: details for looking into a problem.
 
+pub mod recent;
+
 use std::fmt::{Arguments, Write as _};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -177,6 +179,9 @@ pub fn write(kind: &Kind, level: Level, fields: &[(&str, Field<'_>)], message: A
     if !of_all && level != Level::Error {
         DROPPED.fetch_add(1, Ordering::Relaxed);
         return;
+    }
+    if level != Level::Debug {
+        recent::keep(UNIX_EPOCH + now, level, &message.to_string());
     }
     let text = match FORMAT.load(Ordering::Relaxed) == Format::Json as u8 {
         true => in_json(now, level, fields, message, (suppressed, lost)),

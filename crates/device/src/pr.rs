@@ -145,6 +145,21 @@ impl PersistentReservations {
         self.reservation.as_ref().map(Held::kind)
     }
 
+    /// Returns the nexuses that hold the reservation.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = &NexusName> {
+        let (one, all) = match &self.reservation {
+            None => (None, None),
+            Some(Held::ByOne(_, holder)) => (Some(holder), None),
+            Some(Held::ByAll(_)) => (None, Some(&self.registrants)),
+        };
+        one.into_iter().chain(all.into_iter().flatten().map(|registrant| &registrant.nexus))
+    }
+
+    /// Returns how many nexuses are registered.
+    pub(crate) const fn registrations(&self) -> usize {
+        self.registrants.len()
+    }
+
     /// Returns whether any nexus is registered.
     pub(crate) const fn has_registrants(&self) -> bool {
         !self.registrants.is_empty()

@@ -8,6 +8,7 @@
 mod checks;
 mod delay;
 mod passed_command;
+pub mod reservations;
 mod task_execution;
 
 use alloc::boxed::Box;

@@ -112,7 +112,8 @@ fn banner(started: &Started) -> String {
         } else {
             "http"
         };
-        let _ = writeln!(text, "\nMetrics: {scheme}://{address}/metrics");
+        let _ =
+            writeln!(text, "\nStatus page: {scheme}://{address}/ (metrics: {scheme}://{address}/metrics)");
     }
     let _ = writeln!(text, "\nState is kept in {}. Ctrl-C stops.", started.config.state_dir.display());
     text

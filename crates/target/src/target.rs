@@ -15,6 +15,7 @@ use device::rate_limit::{Limiter, RateLimit};
 use device::slow_command::SlowCommand;
 use device::stats::UnitStats;
 use device::unit::LogicalUnit;
+use device::unit::reservations::ReservationReport;
 use transport::target::SessionId;
 
 use crate::bindings::{Bindings, NexusBindings};
@@ -415,6 +416,11 @@ impl Target {
             drain: lu.drain(),
         };
         self.units.iter().map(report).collect()
+    }
+
+    /// Returns the reservations of the units that have any.
+    pub fn reservations(&self) -> Vec<(UnitId, ReservationReport)> {
+        self.units.iter().filter_map(|(unit, lu)| Some((unit, lu.reservations()?))).collect()
     }
 
     /// Returns when [`Self::handle_timeout`] is to be called.

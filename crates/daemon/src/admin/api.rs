@@ -47,6 +47,10 @@ words! {
         SnapshotLun = "snapshot-lun",
         /// Makes the change of an operator in a tape library. Needs `library`.
         Library = "library",
+        /// The last lines of the log.
+        Events = "events",
+        /// Reads the configuration file again, as SIGHUP does.
+        Reload = "reload",
     }
 }
 
@@ -348,10 +352,11 @@ object! {
         /// How many LUNs the initiator does not see because they require more protection than the session
         /// can have.
         hidden_luns: u32,
-        /// The limit of the initiator, over all its sessions with the target; null if it has none.
+        /// The limit of the initiator, over all its sessions of this group with the target; null if it has
+        /// none.
         limit: Option<Limit>,
-        /// Commands of the initiator that a limit has delayed so far, in all its sessions with the target.
-        /// Counted only for initiators that have or had a limit.
+        /// Commands of the initiator that a limit has delayed so far, in all its sessions of this group with
+        /// the target. Counted only for initiators that have or had a limit.
         delayed_commands: u64,
         /// How long these commands waited in total, in milliseconds.
         delayed_ms: u64,
@@ -481,10 +486,10 @@ object! {
         protection_by: Option<String>,
         /// How many LUNs the initiator does not see because they require more protection.
         hidden_luns: u32,
-        /// The limit of the initiator, over all its sessions with the target; null if it has none.
+        /// The limit of the initiator, over all its iSCSI sessions with the target; null if it has none.
         limit: Option<Limit>,
-        /// Commands of the initiator that a limit has delayed so far, in all its sessions with the target.
-        /// Counted only for initiators that have or had a limit.
+        /// Commands of the initiator that a limit has delayed so far, in all its iSCSI sessions with the
+        /// target. Counted only for initiators that have or had a limit.
         delayed_commands: u64,
         /// How long these commands waited in total, in milliseconds.
         delayed_ms: u64,

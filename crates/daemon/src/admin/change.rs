@@ -1,14 +1,29 @@
 //! What the server keeps of one client: who it is, and the change that it has prepared.
 
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender};
 
 use serde_json::Value;
 
 use super::api::{ErrorKind, Failure};
 
+/// Who sends requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process, over the admin socket.
+    Process(PeerProcess),
+    /// The owner of a token, over HTTP.
+    Token {
+        /// The name of the token.
+        name: String,
+        /// The address of the client.
+        address: IpAddr,
+    },
+}
+
 /// The process at the other end of the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerProcess {
     /// Its user.
     pub uid: u32,
     /// Its process ID.
@@ -21,14 +36,14 @@ pub struct Peer {
 
 impl Peer {
     /// Describes a process that has connected.
-    pub fn new(uid: u32, pid: i32) -> Self {
+    pub fn process(uid: u32, pid: i32) -> Self {
         let told = |name: &str| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok()?;
             Some(text.trim().to_owned()).filter(|text| !text.is_empty())
         };
         // The kernel reports -1 for a process that no login started.
         let login_uid = told("loginuid").and_then(|text| text.parse().ok()).filter(|uid| *uid != u32::MAX);
-        Self { uid, pid, login_uid, program: told("comm") }
+        Self::Process(PeerProcess { uid, pid, login_uid, program: told("comm") })
     }
 }
 
@@ -53,7 +68,7 @@ pub struct PreparedChange {
 /// A client, for the handler of its requests.
 #[derive(Debug)]
 pub struct Client {
-    /// The process that requests the change.
+    /// Who requests the change.
     pub peer: Peer,
     /// The change that it has prepared.
     pub prepared: Option<PreparedChange>,

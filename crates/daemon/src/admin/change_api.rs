@@ -177,6 +177,16 @@ object! {
 }
 
 object! {
+    /// The answer to `reload`: the configuration file was read again, and runs.
+    Reloaded {
+        /// The generation of the running configuration.
+        generation: u64,
+        /// What changed, in one line.
+        message: String,
+    }
+}
+
+object! {
     /// The answer to `abandon`: the change was dropped.
     Abandoned {
         /// The generation of the running configuration.

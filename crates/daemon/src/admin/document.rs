@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::api::{Failure, LINE_LEN_MAX, Method, REQUEST_LEN_MAX, Request, Sessions, Status, VERSION};
-use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Plan};
+use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Plan, Reloaded};
+use super::event_api::Events;
 use super::lun_api::{Drained, Luns, Snapshot};
 use super::shape::{Described, Object, Shape};
 
@@ -15,22 +16,8 @@ pub fn document() -> Value {
     let request = value(&Request::describe(&mut types));
     let error = value(&Failure::describe(&mut types));
     let mut results = Map::new();
-    for (method, shape) in [
-        (Method::Status, Status::describe(&mut types)),
-        (Method::Sessions, Sessions::describe(&mut types)),
-        (Method::Luns, Luns::describe(&mut types)),
-        (Method::Plan, Plan::describe(&mut types)),
-        (Method::Prepare, Plan::describe(&mut types)),
-        (Method::Commit, Applied::describe(&mut types)),
-        (Method::Abandon, Abandoned::describe(&mut types)),
-        (Method::DropSessions, DroppedSessions::describe(&mut types)),
-        (Method::DrainLun, Drained::describe(&mut types)),
-        (Method::SnapshotLun, Snapshot::describe(&mut types)),
-        (Method::Library, LibraryChanged::describe(&mut types)),
-    ] {
-        if let Ok(Value::String(name)) = serde_json::to_value(method) {
-            results.insert(name, value(&shape));
-        }
+    for (method, shape) in result_shapes(&mut types) {
+        results.insert(word(method), value(&shape));
     }
     let types: Map<String, Value> =
         types.iter().map(|(name, object)| ((*name).to_owned(), object_value(object))).collect();
@@ -44,6 +31,30 @@ pub fn document() -> Value {
         "error": error,
         "types": types,
     })
+}
+
+/// Returns the shape of the result of every method.
+pub(super) fn result_shapes(types: &mut BTreeMap<&'static str, Object>) -> Vec<(Method, Shape)> {
+    vec![
+        (Method::Status, Status::describe(types)),
+        (Method::Sessions, Sessions::describe(types)),
+        (Method::Luns, Luns::describe(types)),
+        (Method::Plan, Plan::describe(types)),
+        (Method::Prepare, Plan::describe(types)),
+        (Method::Commit, Applied::describe(types)),
+        (Method::Abandon, Abandoned::describe(types)),
+        (Method::DropSessions, DroppedSessions::describe(types)),
+        (Method::DrainLun, Drained::describe(types)),
+        (Method::SnapshotLun, Snapshot::describe(types)),
+        (Method::Library, LibraryChanged::describe(types)),
+        (Method::Events, Events::describe(types)),
+        (Method::Reload, Reloaded::describe(types)),
+    ]
+}
+
+/// Returns the word that stands for a method.
+pub(super) fn word(method: Method) -> String {
+    serde_json::to_value(method).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 fn object_value(object: &Object) -> Value {

@@ -86,6 +86,26 @@ object! {
         aborted_tasks: u64,
         /// The present number of tasks.
         tasks: u64,
+        /// Its reservation and registrations; null if it has none.
+        reservation: Option<Reservation>,
+    }
+}
+
+object! {
+    /// The reservation of a unit, and who is registered.
+    Reservation {
+        /// The type of the persistent reservation, such as `write exclusive, registrants only`; `reserve` for
+        /// one by RESERVE (SPC-2). Null if there are only registrations.
+        kind: Option<String>,
+        /// The initiators that hold it, at most 16 of them.
+        holders: Vec<String>,
+        /// How many paths of initiators (I_T nexuses) are registered.
+        registrations: u32,
+        /// Whether it survives a restart of the daemon (APTPL).
+        persists: bool,
+        /// Whether its saved state could not be read: the unit refuses nearly every command until an
+        /// initiator replaces the lost reservation.
+        lost: bool,
     }
 }
 

@@ -240,7 +240,7 @@ fn owner(stream: &UnixStream) -> Option<Peer> {
     let ours = rustix::process::geteuid();
     let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
     (peer.uid == ours || peer.uid.is_root())
-        .then(|| Peer::new(peer.uid.as_raw(), peer.pid.as_raw_nonzero().get()))
+        .then(|| Peer::process(peer.uid.as_raw(), peer.pid.as_raw_nonzero().get()))
 }
 
 /// Handles the requests of one client until it disconnects, sends nothing for too long, or sends a line that

@@ -12,6 +12,7 @@ mod diff;
 mod document;
 mod edit;
 mod flags;
+mod http_tokens;
 mod identity;
 mod lun_spec;
 mod names;
@@ -39,6 +40,7 @@ pub(crate) use diff::UnitKey;
 pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
 pub use edit::{AuthPlace, Edit, EditContext, Setting, edit};
 pub use flags::Flags;
+pub use http_tokens::{HttpRole, HttpToken, HttpTokens};
 pub(crate) use identity::{instance, parse_naa};
 pub use names::NamePattern;
 pub use plan::{PlannedChange, Subject, What, WhenEffective, plan};
@@ -47,8 +49,8 @@ pub use reference::reference;
 pub use resolve::Environment;
 pub use resolved::{
     AclEntry, Announced, Auth, AuthMethods, Chap, Config, Group, GroupPassword, GroupSecret, GroupSet, Http,
-    HttpToken, HyperScsiService, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX,
-    Unit, UnitIndex,
+    HyperScsiService, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit,
+    UnitIndex,
 };
 pub use revision::Revision;
 pub use source_span::{ConfigError, ConfigReport, SourceSpan};

@@ -144,7 +144,7 @@ fn settings(changes: &Changes, old: &Config, new: &Config) -> Vec<PlannedChange>
     live.chain(fixed).map(setting).collect()
 }
 
-/// Describes how the HTTP server changes. Of its token it says only that it changed.
+/// Describes how the HTTP server changes. Of its tokens it says only that they changed.
 fn http_details(was: Option<&Http>, is: Option<&Http>, details: &mut Vec<String>) {
     let listen = |http: Option<&Http>| {
         http.map_or("none".to_owned(), |http| {
@@ -154,8 +154,8 @@ fn http_details(was: Option<&Http>, is: Option<&Http>, details: &mut Vec<String>
     field(details, "listen", &listen(was), &listen(is));
     let (Some(was), Some(is)) = (was, is) else { return };
     field(details, "hosts", &was.hosts.join(", "), &is.hosts.join(", "));
-    if was.token != is.token {
-        details.push("the token changed".to_owned());
+    if was.tokens != is.tokens {
+        details.push("the tokens changed".to_owned());
     }
     if was.tls.is_some() && is.tls.is_some() && was.tls != is.tls {
         details.push("another TLS certificate or client authority".to_owned());

@@ -22,6 +22,7 @@ use security::password_file::PasswordFile;
 use shard::config::InitiatorQuota;
 use tls::ServerSettings;
 
+use super::http_tokens::HttpTokens;
 use super::names::NamePattern;
 use crate::log;
 
@@ -107,39 +108,13 @@ pub struct Portal {
 pub struct Http {
     /// The address.
     pub listen: SocketAddr,
-    /// The token that clients must send, if they need one.
-    pub token: Option<HttpToken>,
+    /// The tokens, if clients must send one.
+    pub tokens: Option<HttpTokens>,
     /// The names of this host, in lower case, that a request may have in its `Host` field besides addresses
     /// and `localhost`.
     pub hosts: Vec<String>,
     /// The certificate and the policy, if it accepts TLS connections only.
     pub tls: Option<ServerSettings>,
-}
-
-/// The SHA-256 of a token. Two of them are compared instead of the tokens, so that the comparison takes
-/// equally long whatever a client sends. `Debug` does not print it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct HttpToken([u8; 32]);
-
-impl HttpToken {
-    /// Keeps the digest of a token.
-    pub fn new(token: &[u8]) -> Self {
-        use sha2::Digest as _;
-        Self(sha2::Sha256::digest(token).into())
-    }
-
-    /// Returns whether this is the token.
-    pub fn matches(&self, token: &[u8]) -> bool {
-        let Self(given) = Self::new(token);
-        let differing = self.0.iter().zip(given).fold(0, |bits, (a, b)| bits | (a ^ b));
-        std::hint::black_box(differing) == 0
-    }
-}
-
-impl fmt::Debug for HttpToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HttpToken")
-    }
 }
 
 /// An announced address: a host name or address as RFC 7143 §13.8 writes it, and a port.

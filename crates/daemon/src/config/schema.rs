@@ -186,7 +186,12 @@ pub(crate) static ROOT: Section = Section {
             "HyperSCSI: SCSI directly on Ethernet. With this table and without a `portal`, iSCSI is not served.",
         ),
         key("isns", Table(&ISNS), Told("no name servers"), "Where the targets are registered."),
-        key("http", Table(&HTTP), Told("no HTTP server"), "The HTTP server for metrics and health."),
+        key(
+            "http",
+            Table(&HTTP),
+            Told("no HTTP server"),
+            "The HTTP server: status page, API, metrics, health.",
+        ),
         key(
             "lun",
             Tables(&SHARED_LUN),

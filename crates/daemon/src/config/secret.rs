@@ -10,7 +10,8 @@ use security::opaque::Password;
 use security::password_file::PasswordFile;
 use zeroize::Zeroizing;
 
-use super::resolved::{GroupPassword, GroupSecret, HttpToken};
+use super::http_tokens::HttpTokens;
+use super::resolved::{GroupPassword, GroupSecret};
 
 /// Reads a CHAP secret. One newline at the end of the file is not part of it.
 ///
@@ -73,32 +74,17 @@ pub(crate) fn password_records(path: &Path) -> Result<PasswordFile, String> {
     PasswordFile::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// Reads the token of the HTTP server. One newline at the end of the file is not part of it.
+/// Reads the tokens of the HTTP server.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(crate) fn http_token(path: &Path) -> Result<HttpToken, String> {
-    let name = path.display();
-    let mut bytes = read_guarded(path, TOKEN_LEN_MAX + 3)?;
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
-        if bytes.last() == Some(&b'\r') {
-            bytes.pop();
-        }
-    }
-    if !(TOKEN_LEN_MIN..=TOKEN_LEN_MAX).contains(&bytes.len()) || !bytes.iter().all(u8::is_ascii_graphic) {
-        return Err(format!(
-            "{name} does not hold a token of {TOKEN_LEN_MIN} to {TOKEN_LEN_MAX} printable characters; run: \
-             head -c 24 /dev/urandom | base64 > {name}"
-        ));
-    }
-    Ok(HttpToken::new(&bytes))
+pub(crate) fn http_tokens(path: &Path) -> Result<HttpTokens, String> {
+    let text = read_guarded(path, HttpTokens::FILE_LEN_MAX + 1)?;
+    HttpTokens::parse(&text).map_err(|why| {
+        let name = path.display();
+        format!("token file {name}: {why}; run: head -c 24 /dev/urandom | base64 > {name}")
+    })
 }
-
-/// The least length of a token. A shorter one could be guessed.
-const TOKEN_LEN_MIN: usize = 16;
-/// The greatest length of a token: that of a header field that no client refuses to send.
-const TOKEN_LEN_MAX: usize = 512;
 
 /// Reads the secret that wraps the keys of encrypted media: all bytes of the file, a newline at its end
 /// included.

@@ -4,7 +4,7 @@
 //! Access is withdrawn where the new configuration gives less: a target is removed, an initiator is no longer
 //! admitted, a password is added or changed, a disk is no longer shown or becomes read-only, a protection
 //! level is raised, a target is no longer exported to a HyperSCSI group. Nothing is granted, and nothing else
-//! changes.
+//! changes. The HTTP server keeps its rules as a whole: a new token would be a grant.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,7 @@ use iscsi::name::MAX_NAME;
 use shard::config::InitiatorQuota;
 
 use super::names::NamePattern;
-use super::resolved::{
-    AclEntry, Auth, Config, GroupSet, Http, HyperScsiService, MappedLun, Medium, Target, Unit,
-};
+use super::resolved::{AclEntry, Auth, Config, GroupSet, HyperScsiService, MappedLun, Medium, Target, Unit};
 
 impl Config {
     /// Returns `self` without the access that `new` withdraws.
@@ -26,9 +24,6 @@ impl Config {
         }
         if let Some(frames) = &mut config.hyperscsi {
             groups(frames, new.hyperscsi.as_ref());
-        }
-        if let (Some(http), Some(Http { token: token @ Some(_), .. })) = (&mut config.http, &new.http) {
-            http.token.clone_from(token);
         }
         config.targets.retain(|target| new.targets.iter().any(|other| other.name == target.name));
         let both = Both { old: self, new };

@@ -1,21 +1,22 @@
 //! The HTTP server's thread: connections and their limits.
 //!
 //! One thread runs a single-threaded runtime, so that no request takes a processor from the reactors but one.
-//! A client that connects is served even if others hold all connections without asking anything: the one that
-//! has asked nothing for longest is closed. A request that is rejected is none.
+//! What has to wait for a reactor waits on another thread. A client that connects is served even if others
+//! hold all connections without asking anything: the one that has asked nothing for longest is closed. A
+//! request that is rejected is none.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{Request, Response};
 use hyper::body::Incoming;
@@ -28,7 +29,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-use super::access::{Access, Rejection};
+use super::access::{Access, Purpose, Rejection};
+use crate::config::Http;
 use crate::os_error;
 
 /// The most connections at a time. A monitoring system needs one or two, and a page a handful.
@@ -52,6 +54,9 @@ const FINISH_MAX: Duration = Duration::from_secs(30);
 /// How long the answer to a wrong token waits. With [`CONNECTIONS_MAX`] it bounds the guesses.
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 
+/// The most threads that wait for reactors: one for each path that is read, and for a few changes.
+const BLOCKING_MAX: usize = 8;
+
 /// How long nothing is accepted when the system has no descriptor or memory left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -64,6 +69,15 @@ pub struct Server {
     /// Dropping it ends the thread.
     stop: Option<oneshot::Sender<Infallible>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What a server serves.
+#[derive(Clone)]
+pub struct Routes {
+    /// The routes.
+    pub router: Router,
+    /// Says what requests for a path do.
+    pub purpose: fn(&str) -> Purpose,
 }
 
 /// Where connections come from.
@@ -81,7 +95,7 @@ impl Server {
         listener: TcpListener,
         access: Access,
         tls: Option<ServerSettings>,
-        routes: Router,
+        routes: Routes,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let access = Arc::new(Mutex::new(access));
@@ -102,13 +116,19 @@ impl Server {
                 (Source::Tls(receiver), Some(portal))
             }
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(BLOCKING_MAX)
+            .build()?;
         let (stop, stopped) = oneshot::channel::<Infallible>();
         let work = Work { routes, access: Arc::clone(&access), connections: Arc::default() };
         let body = move || {
             runtime.spawn(work.accept_all(source));
             // The sender is dropped and never sends.
             let _ = runtime.block_on(stopped);
+            // A change that waits for a reactor ends when the reactor does.
+            runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("http".to_owned()).spawn(body)?;
         Ok(Self { address, access, portal, stop: Some(stop), thread: Some(thread) })
@@ -120,9 +140,9 @@ impl Server {
     }
 
     /// Uses other rules for the requests that follow, and other TLS settings for the connections that follow.
-    pub fn change(&self, access: Access, tls: Option<&ServerSettings>) {
-        *self.access.lock().unwrap_or_else(PoisonError::into_inner) = access;
-        if let (Some(portal), Some(settings)) = (&self.portal, tls) {
+    pub fn change(&self, http: &Http) {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner).change(http);
+        if let (Some(portal), Some(settings)) = (&self.portal, &http.tls) {
             portal.change(settings.clone());
         }
     }
@@ -140,7 +160,7 @@ impl Drop for Server {
 
 #[derive(Clone)]
 struct Work {
-    routes: Router,
+    routes: Routes,
     access: Arc<Mutex<Access>>,
     connections: Arc<Connections>,
 }
@@ -153,10 +173,10 @@ impl Work {
                 Err(error) => crate::error!("HTTP: cannot accept connections: {}", os_error(&error)),
             },
             Source::Tls(mut accepted) => {
-                while let Some(Accepted { socket, .. }) = accepted.recv().await {
+                while let Some(Accepted { socket, peer, .. }) = accepted.recv().await {
                     let nonblocking = socket.set_nonblocking(true);
                     if let Ok(socket) = nonblocking.and_then(|()| tokio::net::UnixStream::from_std(socket)) {
-                        self.begin(socket);
+                        self.begin(socket, peer.ip());
                     }
                 }
             }
@@ -166,7 +186,7 @@ impl Work {
     async fn accept_clear(self, listener: tokio::net::TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((socket, _)) => self.begin(socket),
+                Ok((socket, peer)) => self.begin(socket, peer.ip()),
                 // The client has closed the connection already.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -179,7 +199,7 @@ impl Work {
 
     /// Serves a connection in a task of its own. If there are too many, one that asks nothing is closed: an
     /// older one, else this one.
-    fn begin(&self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    fn begin(&self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: IpAddr) {
         if !self.connections.make_room() {
             return;
         }
@@ -187,28 +207,42 @@ impl Work {
         let guard = ConnectionGuard { number, connections: Arc::clone(&self.connections) };
         let work = self.clone();
         let task = tokio::spawn(async move {
-            work.serve(socket, number).await;
+            work.serve(socket, number, peer).await;
             drop(guard);
         });
         self.connections.add(number, task.abort_handle());
     }
 
-    async fn serve(self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, number: u64) {
-        let routes = TowerToHyperService::new(self.routes);
-        let (access, connections) = (self.access, self.connections);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let checked = access.lock().unwrap_or_else(PoisonError::into_inner).check(&request);
-            let asking = checked.is_ok().then(|| connections.ask(number));
-            let routes = routes.clone();
+    async fn serve(
+        self,
+        socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        number: u64,
+        peer: IpAddr,
+    ) {
+        let routes = TowerToHyperService::new(self.routes.router);
+        let (access, connections, purpose) = (self.access, self.connections, self.routes.purpose);
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let (routes, access, connections) =
+                (routes.clone(), Arc::clone(&access), Arc::clone(&connections));
             async move {
+                let rules = || access.lock().unwrap_or_else(PoisonError::into_inner);
+                let delay = rules().delay(&request, peer, Instant::now());
+                if let Some(delay) = delay {
+                    tokio::time::sleep(delay).await;
+                }
+                let purpose = purpose(request.uri().path());
+                let checked = rules().check(&request, purpose, peer, Instant::now());
                 let response = match checked {
-                    Ok(()) => match routes.call(request).await {
-                        Ok(response) => response,
-                        Err(never) => match never {},
-                    },
+                    Ok(caller) => {
+                        let _asking = connections.ask(number);
+                        request.extensions_mut().insert(caller);
+                        match routes.call(request).await {
+                            Ok(response) => response,
+                            Err(never) => match never {},
+                        }
+                    }
                     Err(rejection) => rejected(rejection).await,
                 };
-                drop(asking);
                 Ok::<_, Infallible>(with_policy(response))
             }
         });
@@ -237,13 +271,18 @@ async fn rejected(rejection: Rejection) -> Response<Body> {
         Rejection::TokenMissing | Rejection::TokenWrong => {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        Rejection::Method => {
-            headers.insert(axum::http::header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        Rejection::Method(methods) => {
+            headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
-        Rejection::Body | Rejection::Host => {}
+        _ => {}
     }
     response
 }
+
+/// What a browser may load for a page of this server: its own style sheet, modules and data, and nothing from
+/// elsewhere. No script or style may stand in the page itself.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Adds what a browser must know of every response.
 fn with_policy(mut response: Response<Body>) -> Response<Body> {
@@ -251,7 +290,10 @@ fn with_policy(mut response: Response<Body>) -> Response<Body> {
     for (name, value) in [
         (CACHE_CONTROL, "no-store"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_FRAME_OPTIONS, "DENY"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         (REFERRER_POLICY, "no-referrer"),
     ] {
         headers.entry(name).or_insert(HeaderValue::from_static(value));

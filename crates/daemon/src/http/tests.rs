@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use axum::Router;
-use axum::routing::get;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
 
-use super::access::Access;
-use super::server::{CONNECTIONS_MAX, Server};
-use crate::config::{Http, HttpToken};
+use super::access::{Access, Caller, Purpose};
+use super::server::{CONNECTIONS_MAX, Routes, Server};
+use crate::config::{Http, HttpTokens};
 
 const TOKEN: &str = "0123456789abcdef";
 
@@ -21,17 +21,27 @@ fn server(token: Option<&str>, hosts: &[&str]) -> Server {
     Server::start(listener, Access::new(&http(token, hosts)), None, routes()).unwrap()
 }
 
-fn http(token: Option<&str>, hosts: &[&str]) -> Http {
+fn http(tokens: Option<&str>, hosts: &[&str]) -> Http {
     Http {
         listen: "127.0.0.1:0".parse().unwrap(),
-        token: token.map(|token| HttpToken::new(token.as_bytes())),
+        tokens: tokens.map(|tokens| HttpTokens::parse(tokens.as_bytes()).unwrap()),
         hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
         tls: None,
     }
 }
 
-fn routes() -> Router {
-    Router::new().route("/", get(async || "here\n"))
+fn routes() -> Routes {
+    let router =
+        Router::new().route("/", get(async || "here\n")).route("/part", get(async || "part\n")).route(
+            "/change",
+            post(async |Extension(caller): Extension<Caller>| caller.token.unwrap_or_default()),
+        );
+    let purpose = |path: &str| match path {
+        "/part" => Purpose::Public,
+        "/change" => Purpose::Change,
+        _ => Purpose::Read,
+    };
+    Routes { router, purpose }
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -97,9 +107,74 @@ fn a_token_is_required_and_compared_as_a_whole() {
     ] {
         assert_eq!(with(&wrong), 401, "{wrong:?}");
     }
-    server.change(Access::new(&http(Some("another token of mine"), &[])), None);
+    server.change(&http(Some("another-token-of-mine"), &[]));
     assert_eq!(with(&format!("Authorization: Bearer {TOKEN}\n")), 401);
-    assert_eq!(with("Authorization: Bearer another token of mine\n"), 200);
+    assert_eq!(with("Authorization: Bearer another-token-of-mine\n"), 200);
+}
+
+const ADMIN: &str = "fedcba9876543210";
+
+/// Posts a change with these fields, and returns the status.
+fn post_with(address: SocketAddr, fields: &str) -> u16 {
+    let json = "Content-Type: application/json\nContent-Length: 2\nConnection: close\n";
+    status(address, &format!("POST /change HTTP/1.1\nHost: san.example:80\n{json}{fields}\n{{}}"))
+}
+
+fn roles() -> String {
+    format!("prometheus read {TOKEN}\nanna admin {ADMIN}\n")
+}
+
+#[test]
+fn a_change_needs_a_token_whose_role_allows_it() {
+    let server = server(Some(&roles()), &["san.example"]);
+    let address = server.address();
+    assert_eq!(post_with(address, &format!("Authorization: Bearer {ADMIN}\n")), 200);
+    assert_eq!(post_with(address, &format!("Authorization: Bearer {TOKEN}\n")), 403);
+    assert_eq!(post_with(address, ""), 401);
+    assert_eq!(get_with(address, &format!("Host: localhost\nAuthorization: Bearer {TOKEN}\n")), 200);
+    let bare =
+        |head: &str| status(address, &format!("{head} HTTP/1.1\nHost: localhost\nConnection: close\n\n"));
+    assert_eq!(
+        (bare("GET /"), bare("GET /part"), bare("GET /change"), bare("OPTIONS /change")),
+        (401, 200, 405, 405)
+    );
+    // No role allows changes: neither without tokens, nor with a token for reading only.
+    for tokens in [None, Some(TOKEN)] {
+        let server = self::server(tokens, &["san.example"]);
+        assert_eq!(
+            post_with(server.address(), &format!("Authorization: Bearer {TOKEN}\n")),
+            403,
+            "{tokens:?}"
+        );
+    }
+}
+
+#[test]
+fn a_page_of_another_site_cannot_change_anything() {
+    let server = server(Some(&roles()), &["san.example"]);
+    let with =
+        |fields: &str| post_with(server.address(), &format!("Authorization: Bearer {ADMIN}\n{fields}"));
+    for ours in ["Origin: http://san.example:80\n", "Sec-Fetch-Site: same-origin\n", "Sec-Fetch-Site: none\n"]
+    {
+        assert_eq!(with(ours), 200, "{ours}");
+    }
+    for foreign in [
+        "Origin: null\n",
+        "Origin: http://evil.example\n",
+        "Origin: https://san.example:80\n",
+        "Origin: http://san.example\n",
+        "Origin: http://san.example:80\nOrigin: http://evil.example\n",
+        "Sec-Fetch-Site: cross-site\n",
+        "Sec-Fetch-Site: same-site\n",
+    ] {
+        assert_eq!(with(foreign), 403, "{foreign}");
+    }
+    // What a form can send without asking this server first.
+    let form = format!(
+        "POST /change HTTP/1.1\nHost: localhost\nAuthorization: Bearer {ADMIN}\nContent-Type: text/plain\n\
+         Content-Length: 2\nConnection: close\n\n{{}}"
+    );
+    assert_eq!(status(server.address(), &form), 415);
 }
 
 #[test]

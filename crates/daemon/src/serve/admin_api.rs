@@ -1,7 +1,9 @@
 //! Makes the responses that the daemon returns over the admin socket.
 
 mod counters;
+mod events;
 mod hyperscsi_api;
+mod reservations;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +12,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use self::events::events;
 use self::hyperscsi_api::frame_session;
+use self::reservations::reservation;
 use base::state_machine::PortalId;
 use device::rate_limit::RateLimit;
 use drivers::message_queue::Handle;
@@ -101,6 +105,8 @@ impl RequestHandler for Shared {
             )?),
             Method::DrainLun => json(&self.maintenance(&caller.peer).drain(request.lun)?),
             Method::SnapshotLun => json(&self.maintenance(&caller.peer).snapshot(request.lun)?),
+            Method::Events => json(&events()),
+            Method::Reload => changes::reload(&self.events, &caller.peer),
             Method::Library => {
                 json(&library_change::make(&self.reactors, &self.audit, request.library, &caller.peer)?)
             }
@@ -109,6 +115,17 @@ impl RequestHandler for Shared {
 }
 
 impl Shared {
+    /// Returns the response to a method that only reads, as JSON.
+    pub(super) fn read(&self, method: Method) -> Result<Vec<u8>, Failure> {
+        match method {
+            Method::Status => bytes(&self.status()?),
+            Method::Sessions => bytes(&self.sessions()?),
+            Method::Luns => bytes(&self.luns()?),
+            Method::Events => bytes(&events()),
+            _ => Err(changes::failure(ErrorKind::Malformed, "the method changes something")),
+        }
+    }
+
     /// Describes a daemon that has just started. `revision` is that of its configuration file.
     pub(super) fn new(
         config_file: Option<PathBuf>,
@@ -268,6 +285,8 @@ impl Shared {
         let views = self.query_reactors(|member| member.units())?;
         let views: BTreeMap<_, UnitView> =
             views.into_iter().flatten().map(|view| (view.report.unit, view)).collect();
+        let reservations = self.query_reactors(ReactorShard::reservations)?;
+        let reservations: BTreeMap<_, _> = reservations.into_iter().flatten().collect();
         let current = self.current();
         let runtime = &current.runtime;
         let mut luns = Vec::new();
@@ -303,6 +322,7 @@ impl Shared {
                     task_set_full: stats.task_set_full,
                     aborted_tasks: stats.aborts,
                     tasks: stats.tasks,
+                    reservation: reservations.get(&id).map(reservation),
                     limit: limit(unit.limit),
                     delayed_commands: stats.delays.delayed,
                     delayed_ms: stats.delays.delayed_ns / 1_000_000,
@@ -485,6 +505,11 @@ fn wide(number: usize) -> u64 {
 
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn bytes<T: Serialize>(answer: &T) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(answer)
+        .map_err(|error| Failure { kind: ErrorKind::Unavailable, message: error.to_string() })
 }
 
 /// Converts an answer to JSON.

@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -49,8 +50,14 @@ pub(super) struct AuditEntry<'a> {
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
-    /// `socket`, or `signal`, whose sender is unknown.
+    /// `socket`, `http`, or `signal`, whose sender is unknown.
     via: &'static str,
+    /// The name of the token, for `http`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
+    /// The address of the client, for `http`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<IpAddr>,
     uid: Option<u32>,
     login_uid: Option<u32>,
     pid: Option<i32>,
@@ -79,13 +86,20 @@ impl AuditLog {
 
     fn append(&self, entry: &AuditEntry<'_>) -> io::Result<()> {
         let text = |text: &str| text.trim_end().chars().take(TEXT_LEN_MAX).collect::<String>();
+        let (via, process, token) = match entry.peer {
+            None => ("signal", None, None),
+            Some(Peer::Process(process)) => ("socket", Some(process), None),
+            Some(Peer::Token { name, address }) => ("http", None, Some((name.as_str(), *address))),
+        };
         let line = Line {
             time: crate::log::timestamp(SystemTime::now()),
-            via: if entry.peer.is_some() { "socket" } else { "signal" },
-            uid: entry.peer.map(|peer| peer.uid),
-            login_uid: entry.peer.and_then(|peer| peer.login_uid),
-            pid: entry.peer.map(|peer| peer.pid),
-            program: entry.peer.and_then(|peer| peer.program.as_deref()),
+            via,
+            token: token.map(|(name, _)| name),
+            address: token.map(|(_, address)| address),
+            uid: process.map(|process| process.uid),
+            login_uid: process.and_then(|process| process.login_uid),
+            pid: process.map(|process| process.pid),
+            program: process.and_then(|process| process.program.as_deref()),
             action: text(entry.action),
             result: entry.result,
             message: text(entry.message),
@@ -113,13 +127,15 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::admin::change::PeerProcess;
     use crate::scratch::Scratch;
 
     #[test]
     fn every_entry_is_one_line_with_its_author() {
         let scratch = Scratch::new();
         let log = AuditLog::new(scratch.path().join("audit.log"));
-        let peer = Peer { uid: 7, pid: 8, login_uid: Some(9), program: Some("targe".to_owned()) };
+        let process = PeerProcess { uid: 7, pid: 8, login_uid: Some(9), program: Some("targe".to_owned()) };
+        let peer = Peer::Process(process);
         let changes: Vec<String> = (0..CHANGES_MAX + 2).map(|n| format!("+ LUN\n{n}")).collect();
         log.record(&AuditEntry {
             peer: Some(&peer),
@@ -130,9 +146,13 @@ mod tests {
             ..AuditEntry::default()
         });
         log.record(&AuditEntry { action: "reload", result: "refused", ..AuditEntry::default() });
+        let anna = Peer::Token { name: "anna".to_owned(), address: [192, 0, 2, 1].into() };
+        log.record(&AuditEntry { peer: Some(&anna), action: "session drop", ..AuditEntry::default() });
         let text = std::fs::read_to_string(scratch.path().join("audit.log")).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines.len(), 2);
+        assert_eq!(lines.len(), 3);
+        let of_token = (&lines[2]["via"], &lines[2]["token"], &lines[2]["address"], &lines[2]["uid"]);
+        assert_eq!(of_token, (&"http".into(), &"anna".into(), &"192.0.2.1".into(), &Value::Null));
         assert_eq!(
             (&lines[0]["uid"], &lines[0]["login_uid"], &lines[0]["pid"]),
             (&7.into(), &9.into(), &8.into())

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::Value;
 use shard::losses::SessionLoss;
 
-use super::daemon_event::{ChangeRequest, DaemonEvent};
+use super::daemon_event::{ChangeRequest, DaemonEvent, ReloadRequest};
 use crate::admin::api::{ErrorKind, Failure};
-use crate::admin::change::{Client, PreparedChange};
+use crate::admin::change::{Client, Peer, PreparedChange};
 use crate::admin::change_api::{AffectedSession, Change};
 use crate::config;
 
@@ -42,6 +42,17 @@ pub(super) fn request(
         caller.prepared = Some(PreparedChange { verdict, outcome });
     }
     Ok(plan)
+}
+
+/// Has the main thread read the configuration file again, and returns the result.
+pub(super) fn reload(events: &Sender<DaemonEvent>, peer: &Peer) -> Result<Value, Failure> {
+    let (reply, outcome) = channel();
+    let request = ReloadRequest { peer: peer.clone(), reply };
+    let stopping = |message: &str| failure(ErrorKind::Unavailable, message);
+    let sent = events.send(DaemonEvent::Reload(Some(Box::new(request))));
+    sent.map_err(|_| stopping("targe is stopping"))?;
+    let outcome = outcome.recv_timeout(PREPARE_MAX);
+    outcome.map_err(|_| stopping("targe is stopping, or another change takes too long"))?
 }
 
 /// Returns a session that loses something by a change, in the words of the protocol.

@@ -37,7 +37,6 @@ use super::tls_portals::{TlsPortals, tls_of};
 use super::{ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics, served_size};
 use crate::admin::server::{BoundSocket, Server};
 use crate::config::{Config, Environment, Flags, Http, Loaded, Portal, Unit, UnitIndex};
-use crate::http::access::Access;
 use crate::http::server::Server as HttpServer;
 
 /// The time that sessions have to log out after the daemon asked them to. RFC 7143 §11.9.1 specifies whole
@@ -219,7 +218,7 @@ impl Daemon {
                 Ok(DaemonEvent::BindingsChanged) => {
                     self.store_bindings_at.get_or_insert_with(|| Instant::now() + STORE_DELAY);
                 }
-                Ok(DaemonEvent::Reload) => self.reload(),
+                Ok(DaemonEvent::Reload(request)) => self.reload(request.as_deref()),
                 Ok(DaemonEvent::Change(request)) => self.change(*request),
                 Ok(DaemonEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Ok(DaemonEvent::ReactorEnded(index)) => {
@@ -305,7 +304,7 @@ impl Daemon {
         if let (Some(server), Some(http)) = (&self.http, &runtime.config.http)
             && Http::has_same_socket(&self.runtime.config.http, &runtime.config.http)
         {
-            server.change(Access::new(http), http.tls.as_ref());
+            server.change(http);
         }
         let first = self.reactors.first().map(|running| running.handle.clone());
         match (&self.router, first) {

@@ -12,8 +12,8 @@ use crate::admin::change_api::Change;
 /// An event that the main thread handles.
 #[derive(Debug)]
 pub(super) enum DaemonEvent {
-    /// The configuration is to be read again.
-    Reload,
+    /// The configuration is to be read again, because of a signal, or because a client asks for it.
+    Reload(Option<Box<ReloadRequest>>),
     /// A client of the admin socket wants to change the configuration, or to know what a change would do.
     Change(Box<ChangeRequest>),
     /// The daemon is to stop.
@@ -26,6 +26,14 @@ pub(super) enum DaemonEvent {
     ThreadPanicked,
     /// A reactor made or forgot nexus bindings.
     BindingsChanged,
+}
+
+/// A request of a client to read the configuration again.
+#[derive(Debug)]
+pub(super) struct ReloadRequest {
+    pub(super) peer: Peer,
+    /// Takes the result.
+    pub(super) reply: Sender<Result<Value, Failure>>,
 }
 
 /// A request of a client, for the main thread.

@@ -1,6 +1,8 @@
-//! The routes of the HTTP server: metrics and health.
+//! The routes of the HTTP server: metrics, health, the JSON API and the page.
 
 mod collector;
+mod json_api;
+mod page;
 
 use std::io;
 use std::sync::Arc;
@@ -16,21 +18,32 @@ use serde_json::json;
 use super::ServeError;
 use super::admin_api::Shared;
 use super::metrics::exposition::{OPEN_METRICS, PLAIN_TEXT, open_metrics, plain_text};
+use crate::admin::open_api::{self, DOCUMENT_PATH, JSON};
 use crate::config::Http;
-use crate::http::access::Access;
-use crate::http::server::Server;
-use collector::Collector;
+use crate::http::access::{Access, Purpose};
+use crate::http::server::{Routes, Server};
+use crate::http::shared_text::{SharedResponse, SharedTexts};
+use collector::{Collector, NoAnswer};
+use json_api::JsonApi;
+
+/// What the routes share.
+struct Served {
+    collector: Collector,
+    api: JsonApi,
+    texts: SharedTexts,
+    open_metrics: SharedResponse,
+    plain_metrics: SharedResponse,
+}
 
 /// Starts the server of a configuration, if it has one.
 pub(super) fn start(http: Option<&Http>, shared: &Arc<Shared>) -> Result<Option<Server>, ServeError> {
     let Some(http) = http else { return Ok(None) };
     let listener = std::net::TcpListener::bind(http.listen);
     let listener = listener.map_err(|error| cannot_listen(http, &error))?;
-    let routes = routes(Arc::new(Collector::new(Arc::clone(shared))));
-    let server = Server::start(listener, Access::new(http), http.tls.clone(), routes);
+    let server = Server::start(listener, Access::new(http), http.tls.clone(), routes(shared)?);
     let server = server.map_err(|error| cannot_listen(http, &error))?;
     let tls = if http.tls.is_some() { "https" } else { "http" };
-    crate::info!("serving metrics on {tls}://{}/metrics", server.address());
+    crate::info!("serving the status page and metrics on {tls}://{}/", server.address());
     Ok(Some(server))
 }
 
@@ -38,32 +51,59 @@ fn cannot_listen(http: &Http, error: &io::Error) -> ServeError {
     ServeError::Failed(format!("cannot serve HTTP on {}: {}", http.listen, crate::os_error(error)))
 }
 
-fn routes(collector: Arc<Collector>) -> Router {
-    Router::new()
+fn routes(shared: &Arc<Shared>) -> Result<Routes, ServeError> {
+    let document = open_api::open_api().to_pretty_json();
+    let document = document.map_err(|error| ServeError::Failed(error.to_string()))?;
+    let served = Served {
+        collector: Collector::new(Arc::clone(shared)),
+        api: JsonApi::new(Arc::clone(shared)),
+        texts: SharedTexts::default(),
+        open_metrics: SharedResponse::default(),
+        plain_metrics: SharedResponse::default(),
+    };
+    let document = axum::body::Bytes::from(document);
+    let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/readyz", get(readiness))
-        .fallback(unknown)
-        .with_state(collector)
+        .route(DOCUMENT_PATH, get(async move || ([(CONTENT_TYPE, JSON)], document.clone())));
+    let router = page::add_routes(json_api::add_routes(router));
+    Ok(Routes { router: router.fallback(unknown).with_state(Arc::new(served)), purpose })
+}
+
+/// Returns what requests for a path do.
+fn purpose(path: &str) -> Purpose {
+    if json_api::is_change(path) {
+        Purpose::Change
+    } else if page::is_part(path) || path == DOCUMENT_PATH {
+        Purpose::Public
+    } else {
+        Purpose::Read
+    }
 }
 
 async fn unknown() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "there is /metrics, /healthz and /readyz\n")
+    (
+        StatusCode::NOT_FOUND,
+        "there is /, /api/openapi.json, which describes /api/v1, /metrics, /healthz and /readyz\n",
+    )
 }
 
 /// The metrics. A client that names `text/plain` and not OpenMetrics gets the older format.
-async fn metrics(State(collector): State<Arc<Collector>>, headers: HeaderMap) -> Response {
-    let snapshot = match collector.collect().await {
-        Ok(snapshot) => snapshot,
-        Err(why) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+async fn metrics(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
+    let is_plain = wants_plain_text(&headers);
+    let (shared, media) = match is_plain {
+        true => (&served.plain_metrics, PLAIN_TEXT),
+        false => (&served.open_metrics, OPEN_METRICS),
     };
-    let Ok(text) = open_metrics(&snapshot) else {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    let text = async {
+        let snapshot = served.collector.collect().await?;
+        let text = open_metrics(&snapshot).map_err(|_| NoAnswer)?;
+        Ok::<_, NoAnswer>(if is_plain { plain_text(&text) } else { text }.into_bytes())
     };
-    if wants_plain_text(&headers) {
-        ([(CONTENT_TYPE, PLAIN_TEXT)], plain_text(&text)).into_response()
-    } else {
-        ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response()
+    match shared.get(&served.texts, text).await {
+        Ok(text) => ([(CONTENT_TYPE, media)], text.body()).into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
@@ -76,23 +116,23 @@ fn wants_plain_text(headers: &HeaderMap) -> bool {
 }
 
 /// Whether the process lives: every reactor answers.
-async fn health(State(collector): State<Arc<Collector>>) -> (StatusCode, String) {
-    match collector.collect().await {
+async fn health(State(served): State<Arc<Served>>) -> (StatusCode, String) {
+    match served.collector.collect().await {
         Ok(_) => (StatusCode::OK, "ok\n".to_owned()),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
 }
 
 /// Whether everything that is configured is served, and what not and why.
-async fn readiness(State(collector): State<Arc<Collector>>) -> Response {
-    let (problems, warnings) = match collector.collect().await {
+async fn readiness(State(served): State<Arc<Served>>) -> Response {
+    let (problems, warnings) = match served.collector.collect().await {
         Ok(snapshot) => (snapshot.problems(), snapshot.warnings()),
         Err(why) => (vec![why.to_string()], Vec::new()),
     };
     let ready = problems.is_empty();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = json!({ "ready": ready, "problems": problems, "warnings": warnings });
-    (status, [(CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+    (status, [(CONTENT_TYPE, JSON)], format!("{body}\n")).into_response()
 }
 
 #[cfg(test)]

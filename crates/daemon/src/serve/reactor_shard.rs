@@ -20,6 +20,7 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame}
 use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Instant;
 use device::drain::Drain;
+use device::unit::reservations::ReservationReport;
 use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
 use drivers::message_queue::Handle;
@@ -363,6 +364,11 @@ impl ReactorShard {
             }
         };
         self.shard.units().into_iter().map(view).collect()
+    }
+
+    /// Returns the reservations of the units that have any.
+    pub(super) fn reservations(&self) -> Vec<(UnitId, ReservationReport)> {
+        self.shard.reservations()
     }
 
     /// Returns the name of an interface.

@@ -25,7 +25,7 @@ pub(super) fn watch(occasions: Sender<DaemonEvent>) -> io::Result<()> {
         let mut stopping: Option<Instant> = None;
         for signal in &mut signals {
             let occasion = match signal {
-                SIGHUP => DaemonEvent::Reload,
+                SIGHUP => DaemonEvent::Reload(None),
                 SIGTERM | SIGINT => match stopping {
                     None => {
                         stopping = Some(Instant::now());

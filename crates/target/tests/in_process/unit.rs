@@ -18,7 +18,7 @@ use target::units::{DiskId, UnitId};
 use crate::contract::UnitEvent;
 use crate::testbed::{Testbed, entry};
 
-pub(crate) use real::{Reset, UnitError};
+pub(crate) use real::{Reset, UnitError, reservations};
 
 const UNIT: UnitId = UnitId(0);
 
@@ -198,6 +198,10 @@ impl LogicalUnit {
 
     pub(crate) fn stats(&self) -> UnitStats {
         self.testbed.target.units()[0].stats
+    }
+
+    pub(crate) fn reservations(&self) -> Option<reservations::ReservationReport> {
+        self.testbed.target.reservations().into_iter().next().map(|(_, report)| report)
     }
 
     fn process_pending(&mut self, now: Instant) {

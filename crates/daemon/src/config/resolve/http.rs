@@ -15,9 +15,9 @@ pub(super) fn resolve(
     environment: &Environment,
     report: &mut ConfigReport,
 ) -> Option<Http> {
-    let token = written.token_file.as_ref().and_then(|at| {
-        let token = secret::http_token(&environment.absolute(&at.value));
-        token.map_err(|why| report.error(&at.span, why)).ok()
+    let tokens = written.token_file.as_ref().and_then(|at| {
+        let tokens = secret::http_tokens(&environment.absolute(&at.value));
+        tokens.map_err(|why| report.error(&at.span, why)).ok()
     });
     let files = TlsFiles {
         certificate: written.tls_certificate.as_ref(),
@@ -47,7 +47,7 @@ pub(super) fn resolve(
         let knows_clients = written.tls_client_authority.is_some();
         check_exposed(&at.span, written.token_file.is_some(), knows_clients, tls.is_some(), report);
     }
-    Some(Http { listen, token, hosts, tls })
+    Some(Http { listen, tokens, hosts, tls })
 }
 
 /// Checks a server that other hosts reach.

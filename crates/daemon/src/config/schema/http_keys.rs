@@ -6,8 +6,8 @@ use super::{Section, key};
 
 pub(crate) static HTTP: Section = Section {
     noun: "http",
-    doc: "The HTTP server, which serves `/metrics`, `/healthz` and `/readyz`; see \
-          [serve.md](serve.md#metrics-and-health). A change of `listen` takes effect at the next start.",
+    doc: "The HTTP server, which serves a status page, a JSON API, `/metrics`, `/healthz` and `/readyz`; see \
+          [serve.md](serve.md#the-http-server). A change of `listen` takes effect at the next start.",
     keys: &[
         key(
             "listen",
@@ -20,8 +20,10 @@ pub(crate) static HTTP: Section = Section {
             "token_file",
             Path,
             Told("no token"),
-            "A file with the token, 16 to 512 printable characters, that a client must send as `Authorization: \
-             Bearer TOKEN`; one newline at its end is ignored. Only its owner may be able to read it.",
+            "A file with the tokens of which a client must send one as `Authorization: Bearer TOKEN`. Each line is \
+             `NAME ROLE TOKEN`: a name for the audit log, `read` or `admin`, and 16 to 512 printable characters. \
+             Only `admin` may change something. A file with nothing but one token gives it the role `read`. Only \
+             its owner may be able to read the file.",
         ),
         key(
             "hosts",

@@ -19,13 +19,13 @@ use super::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, with
 use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening, open_ports, open_units};
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Verdict;
-use crate::admin::change_api::{Abandoned, AffectedSession, Applied, Change, Plan};
+use crate::admin::change_api::{Abandoned, AffectedSession, Applied, Change, Plan, Reloaded};
 use crate::config::{Config, Flags, Loaded, PlannedChange, Revision, Unit, plan};
 use crate::config_file::read_text;
 use crate::serve::admin_api::{Current, ReloadResult, json};
 use crate::serve::audit::AuditEntry;
 use crate::serve::changes::{affected, failure, on_one_line};
-use crate::serve::daemon_event::ChangeRequest;
+use crate::serve::daemon_event::{ChangeRequest, ReloadRequest};
 use crate::serve::discs::NewDisc;
 use crate::serve::disk::ComparedDisk;
 use crate::serve::media::{self, FileRollback};
@@ -56,7 +56,7 @@ struct Prepared {
 impl Daemon {
     /// Reads the configuration again, and applies it. A configuration that cannot be applied still withdraws
     /// access.
-    pub(super) fn reload(&mut self) {
+    pub(super) fn reload(&mut self, request: Option<&ReloadRequest>) {
         service_manager::reloading();
         let before = Arc::clone(&self.runtime.config);
         let mut revision = None;
@@ -78,7 +78,8 @@ impl Daemon {
         let audit = |result, message: &str| {
             let revision = revision.map(|revision| revision.to_string());
             let (action, changes) = ("reload", lines.as_slice());
-            let entry = AuditEntry { action, revision, changes, result, message, ..AuditEntry::default() };
+            let peer = request.map(|request| &request.peer);
+            let entry = AuditEntry { peer, action, revision, changes, result, message };
             self.shared.audit.record(&entry);
         };
         let mut tightened = false;
@@ -110,13 +111,22 @@ impl Daemon {
             (false, true) => Runs::Revision(None),
             (false, false) => Runs::AsBefore,
         };
-        self.publish(runs, applied, message);
+        let generation = self.publish(runs, applied, message.clone());
+        if let Some(request) = request {
+            let reloaded = if applied {
+                json(&Reloaded { generation, message })
+            } else {
+                Err(failure(ErrorKind::Refused, message))
+            };
+            // A client that has gone needs no answer.
+            let _ = request.reply.send(reloaded);
+        }
         let refused = if applied { "" } else { "; reload refused" };
         service_manager::ready(&format!("{}{refused}", self.status()));
     }
 
-    /// Tells the threads of the admin socket what runs now.
-    fn publish(&self, runs: Runs, applied: bool, message: String) {
+    /// Tells the threads of the admin socket what runs now; returns its generation.
+    fn publish(&self, runs: Runs, applied: bool, message: String) -> u64 {
         let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (revision, generation) = match runs {
             Runs::Revision(revision) => (revision, current.generation + 1),
@@ -125,6 +135,7 @@ impl Daemon {
         let reload = Some(ReloadResult { at: Instant::now(), applied, message });
         let reloads = current.reloads + 1;
         *current = Current { runtime: self.runtime.clone(), revision, generation, reloads, reload };
+        generation
     }
 
     fn try_reload(&mut self, config: Config) -> Result<String, String> {

@@ -11,6 +11,7 @@ use super::*;
 use crate::contract::{Tmf, TmfOutcome};
 use crate::state_decode_error::StateDecodeError;
 use crate::testing::nexus;
+use crate::unit::reservations::ReservationKind;
 use crate::unit::{LogicalUnit, Reset, UnitError};
 
 const K1: ReservationKey = ReservationKey(0x0a0a_0a0a_0a0a_0a0a);
@@ -160,6 +161,31 @@ fn one_initiator_registers_reserves_and_clears() {
     register(&mut rig, A, K1);
     let cut = get(&mut rig, A, pr_in::READ_KEYS, 8).good();
     assert_eq!((cut.len(), &cut[4..8]), (8, &[0, 0, 0, 8][..]));
+}
+
+#[test]
+fn an_operator_sees_the_reservation_its_holders_and_the_registrations() {
+    let mut rig = Rig::new();
+    let seen = |rig: &Rig| {
+        rig.unit.reservations().map(|report| (report.kind, report.registrations, report.holders.len()))
+    };
+    assert_eq!(seen(&rig), None);
+    rig.run(A, &[op::RESERVE_6, 0, 0, 0, 0, 0], 0, &[]).good();
+    assert_eq!(seen(&rig), Some((Some(ReservationKind::Spc2), 0, 1)));
+    rig.run(A, &[op::RELEASE_6, 0, 0, 0, 0, 0], 0, &[]).good();
+    register(&mut rig, A, K1);
+    register(&mut rig, B, K2);
+    assert_eq!(seen(&rig), Some((None, 2, 0)));
+    for kind in [ReservationType::WriteExclusive, ReservationType::ExclusiveAccessAllRegistrants] {
+        reserve(&mut rig, A, K1, kind).good();
+        // All ports of the rig are of one initiator.
+        assert_eq!(seen(&rig), Some((Some(ReservationKind::Persistent(kind)), 2, 1)));
+        assert_eq!(rig.unit.reservations().unwrap().holders, ["iqn.2026-11.org.initiator"]);
+        release(&mut rig, A, K1, kind).good();
+    }
+    assert!(!rig.unit.reservations().unwrap().persists);
+    out(&mut rig, A, pr_out::CLEAR, 0, K1, NONE).good();
+    assert_eq!(seen(&rig), None);
 }
 
 /// libiscsi ProutPreempt.RemoveRegistration.

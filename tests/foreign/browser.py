@@ -11,7 +11,7 @@ import threading
 import servers
 
 PROGRAM = "chromium"
-# Nothing of these may reach out to the network: the browser opens local files only.
+# Nothing of these may reach out to the network: the browser opens files and servers of this host only.
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
            "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe"]
 # Longest that the browser may take for one answer, seconds.
@@ -152,12 +152,15 @@ class Browser:
             self.events.append(message)
         return message
 
-    def open(self, path, width, height, scheme):
-        """Opens a file in a window of this size, in the light or the dark scheme."""
+    def open(self, page, width, height, scheme):
+        """Opens a file, or a URL, in a window of this size, in the light or the dark scheme."""
+        url = page if isinstance(page, str) else page.as_uri()
+        # Every request but those to where the page is from is a complaint.
+        self.site = "file:" if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/"
         self.events.clear()
         self.ask("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
         self.ask("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-        self.ask("Page.navigate", {"url": path.as_uri()})
+        self.ask("Page.navigate", {"url": url})
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self.next("the load of the page")
 
@@ -167,7 +170,7 @@ class Browser:
         return answer["result"].get("value")
 
     def complaints(self):
-        """What the console says, and every request but that for the page itself."""
+        """What the console says, and every request to elsewhere than where the page is from."""
         told = []
         for event in self.events:
             if event["method"] == "Log.entryAdded":
@@ -176,7 +179,7 @@ class Browser:
                 told.append(str(event["params"]["args"]))
             elif event["method"] == "Runtime.exceptionThrown":
                 told.append(str(event["params"]["exceptionDetails"]))
-            elif event["method"] == "Network.requestWillBeSent" and not event["params"]["request"]["url"].startswith("file:"):
+            elif event["method"] == "Network.requestWillBeSent" and not event["params"]["request"]["url"].startswith(self.site):
                 told.append(f"a request for {event['params']['request']['url']}")
         return told
 

@@ -179,6 +179,7 @@ impl LogicalUnit {
         let mut server = DeviceServer::new(config, store, state, pool, (set, table(set)));
         if is_disc {
             server.spc.removal.add_tray();
+            server.adopt_disc();
             server.spc.removal.load(server.info.has_medium());
         }
         if is_tape {

@@ -172,7 +172,7 @@ impl LunMaintenance<'_> {
             Medium::Sg { .. } => "it is a device of this host; what provides the device can make a snapshot",
             Medium::Nbd { .. } => "its data is behind an NBD server; what serves it can make a snapshot",
             Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",
-            Medium::Disc { .. } => "it is a drive for discs; hosts never change the image, so copy that file",
+            Medium::Disc { .. } => "it is a drive for discs; copy the file while no host writes the disc",
             Medium::Changer { .. } => {
                 "it is a medium changer; copy the folder of the library while it is not served"
             }

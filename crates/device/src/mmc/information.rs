@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense};
 
-use super::{data_or, lead_out, profile};
+use super::profile::{self, Disc};
+use super::{data_or, lead_out, wrong_kind_of_disc};
 use crate::contract::DiscProfile;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
@@ -56,8 +57,12 @@ pub(super) fn read_toc(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 }
 
 fn toc(server: &DeviceServer, format: u8, in_msf: bool, track: u8) -> Result<Vec<u8>, Sense> {
-    let is_cd = profile::current(server) == Some(DiscProfile::Cd);
+    let is_cd = profile::current(server) == Some(Disc::Rom(DiscProfile::Cd));
     let end = lead_out(server);
+    if end == 0 {
+        // A blank disc.
+        return Err(wrong_kind_of_disc());
+    }
     let address = |lba: u32| {
         if in_msf {
             let [minutes, seconds, frames] = msf(lba);
@@ -103,15 +108,23 @@ fn toc(server: &DeviceServer, format: u8, in_msf: bool, track: u8) -> Result<Vec
 }
 
 /// READ DISC INFORMATION: only the standard information; the others are about recording.
-pub(super) fn read_disc_information(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn read_disc_information(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if task.cdb.u8(1) & 7 != 0 {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(2)));
     }
+    const ERASABLE: u8 = 0x10;
     // The last session is complete, and the disc is complete.
     const COMPLETE: u8 = 0x0e;
     // The disc may be used for every purpose (URU).
     const UNRESTRICTED: u8 = 0x20;
-    let mut bytes = Vec::from([0, 32, COMPLETE, 1, 1, 1, 1, UNRESTRICTED, 0, 0, 0, 0, 0, 0, 0, 0]);
+    // BG FORMAT STATUS.
+    const FORMATTED: u8 = 0x03;
+    let (status, format) = match &server.recorder {
+        None => (COMPLETE, 0),
+        Some(recorder) if recorder.record.formatted == 0 => (ERASABLE, 0),
+        Some(_) => (ERASABLE | COMPLETE, FORMATTED),
+    };
+    let mut bytes = Vec::from([0, 32, status, 1, 1, 1, 1, UNRESTRICTED | format, 0, 0, 0, 0, 0, 0, 0, 0]);
     // Nothing can be added, so there is no next lead-in and no last possible lead-out.
     bytes.extend_from_slice(&[0xff; 8]);
     bytes.resize(34, 0);

@@ -5,6 +5,7 @@ mod fixture;
 mod information;
 mod media;
 mod reading;
+mod rewritable;
 mod table;
 
 use fixture::*;

@@ -10,5 +10,7 @@ mod information;
 mod media;
 #[path = "../../../../device/src/mmc/tests/reading.rs"]
 mod reading;
+#[path = "../../../../device/src/mmc/tests/rewritable.rs"]
+mod rewritable;
 
 use fixture::*;

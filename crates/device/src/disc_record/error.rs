@@ -1,0 +1,29 @@
+//! Why the record of a writable disc cannot be used.
+
+use core::fmt;
+
+/// Why the record of a writable disc cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscRecordError {
+    /// Neither slot holds a whole record.
+    Damaged,
+    /// A later version of targe wrote it.
+    UnknownVersion,
+    /// The image is longer or shorter than its disc.
+    Length,
+    /// No disc of this kind has this capacity.
+    Capacity,
+}
+
+impl fmt::Display for DiscRecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Damaged => "the record of its tracks at the end of the file is damaged",
+            Self::UnknownVersion => "a later version of targe has written the record at the end of the file",
+            Self::Length => "the file is longer or shorter than the disc that it is the image of",
+            Self::Capacity => "no disc of this kind has this capacity",
+        })
+    }
+}
+
+impl core::error::Error for DiscRecordError {}

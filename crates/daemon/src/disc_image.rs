@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use device::disc_record::{DiscRecord, SECTOR_LEN, TRAILER_LEN, WritableKind};
+use device::disc_record::{DiscRecord, SECTOR_LEN, TRAILER_LEN, Track, WritableKind};
 
 use crate::os_error;
 
@@ -18,8 +18,23 @@ pub struct DiscDescription {
     pub capacity: u64,
     /// How many bytes can be read.
     pub readable: u64,
-    /// The state of the disc: `blank`, `formatted`.
+    /// The state of the disc: `blank`, `formatted`, `appendable` or `complete`.
     pub state: &'static str,
+    /// The tracks of a disc that is written sequentially.
+    pub tracks: Vec<TrackDescription>,
+}
+
+/// A track that was written or reserved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrackDescription {
+    /// The number of the session, from 1.
+    pub session: u16,
+    /// The first sector.
+    pub start: u32,
+    /// How many sectors are written.
+    pub sectors: u32,
+    /// Whether nothing can be added.
+    pub is_closed: bool,
 }
 
 /// Returns the names of the kinds of writable discs.
@@ -68,11 +83,29 @@ pub fn describe(path: &Path) -> Result<DiscDescription, String> {
     let record = record_of(path)?;
     let record = record.ok_or_else(|| format!("{} is not the image of a writable disc", path.display()))?;
     let bytes = |sectors: u32| u64::from(sectors) * SECTOR_LEN;
+    let track = |track: &Track| TrackDescription {
+        session: track.session,
+        start: track.start,
+        sectors: track.next - track.start,
+        is_closed: track.is_closed,
+    };
     Ok(DiscDescription {
         medium: record.kind.name(),
         capacity: bytes(record.capacity),
         readable: bytes(record.readable()),
-        state: if record.formatted == 0 { "blank" } else { "formatted" },
+        state: match record.kind.is_sequential() {
+            true if record.is_complete => "complete",
+            true if record.is_blank() => "blank",
+            true => "appendable",
+            false if record.formatted == 0 => "blank",
+            false => "formatted",
+        },
+        tracks: record
+            .tracks()
+            .iter()
+            .filter(|track| !track.is_empty() || track.end.is_some())
+            .map(track)
+            .collect(),
     })
 }
 
@@ -111,7 +144,13 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path().join("disc.iso");
         create(&path, "bd-re", Some(64 << 20)).unwrap();
-        let expected = DiscDescription { medium: "bd-re", capacity: 64 << 20, readable: 0, state: "blank" };
+        let expected = DiscDescription {
+            medium: "bd-re",
+            capacity: 64 << 20,
+            readable: 0,
+            state: "blank",
+            tracks: Vec::new(),
+        };
         assert_eq!(describe(&path), Ok(expected));
         let again = create(&path, "bd-re", None).unwrap_err();
         assert!(again.ends_with("file exists"), "{again}");

@@ -389,6 +389,7 @@ impl DeviceServer {
         self.medium.unlock(task);
         self.end_turn(task);
         self.forget_motion(task);
+        self.end_append(task);
         if !self.closing_cache.is_empty() {
             self.closing_cache.retain(|other| *other != task);
             self.drains.retain(|(other, _)| *other != task);

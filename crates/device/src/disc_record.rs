@@ -8,6 +8,7 @@
 //! durable before it is written.
 
 pub mod error;
+mod sequential;
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -32,6 +33,11 @@ const VERSION: u16 = 1;
 const WRITE_LEN: usize = 512;
 /// The length of a record, with its checksum.
 const RECORD_LEN: usize = 36;
+/// The length of a track in a record.
+const TRACK_LEN: usize = 16;
+
+/// The most tracks of a disc, all sessions together.
+pub const TRACKS_MAX: usize = 1000;
 
 /// A kind of writable disc (MMC-6: profiles).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,17 +46,23 @@ pub enum WritableKind {
     DvdPlusRw,
     /// BD-RE: the same.
     BdRe,
+    /// DVD-R: written from begin to end, in sessions.
+    DvdR,
+    /// BD-R: the same (sequential recording mode).
+    BdR,
 }
 
 impl WritableKind {
     /// Every kind.
-    pub const ALL: [Self; 2] = [Self::DvdPlusRw, Self::BdRe];
+    pub const ALL: [Self; 4] = [Self::DvdPlusRw, Self::BdRe, Self::DvdR, Self::BdR];
 
     /// Returns the name, as command lines and listings have it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::DvdPlusRw => "dvd+rw",
             Self::BdRe => "bd-re",
+            Self::DvdR => "dvd-r",
+            Self::BdR => "bd-r",
         }
     }
 
@@ -58,7 +70,8 @@ impl WritableKind {
     pub const fn usual_capacity(self) -> u32 {
         match self {
             Self::DvdPlusRw => 2_295_104,
-            Self::BdRe => 12_219_392,
+            Self::DvdR => 2_298_496,
+            Self::BdRe | Self::BdR => 12_219_392,
         }
     }
 
@@ -66,17 +79,39 @@ impl WritableKind {
     /// a multiple of it.
     pub const fn blocking(self) -> u32 {
         match self {
-            Self::DvdPlusRw => 16,
-            Self::BdRe => 32,
+            Self::DvdPlusRw | Self::DvdR => 16,
+            Self::BdRe | Self::BdR => 32,
         }
+    }
+
+    /// Returns whether it is written from begin to end, and not at any address.
+    pub const fn is_sequential(self) -> bool {
+        matches!(self, Self::DvdR | Self::BdR)
     }
 
     const fn code(self) -> u8 {
         match self {
             Self::DvdPlusRw => 1,
             Self::BdRe => 2,
+            Self::DvdR => 3,
+            Self::BdR => 4,
         }
     }
+}
+
+/// A track of a disc that is written sequentially.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Track {
+    /// The first sector.
+    pub start: u32,
+    /// The sector behind the last one, if the track is closed or was reserved.
+    pub end: Option<u32>,
+    /// The sector behind what was written.
+    pub next: u32,
+    /// The session, from 1.
+    pub session: u16,
+    /// Whether nothing can be added.
+    pub is_closed: bool,
 }
 
 /// What a writable disc is and what is on it.
@@ -86,8 +121,14 @@ pub struct DiscRecord {
     pub kind: WritableKind,
     /// The capacity in sectors.
     pub capacity: u32,
-    /// For how many sectors it is formatted; zero if it is not.
+    /// For how many sectors it is formatted; zero if it is not. A disc that is written sequentially needs no
+    /// format.
     pub formatted: u32,
+    /// Whether nothing can be added to a disc that is written sequentially.
+    pub is_complete: bool,
+    /// The tracks of a disc that is written sequentially, in order. Unless it is complete, the last one is open
+    /// and has no fixed end.
+    tracks: Vec<Track>,
     /// The number of the record, which grows with every one that is written.
     sequence: u64,
     /// The slot that holds the newest record that is known to be durable.
@@ -104,12 +145,19 @@ impl DiscRecord {
         if capacity == 0 || capacity > kind.usual_capacity() || !capacity.is_multiple_of(kind.blocking()) {
             return Err(DiscRecordError::Capacity);
         }
-        Ok(Self { kind, capacity, formatted: 0, sequence: 0, slot: 1 })
+        let tracks = if kind.is_sequential() { Vec::from([Track::open(0, 1)]) } else { Vec::new() };
+        Ok(Self { kind, capacity, formatted: 0, is_complete: false, tracks, sequence: 0, slot: 1 })
     }
 
     /// Returns the number of sectors that can be read.
-    pub const fn readable(&self) -> u32 {
-        self.formatted
+    pub fn readable(&self) -> u32 {
+        if self.kind.is_sequential() { self.written_end() } else { self.formatted }
+    }
+
+    /// Returns whether both have the same contents, whatever their numbers.
+    pub fn has_contents_of(&self, other: &Self) -> bool {
+        let contents = |record: &Self| (record.formatted, record.is_complete);
+        contents(self) == contents(other) && self.tracks == other.tracks
     }
 
     /// Returns where in the image the next record is to be written, and its bytes.
@@ -133,11 +181,13 @@ impl DiscRecord {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::from(MAGIC.as_slice());
         bytes.extend_from_slice(&VERSION.to_be_bytes());
-        bytes.extend_from_slice(&[self.kind.code(), 0]);
+        bytes.extend_from_slice(&[self.kind.code(), u8::from(self.is_complete)]);
         bytes.extend_from_slice(&self.sequence.to_be_bytes());
-        for word in [self.capacity, self.formatted, 0] {
+        let count = u32::try_from(self.tracks.len()).unwrap_or(u32::MAX);
+        for word in [self.capacity, self.formatted, count] {
             bytes.extend_from_slice(&word.to_be_bytes());
         }
+        self.tracks.iter().for_each(|track| track.encode(&mut bytes));
         bytes.extend_from_slice(&crc32c(&bytes).to_be_bytes());
         bytes.resize(bytes.len().next_multiple_of(WRITE_LEN), 0);
         bytes
@@ -188,10 +238,12 @@ impl DiscRecord {
         let mut reader = Reader::new(slot);
         reader.take(MAGIC.len())?;
         let version = reader.u16()?;
-        let (code, _) = (reader.u8()?, reader.u8()?);
+        let (code, is_complete) = (reader.u8()?, reader.u8()?);
         let sequence = reader.u64()?;
-        let (capacity, formatted, _) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let covered = slot.get(..RECORD_LEN - 4).ok_or(DiscRecordError::Damaged)?;
+        let (capacity, formatted, count) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(TRACKS_MAX);
+        let covered = slot.get(..RECORD_LEN - 4 + count * TRACK_LEN).ok_or(DiscRecordError::Damaged)?;
+        let tracks = (0..count).map(|_| Track::take(&mut reader)).collect::<Result<Vec<_>, _>>()?;
         if crc32c(covered) != reader.u32()? {
             // The checksum of another version may cover other bytes.
             let is_other = version != VERSION;
@@ -200,10 +252,9 @@ impl DiscRecord {
         let kind = WritableKind::ALL.into_iter().find(|kind| kind.code() == code);
         let (VERSION, Some(kind)) = (version, kind) else { return Err(DiscRecordError::UnknownVersion) };
         let blank = Self::blank(kind, capacity)?;
-        if formatted > capacity || !formatted.is_multiple_of(kind.blocking()) {
-            return Err(DiscRecordError::Damaged);
-        }
-        Ok(Self { formatted, sequence, ..blank })
+        let record = Self { formatted, is_complete: is_complete == 1, tracks, sequence, ..blank };
+        let is_formatted = formatted <= capacity && formatted.is_multiple_of(kind.blocking());
+        if is_formatted && record.has_possible_tracks() { Ok(record) } else { Err(DiscRecordError::Damaged) }
     }
 }
 

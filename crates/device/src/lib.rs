@@ -71,3 +71,4 @@ mod timestamp;
 mod tmf;
 pub mod unit;
 mod unit_attention;
+mod write_parameters;

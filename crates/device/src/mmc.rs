@@ -12,6 +12,7 @@ mod events;
 mod features;
 mod format;
 mod information;
+mod layout;
 mod mode_pages;
 mod performance;
 mod profile;

@@ -461,9 +461,10 @@ impl LogicalUnit {
         self.server.changer.as_ref().map_or(0, |changer| changer.ended.len())
     }
 
-    /// Returns whether a nexus prevents the removal of the medium.
-    pub const fn is_removal_prevented(&self) -> bool {
-        self.server.spc.removal.check().is_err()
+    /// Returns whether a nexus prevents the removal of the medium, or a writable disc has sectors that no host
+    /// has synchronized yet.
+    pub fn is_removal_prevented(&self) -> bool {
+        self.server.spc.removal.check().is_err() || self.server.has_unsaved_disc()
     }
 
     /// Tells every nexus that polls media events that the operator wants to remove the medium.

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use daemon::disc_image::{self, DiscDescription};
 use serde_json::json;
 
+use crate::tables::Table;
 use crate::{Failure, print, tape};
 
 #[derive(Debug, Args)]
@@ -58,11 +59,29 @@ fn as_json(disc: &DiscDescription) -> String {
         "state": disc.state,
         "capacity": disc.capacity,
         "readable": disc.readable,
+        "tracks": disc.tracks.iter().map(|track| json!({
+            "session": track.session,
+            "start": track.start,
+            "sectors": track.sectors,
+            "closed": track.is_closed,
+        })).collect::<Vec<_>>(),
     });
     format!("{value}\n")
 }
 
 fn as_text(disc: &DiscDescription) -> String {
     let DiscDescription { medium, state, capacity, readable, .. } = disc;
-    format!("{medium}, {state}: {readable} of {capacity} bytes can be read\n")
+    let head = format!("{medium}, {state}: {readable} of {capacity} bytes can be read\n");
+    if disc.tracks.is_empty() {
+        return head;
+    }
+    let mut table = Table::new(&["TRACK", "SESSION", "START", "SECTORS", "STATE"]);
+    for (number, track) in (1..).zip(&disc.tracks) {
+        let state = if track.is_closed { "closed" } else { "open" };
+        let numbers =
+            [number, u32::from(track.session), track.start, track.sectors].map(|word| word.to_string());
+        let [number, session, start, sectors] = numbers.each_ref().map(String::as_str);
+        table.row(&[number, session, start, sectors, state]);
+    }
+    format!("{head}{table}")
 }

@@ -73,7 +73,7 @@ impl DeviceServer {
     }
 
     /// The capacity of a writable disc is what can be read of it, not the length of its image.
-    fn limit_to_disc(&mut self) {
+    pub(crate) fn limit_to_disc(&mut self) {
         if let Some(recorder) = &self.recorder {
             self.info.capabilities.len = u64::from(recorder.record.readable()) * SECTOR_LEN;
         }
@@ -81,11 +81,11 @@ impl DeviceServer {
 
     /// Applies a changed length of the disc. Every nexus but the one that changed it receives a unit
     /// attention.
-    pub(crate) fn apply_disc_length(&mut self, by: Option<NexusId>) {
+    pub(crate) fn apply_disc_length(&mut self, by: NexusId) {
         let before = self.info.capacity();
         self.limit_to_disc();
         if self.info.capacity() != before {
-            self.nexuses.establish_ua_all(Asc::CAPACITY_DATA_HAS_CHANGED, by);
+            self.nexuses.establish_ua_all(Asc::CAPACITY_DATA_HAS_CHANGED, Some(by));
         }
     }
 

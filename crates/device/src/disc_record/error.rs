@@ -15,6 +15,23 @@ pub enum DiscRecordError {
     Capacity,
 }
 
+/// Why a track or session cannot be reserved or closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrackError {
+    /// The last track is not empty, or the disc is complete.
+    Sequence,
+    /// There is no such track.
+    NoTrack,
+    /// Nothing was written to the track or session.
+    Empty,
+    /// A reserved track of the session is not completely written.
+    Incomplete,
+    /// There are as many tracks as there can be.
+    TooMany,
+    /// The disc has not so many sectors left.
+    NoRoom,
+}
+
 impl fmt::Display for DiscRecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

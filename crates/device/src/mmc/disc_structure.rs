@@ -91,9 +91,11 @@ fn dvd(disc: Disc, code: u8, layer: u8, blocks: u32) -> Result<Vec<u8>, Sense> {
 fn dvd_physical(disc: Disc, blocks: u32) -> Vec<u8> {
     const ROM_PART_1: u8 = 0x01;
     const PLUS_RW_PART_1: u8 = 0x91;
+    const R_PART_5: u8 = 0x25;
     const SIZE_120MM_10_MBPS: u8 = 0x02;
     const EMBOSSED: u8 = 0x01;
     const REWRITABLE: u8 = 0x04;
+    const RECORDABLE: u8 = 0x02;
     const TWO_LAYERS_OPPOSITE: u8 = 0x30;
     const ADDRESS_MASK: u32 = 0xff_ffff;
     let last_of = |first: u32, count: u32| first.saturating_add(count.saturating_sub(1));
@@ -107,6 +109,7 @@ fn dvd_physical(disc: Disc, blocks: u32) -> Vec<u8> {
     };
     let (book, area) = match disc {
         Disc::Rom(_) => (ROM_PART_1, EMBOSSED),
+        Disc::Writable(WritableKind::DvdR) => (R_PART_5, RECORDABLE),
         Disc::Writable(_) => (PLUS_RW_PART_1, REWRITABLE),
     };
     let mut bytes = Vec::from([book, SIZE_120MM_10_MBPS, layers | area, 0]);
@@ -125,6 +128,7 @@ fn bd(disc: Disc, code: u8, layer: u8, blocks: u32) -> Result<Vec<u8>, Sense> {
             // A unit of disc information: its format, its length in use, and the kind and layers of the disc.
             let (name, area) = match disc {
                 Disc::Writable(WritableKind::BdRe) => (b'W', 0x04),
+                Disc::Writable(WritableKind::BdR) => (b'R', 0x02),
                 _ => (b'O', 0x01),
             };
             let mut bytes =

@@ -108,12 +108,22 @@ const FEATURES: &[Feature] = &[
         current: |disc| disc.is_some_and(Disc::is_rewritable),
         body: random_writable,
     },
+    // Incremental streaming writable: data blocks of mode 1 (type 8), without underrun, one link size.
+    Feature {
+        code: 0x0021,
+        version: 3,
+        persistent: false,
+        current: |disc| disc.is_some_and(Disc::is_sequential),
+        body: |_, _| Vec::from([0x01, 0, 0x01, 1, 16, 0, 0, 0]),
+    },
     // Formattable: BD-RE without spare areas.
     Feature {
         code: 0x0023,
         version: 1,
         persistent: false,
-        current: |disc| disc.is_some_and(Disc::is_rewritable),
+        current: |disc| {
+            disc.is_some_and(Disc::is_rewritable) || disc == Some(Disc::Writable(WritableKind::BdR))
+        },
         body: |_, _| Vec::from([0x08, 0, 0, 0, 0, 0, 0, 0]),
     },
     // DVD+RW: written, and closed in no special way.
@@ -124,7 +134,15 @@ const FEATURES: &[Feature] = &[
         current: |disc| disc == Some(Disc::Writable(WritableKind::DvdPlusRw)),
         body: |_, _| Vec::from([0x01, 0, 0, 0]),
     },
-    // BD read: class 0 of BD-RE, and version 1 of class 0 of BD-ROM.
+    // DVD-R write: without underrun, no test write.
+    Feature {
+        code: 0x002f,
+        version: 2,
+        persistent: false,
+        current: |disc| disc == Some(Disc::Writable(WritableKind::DvdR)),
+        body: |_, _| Vec::from([0x40, 0, 0, 0]),
+    },
+    // BD read: class 0 of BD-RE and of BD-R, and version 1 of class 0 of BD-ROM.
     Feature {
         code: 0x0040,
         version: 0,
@@ -132,20 +150,23 @@ const FEATURES: &[Feature] = &[
         current: |disc| is_of(disc, DiscProfile::Bd),
         body: |_, _| {
             let mut body = Vec::from([0, 0, 0, 0, 0, 0x02]);
-            body.resize(20, 0);
-            body.extend_from_slice(&[0, 0x02, 0, 0, 0, 0, 0, 0]);
+            body.resize(12, 0);
+            for _ in ["BD-R", "BD-ROM"] {
+                body.extend_from_slice(&[0, 0x02, 0, 0, 0, 0, 0, 0]);
+            }
             body
         },
     },
-    // BD write: version 1 of class 0 of BD-RE.
+    // BD write: version 1 of class 0 of BD-RE and of BD-R.
     Feature {
         code: 0x0041,
         version: 0,
         persistent: false,
-        current: |disc| matches!(disc, Some(Disc::Writable(WritableKind::BdRe))),
+        current: |disc| matches!(disc, Some(Disc::Writable(WritableKind::BdRe | WritableKind::BdR))),
         body: |_, _| {
             let mut body = Vec::from([0, 0, 0, 0, 0, 0x02]);
-            body.resize(20, 0);
+            body.resize(12, 0);
+            body.extend_from_slice(&[0, 0x02, 0, 0, 0, 0, 0, 0]);
             body
         },
     },

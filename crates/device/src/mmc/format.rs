@@ -1,6 +1,6 @@
 //! READ FORMAT CAPACITIES and FORMAT UNIT (MMC-6).
 //!
-//! Formatting erases the whole disc. A sector that was never written reads as zeros, so formatting in the
+//! Formatting erases the whole disc; a blank BD-R can be formatted once, which reserves spare areas. A sector that was never written reads as zeros, so formatting in the
 //! background (de-icing) has nothing to do: a DVD+RW is completely formatted when FORMAT UNIT ends. IMMED has
 //! no effect: the command ends when the disc is formatted.
 
@@ -54,6 +54,9 @@ fn formats(record: &DiscRecord) -> Vec<(u32, u8)> {
         WritableKind::DvdPlusRw => {
             Vec::from([(record.capacity, kind::FULL), (record.capacity, kind::DVD_PLUS_RW)])
         }
+        WritableKind::DvdR => Vec::new(),
+        // Sequential recording without pseudo-overwrite, with spare areas.
+        WritableKind::BdR => Vec::from([(without_spares(record), kind::FULL)]),
         WritableKind::BdRe => Vec::from([
             (without_spares(record), kind::FULL),
             (without_spares(record), kind::BD_RE_SPARES),
@@ -79,6 +82,9 @@ pub(super) fn read_format_capacities(server: &mut DeviceServer, task: &TaskInfo)
         (Some(Disc::Writable(_)), Some(recorder)) => {
             let record = &recorder.record;
             let (sectors, is) = match record.formatted {
+                0 if record.kind.is_sequential() && !record.is_blank() => {
+                    (record.readable(), current::FORMATTED)
+                }
                 0 => (record.capacity, current::UNFORMATTED),
                 formatted => (formatted, current::FORMATTED),
             };
@@ -99,7 +105,12 @@ pub(super) fn read_format_capacities(server: &mut DeviceServer, task: &TaskInfo)
 pub(super) fn format_unit(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     const FORMAT_DATA: u8 = 0x10;
     const FORMAT_CODE: u8 = 0x01;
-    if server.recorder.is_none() {
+    let is_formattable = |record: &DiscRecord| match record.kind {
+        WritableKind::DvdPlusRw | WritableKind::BdRe => true,
+        WritableKind::BdR => record.is_blank() && record.formatted == 0,
+        WritableKind::DvdR => false,
+    };
+    if !server.recorder.as_ref().is_some_and(|recorder| is_formattable(&recorder.record)) {
         return Outcome::CheckCondition(Sense::illegal(Asc::CANNOT_FORMAT_MEDIUM_INCOMPATIBLE_MEDIUM));
     }
     let flags = task.cdb.u8(1);

@@ -17,10 +17,12 @@ pub(super) enum Disc {
 
 /// Every kind of disc that the drive has a profile for: the one with the largest capacity first, and those
 /// that it writes before those that it only reads.
-pub(super) const ALL: [Disc; 5] = [
+pub(super) const ALL: [Disc; 7] = [
     Disc::Writable(WritableKind::BdRe),
+    Disc::Writable(WritableKind::BdR),
     Disc::Rom(DiscProfile::Bd),
     Disc::Writable(WritableKind::DvdPlusRw),
+    Disc::Writable(WritableKind::DvdR),
     Disc::Rom(DiscProfile::Dvd),
     Disc::Rom(DiscProfile::Cd),
 ];
@@ -48,8 +50,8 @@ impl Disc {
     pub(super) const fn family(self) -> DiscProfile {
         match self {
             Self::Rom(profile) => profile,
-            Self::Writable(WritableKind::DvdPlusRw) => DiscProfile::Dvd,
-            Self::Writable(WritableKind::BdRe) => DiscProfile::Bd,
+            Self::Writable(WritableKind::DvdPlusRw | WritableKind::DvdR) => DiscProfile::Dvd,
+            Self::Writable(WritableKind::BdRe | WritableKind::BdR) => DiscProfile::Bd,
         }
     }
 
@@ -58,8 +60,10 @@ impl Disc {
         match self {
             Self::Rom(DiscProfile::Cd) => 0x0008,
             Self::Rom(DiscProfile::Dvd) => 0x0010,
+            Self::Writable(WritableKind::DvdR) => 0x0011,
             Self::Writable(WritableKind::DvdPlusRw) => 0x001a,
             Self::Rom(DiscProfile::Bd) => 0x0040,
+            Self::Writable(WritableKind::BdR) => 0x0041,
             Self::Writable(WritableKind::BdRe) => 0x0043,
         }
     }
@@ -87,5 +91,10 @@ impl Disc {
     /// Returns whether it is written at any address.
     pub(super) const fn is_rewritable(self) -> bool {
         matches!(self, Self::Writable(WritableKind::DvdPlusRw | WritableKind::BdRe))
+    }
+
+    /// Returns whether it is written from begin to end.
+    pub(super) const fn is_sequential(self) -> bool {
+        matches!(self, Self::Writable(WritableKind::DvdR | WritableKind::BdR))
     }
 }

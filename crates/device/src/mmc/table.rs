@@ -95,4 +95,8 @@ pub(super) const ROWS: &[Row] = &[
     Row { opcode: op::CLOSE_TRACK_SESSION, name: "CLOSE TRACK SESSION",
         usage: &[0x5b, 0x01, 0x07, 0, 0xff, 0xff, 0, 0, 0, 0], timeout_s: 120, handler: close::close_track_session,
         ..WRITES },
+    Row { opcode: op::RESERVE_TRACK, name: "RESERVE TRACK",
+        usage: &[0x53, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0], handler: close::reserve_track, ..WRITES },
+    Row { opcode: op::SEND_OPC_INFORMATION, name: "SEND OPC INFORMATION",
+        usage: &[0x54, 0x01, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: close::send_opc_information, ..WRITES },
 ];

@@ -6,6 +6,7 @@ mod information;
 mod media;
 mod reading;
 mod rewritable;
+mod sequential;
 mod table;
 
 use fixture::*;

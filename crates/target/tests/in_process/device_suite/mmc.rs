@@ -12,5 +12,7 @@ mod media;
 mod reading;
 #[path = "../../../../device/src/mmc/tests/rewritable.rs"]
 mod rewritable;
+#[path = "../../../../device/src/mmc/tests/sequential.rs"]
+mod sequential;
 
 use fixture::*;

@@ -277,7 +277,7 @@ mod tests {
         std::fs::write(&path, [0; 4096]).unwrap();
         let image = open(&path, true).unwrap().expect("a file");
         assert_eq!(image.state, ImageState::of(&path));
-        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         assert_ne!(image.state, ImageState::of(&path));
     }

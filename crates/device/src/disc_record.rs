@@ -126,8 +126,8 @@ pub struct DiscRecord {
     pub formatted: u32,
     /// Whether nothing can be added to a disc that is written sequentially.
     pub is_complete: bool,
-    /// The tracks of a disc that is written sequentially, in order. Unless it is complete, the last one is open
-    /// and has no fixed end.
+    /// The tracks of a disc that is written sequentially, in order. Unless it is complete, the last one is
+    /// open and has no fixed end.
     tracks: Vec<Track>,
     /// The number of the record, which grows with every one that is written.
     sequence: u64,

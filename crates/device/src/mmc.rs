@@ -6,6 +6,7 @@
 //! reads and writes every kind; its medium can be ejected and replaced while it serves.
 
 mod cd_sector;
+mod change;
 mod close;
 mod disc_structure;
 mod events;

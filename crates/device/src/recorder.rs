@@ -1,17 +1,9 @@
-//! The drive's side of a writable disc: its record, the writes that append to it, and the saving of it.
+//! A writable disc in a drive: its record, and the writes that append to it.
 
-mod change;
 mod sequence;
 
-use alloc::boxed::Box;
-
-use crate::device_server::DeviceServer;
-use crate::device_server::outcome::Outcome;
 use crate::disc_record::{DiscRecord, SECTOR_LEN, TRAILER_LEN};
-use crate::flush::FlushThen;
 use crate::range_lock::ByteRange;
-use crate::task::TaskInfo;
-pub(crate) use change::{Change, ChangeRecord};
 pub(crate) use sequence::AppendState;
 use sequence::Appends;
 
@@ -37,24 +29,14 @@ impl Recorder {
         ByteRange::new(at, u64::try_from(TRAILER_LEN).unwrap_or(u64::MAX))
     }
 
+    /// Records that this record is durable: the last one that was begun to be saved.
+    pub(crate) fn record_saved(&mut self, saved: DiscRecord) {
+        self.record.record_written();
+        self.saved = saved;
+    }
+
     /// Returns whether the durable record does not describe everything that was acknowledged.
     pub(crate) fn has_unsaved(&self) -> bool {
         !self.record.has_contents_of(&self.saved)
-    }
-}
-
-impl DeviceServer {
-    /// Makes durable what hosts have written, and then continues. On a disc that is written sequentially that
-    /// includes how far its tracks are written.
-    pub(crate) fn synchronize_then(&self, then: fn(&mut Self, &TaskInfo) -> Outcome) -> Outcome {
-        match &self.recorder {
-            Some(recorder) if recorder.record.kind.is_sequential() => ChangeRecord::saving(None, then),
-            _ => Outcome::Run(Box::new(FlushThen { then })),
-        }
-    }
-
-    /// Returns whether the operator must not take the disc out, since it would lose what was acknowledged.
-    pub(crate) fn has_unsaved_disc(&self) -> bool {
-        self.recorder.as_ref().is_some_and(|recorder| recorder.has_unsaved())
     }
 }

@@ -461,10 +461,11 @@ impl LogicalUnit {
         self.server.changer.as_ref().map_or(0, |changer| changer.ended.len())
     }
 
-    /// Returns whether a nexus prevents the removal of the medium, or a writable disc has sectors that no host
-    /// has synchronized yet.
+    /// Returns whether a nexus prevents the removal of the medium, or a writable disc has sectors that no
+    /// host has synchronized yet.
     pub fn is_removal_prevented(&self) -> bool {
-        self.server.spc.removal.check().is_err() || self.server.has_unsaved_disc()
+        self.server.spc.removal.check().is_err()
+            || self.server.recorder.as_ref().is_some_and(|disc| disc.has_unsaved())
     }
 
     /// Tells every nexus that polls media events that the operator wants to remove the medium.

@@ -163,8 +163,8 @@ impl DiscRecord {
         Ok(())
     }
 
-    /// Returns the offset and the length in bytes of what was padded since `before`, when a track was closed. A
-    /// command closes at most one track that is not written to its end.
+    /// Returns the offset and the length in bytes of what was padded since `before`, when a track was closed.
+    /// A command closes at most one track that is not written to its end.
     pub fn padding_since(&self, before: &Self) -> Option<(u64, u64)> {
         let mut both = before.tracks.iter().zip(&self.tracks);
         let (was, is) = both.find(|(was, is)| was.start == is.start && was.next < is.next)?;

@@ -6,11 +6,11 @@ use alloc::boxed::Box;
 
 use scsi::sense::{Asc, Sense};
 
+use super::change::{Change, ChangeRecord};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::disc_record::error::TrackError;
 use crate::disc_record::{DiscRecord, WritableKind};
-use crate::recorder::{Change, ChangeRecord};
 use crate::task::TaskInfo;
 
 /// CLOSE FUNCTION.

@@ -1,20 +1,21 @@
 //! READ FORMAT CAPACITIES and FORMAT UNIT (MMC-6).
 //!
-//! Formatting erases the whole disc; a blank BD-R can be formatted once, which reserves spare areas. A sector that was never written reads as zeros, so formatting in the
-//! background (de-icing) has nothing to do: a DVD+RW is completely formatted when FORMAT UNIT ends. IMMED has
-//! no effect: the command ends when the disc is formatted.
+//! Formatting erases the whole disc; a blank BD-R can be formatted once, which reserves spare areas. A sector
+//! that was never written reads as zeros, so formatting in the background (de-icing) has nothing to do: a
+//! DVD+RW is completely formatted when FORMAT UNIT ends. IMMED has no effect: the command ends when the disc
+//! is formatted.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense};
 
+use super::change::ChangeRecord;
 use super::data;
 use super::profile::{self, Disc};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::disc_record::{DiscRecord, WritableKind};
-use crate::recorder::ChangeRecord;
 use crate::task::TaskInfo;
 
 /// FORMAT TYPE.

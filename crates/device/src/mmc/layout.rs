@@ -1,7 +1,7 @@
 //! The sessions and tracks of the disc that is loaded, as the commands that report them need them.
 //!
-//! A read-only and a rewritable disc have one complete session with one data track. What a disc that is written
-//! sequentially has is in its record.
+//! A read-only and a rewritable disc have one complete session with one data track. What a disc that is
+//! written sequentially has is in its record.
 
 use alloc::vec::Vec;
 

@@ -8,14 +8,15 @@ use alloc::boxed::Box;
 use base::units::{Blocks, Lba};
 use scsi::sense::{Asc, Sense, SenseKey};
 
+use super::change::ChangeRecord;
 use super::close;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::disc_record::WritableKind;
-use crate::recorder::{AppendState, ChangeRecord, Recorder};
+use crate::recorder::{AppendState, Recorder};
 use crate::sbc::address::{self, Span};
 use crate::sbc::{part_len, write as blocks};
-use crate::task::TaskInfo;
+use crate::task::{TaskId, TaskInfo};
 
 /// WRITE(10) and WRITE(12).
 pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -114,11 +115,32 @@ impl<J: Job> Job for AppendSectors<J> {
     }
 }
 
-/// SYNCHRONIZE CACHE(10): the whole cache, whatever the range. IMMED has no effect: the command ends when what
-/// hosts have written is durable. It also closes a session that was written at once.
+/// SYNCHRONIZE CACHE(10): the whole cache, whatever the range. IMMED has no effect: the command ends when
+/// what hosts have written is durable. It also closes a session that was written at once.
 pub(super) fn synchronize_cache(server: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     match close::of_disc_at_once(server) {
         Some(change) => ChangeRecord::saving(Some(change), |_, _| Outcome::Good),
         None => server.synchronize_then(|_, _| Outcome::Good),
+    }
+}
+
+impl DeviceServer {
+    /// Records that the data of a task's write is written.
+    fn append_written(&mut self, task: TaskId) {
+        let Some(recorder) = &mut self.recorder else { return };
+        for done in recorder.written(task) {
+            if done != task {
+                self.wake(done);
+            }
+        }
+        self.limit_to_disc();
+    }
+
+    /// Forgets the write of a task that has ended.
+    pub(crate) fn end_append(&mut self, task: TaskId) {
+        let Some(recorder) = &mut self.recorder else { return };
+        for failed in recorder.forget(task) {
+            self.wake(failed);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Writes that append to tracks.
 //!
-//! A write is admitted if it begins where the track is written to, writes that are under way included. Writes
-//! end in any order; each is acknowledged, and counts as written, when those before it on its track do. If one
-//! fails or is aborted, those behind it on its track fail too, since there is a gap before them.
+//! A write is admitted if it begins where the track is written to, writes that are under way included.
+//! Writes end in any order; each is acknowledged, and counts as written, when those before it on its track
+//! do. If one fails or is aborted, those behind it on its track fail too, since there is a gap before them.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 use scsi::sense::{Asc, Sense};
 
 use super::Recorder;
-use crate::device_server::DeviceServer;
 use crate::task::TaskId;
 
 /// The writes whose tasks have not ended, in the order in which they were admitted.
@@ -62,8 +61,8 @@ impl Recorder {
     /// Admits a write of at least one sector.
     ///
     /// # Errors
-    /// INVALID ADDRESS FOR WRITE if a write must not begin there, and LOGICAL BLOCK ADDRESS OUT OF RANGE if the
-    /// track or the disc ends before it.
+    /// INVALID ADDRESS FOR WRITE if a write must not begin there, and LOGICAL BLOCK ADDRESS OUT OF RANGE if
+    /// the track or the disc ends before it.
     pub(crate) fn admit(&mut self, task: TaskId, start: u32, sectors: u32) -> Result<(), Sense> {
         let record = &self.record;
         let refused = |asc| Err(Sense::illegal(asc).with_information(u64::from(start)));
@@ -85,8 +84,9 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records that the data of a write is written. Returns the tasks of the writes that count as written now.
-    fn written(&mut self, task: TaskId) -> Vec<TaskId> {
+    /// Records that the data of a write is written. Returns the tasks of the writes that count as written
+    /// now.
+    pub(crate) fn written(&mut self, task: TaskId) -> Vec<TaskId> {
         let mut done = Vec::new();
         for append in &mut self.appends.0 {
             if append.task == task && append.state == AppendState::Transferring {
@@ -104,7 +104,7 @@ impl Recorder {
     }
 
     /// Forgets the write of a task that has ended. Returns the tasks of the writes that fail because of that.
-    fn forget(&mut self, task: TaskId) -> Vec<TaskId> {
+    pub(crate) fn forget(&mut self, task: TaskId) -> Vec<TaskId> {
         let Some(at) = self.appends.0.iter().position(|append| append.task == task) else {
             return Vec::new();
         };
@@ -120,26 +120,5 @@ impl Recorder {
                 append.task
             })
             .collect()
-    }
-}
-
-impl DeviceServer {
-    /// Records that the data of a task's write is written.
-    pub(crate) fn append_written(&mut self, task: TaskId) {
-        let Some(recorder) = &mut self.recorder else { return };
-        for done in recorder.written(task) {
-            if done != task {
-                self.wake(done);
-            }
-        }
-        self.limit_to_disc();
-    }
-
-    /// Forgets the write of a task that has ended.
-    pub(crate) fn end_append(&mut self, task: TaskId) {
-        let Some(recorder) = &mut self.recorder else { return };
-        for failed in recorder.forget(task) {
-            self.wake(failed);
-        }
     }
 }

@@ -10,12 +10,13 @@ use store::api::{Durability, OpAction, OpOutput};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::disc_record::DiscRecord;
+use crate::flush::FlushThen;
 use crate::medium_error::IoKind;
 use crate::range_lock::ByteRange;
 use crate::task::TaskInfo;
 
-/// Makes durable what hosts have written, and then the record that describes it. No record describes data that
-/// could still be lost.
+/// Makes durable what hosts have written, and then the record that describes it. No record describes data
+/// that could still be lost.
 pub(crate) struct ChangeRecord {
     /// Changes the record, when no other command does.
     change: Option<Change>,
@@ -126,8 +127,7 @@ impl ChangeRecord {
             server.recycle(data);
         }
         if let (Some(recorder), Some((saved, ..))) = (&mut server.recorder, self.saving.take()) {
-            recorder.record.record_written();
-            recorder.saved = saved;
+            recorder.record_saved(saved);
         }
         self.end(server, task)
     }
@@ -161,6 +161,17 @@ impl Job for ChangeRecord {
                 }
             },
             _ => JobStep::unexpected_input(),
+        }
+    }
+}
+
+impl DeviceServer {
+    /// Makes durable what hosts have written, and then continues. On a disc that is written sequentially that
+    /// includes how far its tracks are written.
+    pub(crate) fn synchronize_then(&self, then: fn(&mut Self, &TaskInfo) -> Outcome) -> Outcome {
+        match &self.recorder {
+            Some(recorder) if recorder.record.kind.is_sequential() => ChangeRecord::saving(None, then),
+            _ => Outcome::Run(Box::new(FlushThen { then })),
         }
     }
 }

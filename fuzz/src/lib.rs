@@ -1,6 +1,7 @@
 //! The ground that the fuzz targets share: a site with a few targets and one user, and a reader that cuts the
 //! input into operations.
 
+mod discs;
 pub mod hyper;
 mod libraries;
 pub mod lists;

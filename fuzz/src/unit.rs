@@ -32,7 +32,7 @@ use store::null::Null;
 use store::powercut::Power;
 use store::ram::Ram;
 
-use crate::libraries;
+use crate::{discs, libraries};
 
 /// The medium is small, so that ranges meet.
 const MEDIUM_LEN: u64 = 4 << 20;
@@ -219,6 +219,11 @@ impl Ordeal {
             1 => Box::new(Power::new(MEDIUM_LEN).store()),
             2 => Box::new(flaky()),
             _ => Box::new(Ram::new(MEDIUM_LEN + 512)),
+        };
+        // The other discs are read-only ones.
+        let medium: Box<dyn Store> = match is_disc && choice & 1 == 1 {
+            true => Box::new(discs::Image::new(medium, choice >> 1, MEDIUM_LEN)),
+            false => medium,
         };
         let medium = Box::new(Gated { inner: medium, open: Rc::clone(&gate), held: RefCell::default() });
         let mut unit = LogicalUnit::new(config, medium, None, Pool::new(1 << 20)).unwrap();
@@ -574,6 +579,10 @@ impl Store for Gated {
         self.inner.capabilities()
     }
 
+    fn trailer(&self) -> Option<Vec<u8>> {
+        self.inner.trailer()
+    }
+
     fn submit(&mut self, op: Op) {
         self.held.borrow_mut().push_back(op);
     }
@@ -605,6 +614,7 @@ mod tests {
                 assert_eq!(std::fs::read(&path).unwrap(), make(seed), "{target}, seed {seed}");
             }
         }
+        check("cdb", "burns", discs::burns);
         check("cdb", "motions", libraries::motions);
         check("cdb", "nearly_right", nearly_right);
         check("lists", "meaningful", crate::lists::meaningful);
@@ -625,6 +635,16 @@ mod tests {
     fn no_motion_breaks_a_changer() {
         for seed in 0..10_000 {
             let input = libraries::motions(seed);
+            if std::panic::catch_unwind(|| torment(&input)).is_err() {
+                panic!("seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_burn_breaks_a_drive() {
+        for seed in 0..10_000 {
+            let input = discs::burns(seed);
             if std::panic::catch_unwind(|| torment(&input)).is_err() {
                 panic!("seed {seed}");
             }

@@ -1,5 +1,7 @@
 """What a target serves: files, and the folders of cartridges and libraries."""
 
+import contextlib
+import os
 import shutil
 import subprocess
 
@@ -14,6 +16,8 @@ def make(server, unit, lun):
         make_cartridge(server.binary, server.medium_path(unit), f"A{unit:05}L8", lun.size)
     elif lun.medium == "changer":
         make_library(server.binary, server.medium_path(unit), lun.size)
+    elif lun.writable:
+        make_disc(server.binary, server.medium_path(unit), lun.writable, lun.size)
     else:
         make_file(server.medium_path(unit), lun)
 
@@ -26,6 +30,13 @@ def make_file(path, lun):
             zeros = bytes(MIB)
             for _ in range(lun.size // MIB):
                 file.write(zeros)
+
+
+def make_disc(binary, path, kind, size):
+    """The image of a blank disc."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+    subprocess.run([binary, "disc", "create", path, "--medium", kind, "--capacity", str(size)], check=True, capture_output=True)
 
 
 def make_cartridge(binary, folder, barcode, size):

@@ -41,8 +41,9 @@ DIGEST_POLICIES = {"offered": ("offer", "offer"), "required": ("require", "requi
 @dataclass(frozen=True)
 class Lun:
     """One logical unit. `thin` files start as one hole, others are written full of zeros. `atomic`: what atomic writes are
-    multiples of, if anything. `encrypted`: whether what it holds is stored encrypted. `claims`: what the unit says of
-    itself otherwise than as it comes, as keys of targe's configuration; other products say what they say."""
+    multiples of, if anything. `encrypted`: whether what it holds is stored encrypted. `writable`: the kind of a disc that
+    hosts write. `claims`: what the unit says of itself otherwise than as it comes, as keys of targe's configuration; other products
+    say what they say."""
     medium: str = "file"
     size: int = 100 * MIB
     thin: bool = True
@@ -53,6 +54,7 @@ class Lun:
     physical: int = 4096
     atomic: int = 0
     encrypted: bool = False
+    writable: str = ""
     claims: tuple = ()
 
 

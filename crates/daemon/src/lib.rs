@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod config;
 pub mod config_file;
+pub mod disc_image;
 pub mod fault_injection;
 pub mod http;
 pub mod library;

@@ -24,6 +24,7 @@ use crate::contract::{
     ThirdPartyUnit, UnitConfig, UnitEvent,
 };
 use crate::copy_manager::CopyManager;
+use crate::disc_record::WritableKind;
 use crate::drain::Drain;
 use crate::fault_injection::{self, Bug};
 use crate::log::ErrorCounts;
@@ -33,6 +34,7 @@ use crate::nexus::Nexuses;
 use crate::orw_generation::OrwGenerations;
 use crate::passed_device::PassedDevice;
 use crate::range_lock::ByteRange;
+use crate::recorder::Recorder;
 use crate::sanitizer::Sanitizer;
 use crate::save_queue::SaveQueue;
 use crate::settings::Settings;
@@ -51,6 +53,8 @@ pub(crate) struct UnitInfo {
     pub(crate) config: UnitConfig,
     /// The capabilities of the medium.
     pub(crate) capabilities: Capabilities,
+    /// The kind of the writable disc that is in a drive for discs, if one is.
+    pub(crate) writable: Option<WritableKind>,
     /// Whether the medium reports how much storage it uses.
     pub(crate) tells_space: bool,
     /// Whether the unit creates ROD tokens, and a tape drive encrypts: secrets and nonces need a seed.
@@ -73,9 +77,10 @@ impl UnitInfo {
         self.config.block_size.whole_blocks_in(ByteLen(self.capabilities.len))
     }
 
-    /// Returns whether the store holds a medium. That of a disk always does.
+    /// Returns whether the store holds a medium. That of a disk always does. Nothing can be read from a blank
+    /// disc.
     pub(crate) const fn has_medium(&self) -> bool {
-        self.capacity().0 > 0
+        self.capacity().0 > 0 || self.writable.is_some()
     }
 
     /// Returns whether the unit is thinly provisioned: the configuration asks for it and the medium supports
@@ -107,6 +112,8 @@ pub(crate) struct DeviceServer {
     pub(crate) nexuses: Nexuses,
     /// The drive, if the unit is a tape drive.
     pub(crate) tape: Option<Box<TapeDrive>>,
+    /// The writable disc that is in a drive for discs, if one is.
+    pub(crate) recorder: Option<Box<Recorder>>,
     /// The changer, if the unit is one.
     pub(crate) changer: Option<Box<Changer>>,
     /// The device that commands are passed to, if the unit is a pass-through.
@@ -188,6 +195,7 @@ impl DeviceServer {
             info: UnitInfo {
                 config,
                 capabilities: profile,
+                writable: None,
                 tells_space: medium.space().is_some(),
                 makes_tokens: false,
             },
@@ -196,6 +204,7 @@ impl DeviceServer {
             orw_generations: OrwGenerations::default(),
             nexuses: Nexuses::default(),
             tape: None,
+            recorder: None,
             changer: None,
             pass_through: None,
             command_set,
@@ -380,6 +389,7 @@ impl DeviceServer {
         self.medium.unlock(task);
         self.end_turn(task);
         self.forget_motion(task);
+        self.end_append(task);
         if !self.closing_cache.is_empty() {
             self.closing_cache.retain(|other| *other != task);
             self.drains.retain(|(other, _)| *other != task);

@@ -142,6 +142,11 @@ impl MediumAccess {
         self.store.space()
     }
 
+    /// Returns the last bytes of the image of a writable disc, if the medium is one.
+    pub(crate) fn trailer(&self) -> Option<Vec<u8>> {
+        self.store.trailer()
+    }
+
     /// Starts an operation, or queues it behind the range lock that it conflicts with.
     pub(crate) fn submit(&mut self, now: Instant, owner: TaskId, tag: u32, action: OpAction) {
         let range = range_of(&action);

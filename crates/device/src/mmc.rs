@@ -1,20 +1,25 @@
 //! The commands of a drive for CDs, DVDs and BDs (MMC-6).
 //!
-//! A disc is an image of whole sectors of 2048 bytes of user data, written in one session with one data
-//! track. Everything else that a drive reports of a disc follows from the length of the image and from the
-//! kind of disc ([`profile`]). The drive reads every kind; its medium can be ejected and replaced while it
-//! serves.
+//! A read-only disc is an image of whole sectors of 2048 bytes of user data, written in one session with one
+//! data track. Everything else that a drive reports of it follows from the length of the image and from the
+//! kind of disc ([`profile`]). A writable disc has a record of its own ([`crate::disc_record`]). The drive
+//! reads and writes every kind; its medium can be ejected and replaced while it serves.
 
 mod cd_sector;
+mod change;
+mod close;
 mod disc_structure;
 mod events;
 mod features;
+mod format;
 mod information;
+mod layout;
 mod mode_pages;
 mod performance;
 mod profile;
 mod read_cd;
 mod table;
+mod write;
 
 use alloc::vec::Vec;
 
@@ -28,7 +33,7 @@ use crate::device_server::outcome::Outcome;
 use crate::device_server::{DeviceServer, UnitInfo};
 use crate::mode::TapeParameters;
 
-/// The command set of drives for read-only discs.
+/// The command set of drives for discs.
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     device_type: DeviceType::CD_DVD,
     rows: table::ROWS,
@@ -36,6 +41,7 @@ pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     third_party_copy: false,
     mode: mode_pages::LAYOUT,
     log_pages: &[
+        log::page::WRITE_ERROR_COUNTERS,
         log::page::READ_ERROR_COUNTERS,
         log::page::SELF_TEST_RESULTS,
         log::page::GENERAL_STATISTICS,

@@ -17,6 +17,7 @@ use scsi::sense::{Asc, Sense};
 
 use crate::medium_partition::{self, Partitioning};
 use crate::settings::{AttentionInterlock, Settings, StreamSettings};
+use crate::write_parameters::WriteParameters;
 
 /// The parameters of a MODE SENSE.
 #[derive(Clone, Copy, Debug)]
@@ -229,6 +230,9 @@ pub(crate) fn select(
         if !new.stream.protection.is_possible() {
             return Err(wrong_at(at_body, None));
         }
+        if !new.write_parameters.is_possible() {
+            return Err(wrong_at(at_body, Some(3)));
+        }
     }
     Ok(new)
 }
@@ -376,6 +380,9 @@ impl PageRow {
     }
 
     fn values(&self, settings: &Settings, medium: MediumParameters) -> Vec<u8> {
+        if self.code == page::WRITE_PARAMETERS {
+            return Vec::from(settings.write_parameters.bytes().as_slice());
+        }
         let bits = self.bits.iter().filter(|bit| (bit.get)(settings)).map(|bit| (bit.byte, bit.mask));
         self.body(self.fixed.iter().copied().chain(bits).chain((self.medium)(&medium)))
     }
@@ -394,6 +401,9 @@ impl PageRow {
         if self.code == page::MEDIUM_PARTITION {
             return Vec::from(medium_partition::CHANGEABLE);
         }
+        if self.code == page::WRITE_PARAMETERS {
+            return Vec::from(WriteParameters::CHANGEABLE.bytes().as_slice());
+        }
         let changeable = self.bits.iter().filter(|bit| matches!(bit.set, Set::To(_)));
         self.body(changeable.map(|bit| (bit.byte, bit.mask)))
     }
@@ -409,6 +419,9 @@ impl PageRow {
     }
 
     fn apply(&self, settings: &mut Settings, body: &[u8]) {
+        if self.code == page::WRITE_PARAMETERS {
+            settings.write_parameters.apply(body);
+        }
         for bit in self.bits {
             let Set::To(set) = bit.set else { continue };
             set(settings, body.get(bit.byte).is_some_and(|byte| byte & bit.mask != 0));

@@ -136,7 +136,7 @@ fn take_settings(reader: &mut Reader<'_>) -> Result<Option<Settings>, StateDecod
 }
 
 /// Computes CRC32C (Castagnoli) bit by bit: its input is a few kilobytes, each time an initiator registers.
-fn crc32c(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
     })

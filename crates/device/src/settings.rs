@@ -3,6 +3,7 @@
 
 use crate::contract::TaskRules;
 use crate::medium_partition::Partitioning;
+use crate::write_parameters::WriteParameters;
 
 /// The settings in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) queue_error: QueueError,
     /// The settings of a tape drive. They are not saved.
     pub(crate) stream: StreamSettings,
+    /// The write parameters page of a drive for discs. It is not saved.
+    pub(crate) write_parameters: WriteParameters,
 }
 
 /// The settings of a tape drive (SSC-4).
@@ -155,6 +158,7 @@ impl Settings {
             attention_interlock: AttentionInterlock::ClearedWhenReported,
             queue_error: QueueError { aborts: false, only_own: false },
             stream: StreamSettings::DEFAULT,
+            write_parameters: WriteParameters::DEFAULT,
         }
     }
 
@@ -191,6 +195,7 @@ impl Settings {
             },
             queue_error: QueueError { aborts: is_set(5), only_own: is_set(6) },
             stream: StreamSettings::DEFAULT,
+            write_parameters: WriteParameters::DEFAULT,
         };
         (settings.to_bits() == bits && !settings.queue_error.is_reserved()).then_some(settings)
     }

@@ -180,6 +180,7 @@ impl LogicalUnit {
         let mut server = DeviceServer::new(config, store, state, pool, (set, table(set)));
         if is_disc {
             server.spc.removal.add_tray();
+            server.adopt_disc();
             server.spc.removal.load(server.info.has_medium());
         }
         if is_tape {
@@ -461,9 +462,11 @@ impl LogicalUnit {
         self.server.changer.as_ref().map_or(0, |changer| changer.ended.len())
     }
 
-    /// Returns whether a nexus prevents the removal of the medium.
-    pub const fn is_removal_prevented(&self) -> bool {
+    /// Returns whether a nexus prevents the removal of the medium, or a writable disc has sectors that no
+    /// host has synchronized yet.
+    pub fn is_removal_prevented(&self) -> bool {
         self.server.spc.removal.check().is_err()
+            || self.server.recorder.as_ref().is_some_and(|disc| disc.has_unsaved())
     }
 
     /// Tells every nexus that polls media events that the operator wants to remove the medium.

@@ -9,6 +9,7 @@ use base::bytes::{Reader, UnexpectedEof};
 pub mod page {
     pub const READ_WRITE_ERROR_RECOVERY: u8 = 0x01;
     pub const DISCONNECT_RECONNECT: u8 = 0x02;
+    pub const WRITE_PARAMETERS: u8 = 0x05;
     pub const CACHING: u8 = 0x08;
     pub const CONTROL: u8 = 0x0a;
     pub const DATA_COMPRESSION: u8 = 0x0f;

@@ -350,6 +350,11 @@ impl Asc {
     pub const ACCESS_DENIED_NO_ACCESS_RIGHTS: Self = Self(0x2002);
     pub const LBA_OUT_OF_RANGE: Self = Self(0x2100);
     pub const INVALID_ELEMENT_ADDRESS: Self = Self(0x2101);
+    pub const INVALID_ADDRESS_FOR_WRITE: Self = Self(0x2102);
+    pub const LOGICAL_UNIT_NOT_READY_LONG_WRITE_IN_PROGRESS: Self = Self(0x0408);
+    pub const SESSION_FIXATION_ERROR_INCOMPLETE_TRACK_IN_SESSION: Self = Self(0x7203);
+    pub const EMPTY_OR_PARTIALLY_WRITTEN_RESERVED_TRACK: Self = Self(0x7204);
+    pub const NO_MORE_TRACK_RESERVATIONS_ALLOWED: Self = Self(0x7205);
     pub const ILLEGAL_MODE_FOR_THIS_TRACK: Self = Self(0x6400);
     pub const SECURITY_ERROR: Self = Self(0x7400);
     pub const UNABLE_TO_DECRYPT_DATA: Self = Self(0x7401);
@@ -397,6 +402,8 @@ impl Asc {
     pub const CANNOT_READ_MEDIUM_INCOMPATIBLE_FORMAT: Self = Self(0x3002);
     pub const CANNOT_READ_MEDIUM_UNKNOWN_FORMAT: Self = Self(0x3001);
     pub const WORM_OVERWRITE_ATTEMPTED: Self = Self(0x300c);
+    pub const CANNOT_FORMAT_MEDIUM_INCOMPATIBLE_MEDIUM: Self = Self(0x3006);
+    pub const MEDIUM_NOT_FORMATTED: Self = Self(0x3010);
     pub const MEDIUM_FORMAT_CORRUPTED: Self = Self(0x3100);
     pub const FORMAT_COMMAND_FAILED: Self = Self(0x3101);
     pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);

@@ -29,6 +29,12 @@ pub trait Store {
         None
     }
 
+    /// Returns the bytes that the image of a writable disc ended with when it was opened, if the medium is
+    /// one: the record of what is on the disc.
+    fn trailer(&self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Starts an operation. [`Self::poll`] returns its completion exactly once, whatever happens, perhaps
     /// immediately. A range that extends beyond the medium completes with [`Fault::OutOfRange`].
     fn submit(&mut self, op: Op);
@@ -48,6 +54,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn device(&self) -> Option<DeviceInfo> {
         (**self).device()
+    }
+
+    fn trailer(&self) -> Option<Vec<u8>> {
+        (**self).trailer()
     }
 
     fn submit(&mut self, op: Op) {

@@ -16,6 +16,7 @@ mod confirm;
 mod conform;
 mod connect;
 mod daemon_socket;
+mod disc;
 mod discover;
 mod edit;
 mod info;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         Command::Passwd(args) => passwd::run(&args),
         Command::Tape(args) => tape::run(&args),
         Command::Changer(args) => changer::run(&args),
+        Command::Disc(args) => disc::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),

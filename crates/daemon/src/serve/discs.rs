@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -14,6 +16,7 @@ use store::null::Null;
 use target::units::UnitId;
 
 use super::disk::{Disk, DiskInfo, ImageState};
+use crate::disc_image;
 
 /// An opened image, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub(super) struct DiscImage {
     opened: Opened,
     path: PathBuf,
     state: Option<ImageState>,
+    /// The last bytes of the image, if they can hold the record of a writable disc.
+    trailer: Option<Vec<u8>>,
 }
 
 /// A disc that a reload puts into a drive.
@@ -31,37 +36,56 @@ pub(super) struct NewDisc {
     pub(super) image: Option<DiscImage>,
 }
 
-/// Opens an image. Without a file there is no disc.
-pub(super) fn open(path: &Path) -> Result<Option<DiscImage>, OpenError> {
+/// Opens an image; for writing only if it is that of a writable disc. Without a file there is no disc.
+pub(super) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, OpenError> {
     // Before the file is opened: a change that comes between is found at the next reload.
     let state = ImageState::of(path);
     let spec = FileSpec {
         path: path.to_owned(),
         size: None,
         allocation: Allocation::Sparse,
-        read_only: true,
+        read_only,
         direct: false,
-        write_cache: false,
+        write_cache: !read_only,
     };
     match spec.open() {
-        Ok(opened) => Ok(Some(DiscImage { opened, path: path.to_owned(), state })),
+        Ok(opened) => {
+            let trailer = trailer_of(path, &opened)?;
+            Ok(Some(DiscImage { opened, path: path.to_owned(), state, trailer }))
+        }
         Err(OpenError::Missing { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
+/// Reads the last bytes of an image that is open and locked.
+fn trailer_of(path: &Path, opened: &Opened) -> Result<Option<Vec<u8>>, OpenError> {
+    let failed = |source| OpenError::Query { path: path.to_owned(), source };
+    let read = || {
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        if FileIdentity::of_path(path)?.0 != opened.identity() {
+            return Err(io::Error::other("the file was replaced while it was opened"));
+        }
+        disc_image::trailer(&file, len)
+    };
+    read().map_err(failed)
+}
+
 impl DiskInfo {
-    /// Returns whether the path leads to the image that is served, unchanged.
+    /// Returns whether the path leads to the image that is served, unchanged. An image that is served for
+    /// writing changes all the time.
     pub(super) fn serves_image(&self, path: &Path) -> bool {
         let is_same = FileIdentity::of_path(path).is_ok_and(|(identity, _)| identity == self.identity);
-        self.path == path && !self.is_withheld() && is_same && ImageState::of(path) == self.image
+        let is_unchanged = !self.read_only || ImageState::of(path) == self.image;
+        self.path == path && !self.is_withheld() && is_same && is_unchanged
     }
 }
 
 impl DiscImage {
     /// Moves the image to the reactor that has `files`.
     pub(super) fn place(self, files: &Files, id: MediumId, label: &str) -> Disk {
-        Disk::new(self.opened, (self.path, self.state), files.queue(id), label)
+        Disk::new(self.opened, (self.path, self.state), files.queue(id), label).with_trailer(self.trailer)
     }
 }
 
@@ -125,6 +149,10 @@ impl<S: Store> Store for DiscDrive<S> {
 
     fn space(&self) -> Option<Space> {
         None
+    }
+
+    fn trailer(&self) -> Option<Vec<u8>> {
+        self.0.borrow().disc.as_ref().and_then(|loaded| loaded.disk.trailer())
     }
 
     fn submit(&mut self, op: Op) {
@@ -245,11 +273,11 @@ mod tests {
     fn an_image_is_another_when_its_file_changes() {
         let scratch = crate::scratch::Scratch::new();
         let path = scratch.path().join("disc.iso");
-        assert!(open(&path).unwrap().is_none(), "there is no file");
+        assert!(open(&path, true).unwrap().is_none(), "there is no file");
         std::fs::write(&path, [0; 4096]).unwrap();
-        let image = open(&path).unwrap().expect("a file");
+        let image = open(&path, true).unwrap().expect("a file");
         assert_eq!(image.state, ImageState::of(&path));
-        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         assert_ne!(image.state, ImageState::of(&path));
     }

@@ -48,8 +48,8 @@ enum SnapshotStep {
     Cloning,
 }
 
-/// By what a reload recognises that an image is still the one that is served. targe never writes to an image,
-/// so each change of the file is another disc.
+/// By what a reload recognises that an image is still the one that is served. targe writes only to images of
+/// writable discs, so each change of another file is another disc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ImageState {
     len: u64,
@@ -108,6 +108,11 @@ impl DiskInfo {
     /// Returns the length in bytes that is served.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the path leads to it.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        FileIdentity::of_path(path).is_ok_and(|(identity, _)| identity == self.identity)
     }
 
     /// Returns whether it is withheld.
@@ -171,6 +176,8 @@ struct Inner {
     /// Operations that wait for the end of the snapshot, oldest first. There are at most as many as the unit
     /// has under way.
     held: VecDeque<Op>,
+    /// What the image of a disc ended with when it was opened.
+    trailer: Option<Vec<u8>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -205,7 +212,14 @@ impl Disk {
             under_way: 0,
             snapshot: None,
             held: VecDeque::new(),
+            trailer: None,
         })))
+    }
+
+    /// Keeps what the image of a disc ended with when it was opened.
+    pub(super) fn with_trailer(self, trailer: Option<Vec<u8>>) -> Self {
+        self.0.borrow_mut().trailer = trailer;
+        self
     }
 
     /// Sets the function that is called when a read passes the end of a file that was truncated.
@@ -410,6 +424,10 @@ impl Store for Disk {
 
     fn space(&self) -> Option<Space> {
         self.0.borrow().store.space()
+    }
+
+    fn trailer(&self) -> Option<Vec<u8>> {
+        self.0.borrow().trailer.clone()
     }
 
     fn submit(&mut self, op: Op) {

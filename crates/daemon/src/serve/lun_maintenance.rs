@@ -175,7 +175,7 @@ impl LunMaintenance<'_> {
                 "it is a device of another process; what serves it can make a snapshot"
             }
             Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",
-            Medium::Disc { .. } => "it is a drive for discs; hosts never change the image, so copy that file",
+            Medium::Disc { .. } => "it is a drive for discs; copy the file while no host writes the disc",
             Medium::Changer { .. } => {
                 "it is a medium changer; copy the folder of the library while it is not served"
             }

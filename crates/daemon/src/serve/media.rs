@@ -167,7 +167,8 @@ fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> 
 
 /// Opens the image of a disc. Without a file there is no disc.
 pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, MediaError> {
-    discs::open(path).map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
+    discs::open(path, unit.read_only)
+        .map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
 }
 
 /// Extends the file of a served unit to its configured size. Allocates the storage of a fully provisioned

@@ -1,12 +1,16 @@
 //! Changes of the medium from outside: its size, whether it is withheld, and another disc in a drive.
 
+use alloc::boxed::Box;
+
 use scsi::sense::{Asc, Sense, SenseKey};
 use store::api::{Failure, OpAction, OpOutput};
 
 use super::DeviceServer;
-use crate::contract::DeviceKind;
+use crate::contract::{DeviceKind, NexusId};
+use crate::disc_record::{DiscRecord, SECTOR_LEN};
 use crate::drain::Drain;
 use crate::medium_removal::MediaEvent;
+use crate::recorder::Recorder;
 use crate::task::TaskId;
 
 /// The tag of the flush of a drain. Operations of SANITIZE and FORMAT UNIT, which have the same owner, have
@@ -26,6 +30,7 @@ impl DeviceServer {
         let before = self.info.capacity();
         self.info.capabilities = self.medium.capabilities();
         self.info.tells_space = self.medium.space().is_some();
+        self.limit_to_disc();
         if self.info.capacity() != before {
             self.nexuses.establish_ua_all(Asc::CAPACITY_DATA_HAS_CHANGED, None);
         }
@@ -45,6 +50,7 @@ impl DeviceServer {
     pub(crate) fn replace_medium(&mut self) {
         self.info.capabilities = self.medium.capabilities();
         self.info.tells_space = self.medium.space().is_some();
+        self.adopt_disc();
         self.withheld = false;
         let has_medium = self.info.has_medium();
         self.spc.removal.load(has_medium);
@@ -53,6 +59,33 @@ impl DeviceServer {
             self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
         } else {
             self.nexuses.record_media_event(MediaEvent::MediaRemoval);
+        }
+    }
+
+    /// Takes over the record of a writable disc, if one is in the drive.
+    pub(crate) fn adopt_disc(&mut self) {
+        let image_len = self.info.capabilities.len;
+        let trailer = self.medium.trailer();
+        let record = trailer.and_then(|bytes| DiscRecord::of_trailer(&bytes, image_len).ok().flatten());
+        self.info.writable = record.as_ref().map(|record| record.kind);
+        self.recorder = record.map(|record| Box::new(Recorder::new(record)));
+        self.limit_to_disc();
+    }
+
+    /// The capacity of a writable disc is what can be read of it, not the length of its image.
+    pub(crate) fn limit_to_disc(&mut self) {
+        if let Some(recorder) = &self.recorder {
+            self.info.capabilities.len = u64::from(recorder.record.readable()) * SECTOR_LEN;
+        }
+    }
+
+    /// Applies a changed length of the disc. Every nexus but the one that changed it receives a unit
+    /// attention.
+    pub(crate) fn apply_disc_length(&mut self, by: NexusId) {
+        let before = self.info.capacity();
+        self.limit_to_disc();
+        if self.info.capacity() != before {
+            self.nexuses.establish_ua_all(Asc::CAPACITY_DATA_HAS_CHANGED, Some(by));
         }
     }
 

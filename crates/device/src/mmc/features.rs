@@ -4,10 +4,12 @@ use alloc::vec::Vec;
 
 use scsi::sense::Sense;
 
-use super::{data, profile};
+use super::data;
+use super::profile::{self, Disc};
 use crate::contract::DiscProfile;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
+use crate::disc_record::WritableKind;
 use crate::task::TaskInfo;
 
 /// REQUEST TYPE (RT).
@@ -24,18 +26,23 @@ struct Feature {
     /// Whether it is current whatever disc is loaded.
     persistent: bool,
     /// Returns whether it is current with a disc of this kind, or without one.
-    current: fn(Option<DiscProfile>) -> bool,
+    current: fn(Option<Disc>) -> bool,
     /// Returns the bytes after its header.
-    body: fn(&DeviceServer, Option<DiscProfile>) -> Vec<u8>,
+    body: fn(&DeviceServer, Option<Disc>) -> Vec<u8>,
 }
 
 /// For features that are always current.
-const fn always(_: Option<DiscProfile>) -> bool {
+const fn always(_: Option<Disc>) -> bool {
     true
 }
 
-const fn empty(_: &DeviceServer, _: Option<DiscProfile>) -> Vec<u8> {
+const fn empty(_: &DeviceServer, _: Option<Disc>) -> Vec<u8> {
     Vec::new()
+}
+
+/// For features of a CD, a DVD or a BD.
+fn is_of(disc: Option<Disc>, family: DiscProfile) -> bool {
+    disc.is_some_and(|disc| disc.family() == family)
 }
 
 /// Every feature, ascending.
@@ -73,7 +80,7 @@ const FEATURES: &[Feature] = &[
         persistent: false,
         current: |disc| disc.is_some(),
         body: |_, disc| {
-            let [high, low] = disc.map_or(1, profile::blocking).to_be_bytes();
+            let [high, low] = disc.map_or(1, Disc::blocking).to_be_bytes();
             Vec::from([0, 0, 0x08, 0, high, low, 0x01, 0])
         },
     },
@@ -82,7 +89,7 @@ const FEATURES: &[Feature] = &[
         code: 0x001e,
         version: 2,
         persistent: false,
-        current: |disc| matches!(disc, Some(DiscProfile::Cd)),
+        current: |disc| is_of(disc, DiscProfile::Cd),
         body: |_, _| Vec::from([0, 0, 0, 0]),
     },
     // DVD read.
@@ -90,17 +97,75 @@ const FEATURES: &[Feature] = &[
         code: 0x001f,
         version: 0,
         persistent: false,
-        current: |disc| matches!(disc, Some(DiscProfile::Dvd)),
+        current: |disc| is_of(disc, DiscProfile::Dvd),
         body: empty,
     },
-    // BD read: BD-ROM class 0, version 1.
+    // Random writable: the last address, the block length, the blocking, and that mode page 01h exists.
+    Feature {
+        code: 0x0020,
+        version: 1,
+        persistent: false,
+        current: |disc| disc.is_some_and(Disc::is_rewritable),
+        body: random_writable,
+    },
+    // Incremental streaming writable: data blocks of mode 1 (type 8), without underrun, one link size.
+    Feature {
+        code: 0x0021,
+        version: 3,
+        persistent: false,
+        current: |disc| disc.is_some_and(Disc::is_sequential),
+        body: |_, _| Vec::from([0x01, 0, 0x01, 1, 16, 0, 0, 0]),
+    },
+    // Formattable: BD-RE without spare areas.
+    Feature {
+        code: 0x0023,
+        version: 1,
+        persistent: false,
+        current: |disc| {
+            disc.is_some_and(Disc::is_rewritable) || disc == Some(Disc::Writable(WritableKind::BdR))
+        },
+        body: |_, _| Vec::from([0x08, 0, 0, 0, 0, 0, 0, 0]),
+    },
+    // DVD+RW: written, and closed in no special way.
+    Feature {
+        code: 0x002a,
+        version: 0,
+        persistent: false,
+        current: |disc| disc == Some(Disc::Writable(WritableKind::DvdPlusRw)),
+        body: |_, _| Vec::from([0x01, 0, 0, 0]),
+    },
+    // DVD-R write: without underrun, no test write.
+    Feature {
+        code: 0x002f,
+        version: 2,
+        persistent: false,
+        current: |disc| disc == Some(Disc::Writable(WritableKind::DvdR)),
+        body: |_, _| Vec::from([0x40, 0, 0, 0]),
+    },
+    // BD read: class 0 of BD-RE and of BD-R, and version 1 of class 0 of BD-ROM.
     Feature {
         code: 0x0040,
         version: 0,
         persistent: false,
-        current: |disc| matches!(disc, Some(DiscProfile::Bd)),
+        current: |disc| is_of(disc, DiscProfile::Bd),
         body: |_, _| {
-            let mut body = Vec::from([0; 20]);
+            let mut body = Vec::from([0, 0, 0, 0, 0, 0x02]);
+            body.resize(12, 0);
+            for _ in ["BD-R", "BD-ROM"] {
+                body.extend_from_slice(&[0, 0x02, 0, 0, 0, 0, 0, 0]);
+            }
+            body
+        },
+    },
+    // BD write: version 1 of class 0 of BD-RE and of BD-R.
+    Feature {
+        code: 0x0041,
+        version: 0,
+        persistent: false,
+        current: |disc| matches!(disc, Some(Disc::Writable(WritableKind::BdRe | WritableKind::BdR))),
+        body: |_, _| {
+            let mut body = Vec::from([0, 0, 0, 0, 0, 0x02]);
+            body.resize(12, 0);
             body.extend_from_slice(&[0, 0x02, 0, 0, 0, 0, 0, 0]);
             body
         },
@@ -115,35 +180,44 @@ const FEATURES: &[Feature] = &[
         current: always,
         body: |_, _| Vec::from([0, 0, 0, 0]),
     },
-    // Real time streaming: SET CD SPEED and mode page 2Ah. READ BUFFER CAPACITY has no blocks.
+    // Real time streaming: SET CD SPEED, mode page 2Ah, and write speed descriptors. READ BUFFER CAPACITY has
+    // no blocks.
     Feature {
         code: 0x0107,
         version: 4,
         persistent: false,
         current: |disc| disc.is_some(),
-        body: |_, _| Vec::from([0x0c, 0, 0, 0]),
+        body: |_, _| Vec::from([0x0e, 0, 0, 0]),
     },
     // Drive serial number.
     Feature { code: 0x0108, version: 0, persistent: true, current: always, body: serial_number },
 ];
 
-fn profile_list(_: &DeviceServer, disc: Option<DiscProfile>) -> Vec<u8> {
-    let descriptor = |kind: DiscProfile| {
-        let [high, low] = profile::number(kind).to_be_bytes();
+fn random_writable(server: &DeviceServer, disc: Option<Disc>) -> Vec<u8> {
+    let last = super::lead_out(server).saturating_sub(1);
+    let [high, low] = disc.map_or(1, Disc::blocking).to_be_bytes();
+    let mut body = Vec::from(last.to_be_bytes());
+    body.extend_from_slice(&[0, 0, 0x08, 0, high, low, 0x01, 0]);
+    body
+}
+
+fn profile_list(_: &DeviceServer, disc: Option<Disc>) -> Vec<u8> {
+    let descriptor = |kind: Disc| {
+        let [high, low] = kind.number().to_be_bytes();
         [high, low, u8::from(disc == Some(kind)), 0]
     };
     profile::ALL.iter().flat_map(|kind| descriptor(*kind)).collect()
 }
 
 /// Returns the unit serial number, padded with spaces to a multiple of four bytes.
-fn serial_number(server: &DeviceServer, _: Option<DiscProfile>) -> Vec<u8> {
+fn serial_number(server: &DeviceServer, _: Option<Disc>) -> Vec<u8> {
     let mut serial = Vec::from(server.info.config.identity.serial.as_bytes());
     serial.resize(serial.len().next_multiple_of(4), b' ');
     serial
 }
 
 impl Feature {
-    fn encode(&self, server: &DeviceServer, disc: Option<DiscProfile>, out: &mut Vec<u8>) {
+    fn encode(&self, server: &DeviceServer, disc: Option<Disc>, out: &mut Vec<u8>) {
         let body = (self.body)(server, disc);
         let flags = u8::from(self.persistent) << 1 | u8::from((self.current)(disc));
         out.extend_from_slice(&self.code.to_be_bytes());
@@ -172,7 +246,7 @@ pub(super) fn get_configuration(server: &mut DeviceServer, task: &TaskInfo) -> O
     let len = u32::try_from(features.len().saturating_add(4)).unwrap_or(u32::MAX);
     let mut bytes = Vec::from(len.to_be_bytes());
     bytes.extend_from_slice(&[0, 0]);
-    bytes.extend_from_slice(&disc.map_or(0, profile::number).to_be_bytes());
+    bytes.extend_from_slice(&disc.map_or(0, Disc::number).to_be_bytes());
     bytes.extend_from_slice(&features);
     data(bytes, u32::from(cdb.u16(7)))
 }

@@ -1,11 +1,12 @@
-//! What is on the disc (MMC-6): READ TOC/PMA/ATIP, READ DISC INFORMATION and READ TRACK INFORMATION. Every
-//! disc has one complete session with one data track.
+//! What is on the disc (MMC-6): READ TOC/PMA/ATIP, READ DISC INFORMATION and READ TRACK INFORMATION.
 
 use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense};
 
-use super::{data_or, lead_out, profile};
+use super::layout::{Layout, State, TrackLayout};
+use super::profile::{self, Disc};
+use super::{data_or, lead_out, wrong_kind_of_disc};
 use crate::contract::DiscProfile;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
@@ -56,8 +57,12 @@ pub(super) fn read_toc(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 }
 
 fn toc(server: &DeviceServer, format: u8, in_msf: bool, track: u8) -> Result<Vec<u8>, Sense> {
-    let is_cd = profile::current(server) == Some(DiscProfile::Cd);
+    let is_cd = profile::current(server) == Some(Disc::Rom(DiscProfile::Cd));
     let end = lead_out(server);
+    if end == 0 {
+        // A blank disc.
+        return Err(wrong_kind_of_disc());
+    }
     let address = |lba: u32| {
         if in_msf {
             let [minutes, seconds, frames] = msf(lba);
@@ -70,13 +75,22 @@ fn toc(server: &DeviceServer, format: u8, in_msf: bool, track: u8) -> Result<Vec
         let [a, b, c, d] = address(lba);
         [0, ADR_CONTROL, track, 0, a, b, c, d]
     };
+    let layout = Layout::of(server);
+    let recorded = || layout.numbered().filter(|(_, track)| !track.is_blank());
+    let byte = |number: u16| u8::try_from(number).unwrap_or(u8::MAX);
+    let last_track = recorded().last().map_or(1, |(number, _)| byte(number));
     let body = match format {
-        format::TOC => match track {
-            0 | 1 => [descriptor(1, 0), descriptor(LEAD_OUT, end)].concat(),
-            LEAD_OUT => descriptor(LEAD_OUT, end).to_vec(),
-            _ => return Err(Sense::invalid_cdb(6, None)),
+        format::TOC if track == LEAD_OUT => descriptor(LEAD_OUT, end).to_vec(),
+        format::TOC if track > last_track => return Err(Sense::invalid_cdb(6, None)),
+        format::TOC => {
+            let asked = recorded().filter(|(number, _)| byte(*number) >= track);
+            let tracks = asked.map(|(number, at)| descriptor(byte(number), at.start));
+            tracks.chain([descriptor(LEAD_OUT, end)]).flatten().collect()
+        }
+        format::SESSION => match layout.first_of(layout.last_complete_session()) {
+            Some((number, at)) => descriptor(byte(number), at.start).to_vec(),
+            None => return Err(wrong_kind_of_disc()),
         },
-        format::SESSION => descriptor(1, 0).to_vec(),
         // The table of contents of a CD as it is in its lead-in, which other discs do not have.
         format::FULL_TOC if is_cd && track > 1 => return Err(Sense::invalid_cdb(6, None)),
         format::FULL_TOC if is_cd => {
@@ -97,22 +111,47 @@ fn toc(server: &DeviceServer, format: u8, in_msf: bool, track: u8) -> Result<Vec
     let len = u16::try_from(body.len().saturating_add(2)).unwrap_or(u16::MAX);
     let mut bytes = Vec::from(len.to_be_bytes());
     // The first and the last track, or session.
-    bytes.extend_from_slice(if format == format::CD_TEXT { &[0, 0] } else { &[1, 1] });
+    bytes.extend_from_slice(&match format {
+        format::CD_TEXT => [0, 0],
+        format::SESSION => [1, byte(layout.last_complete_session())],
+        _ => [1, last_track],
+    });
     bytes.extend_from_slice(&body);
     Ok(bytes)
 }
 
 /// READ DISC INFORMATION: only the standard information; the others are about recording.
-pub(super) fn read_disc_information(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn read_disc_information(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if task.cdb.u8(1) & 7 != 0 {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(2)));
     }
-    // The last session is complete, and the disc is complete.
-    const COMPLETE: u8 = 0x0e;
+    const ERASABLE: u8 = 0x10;
     // The disc may be used for every purpose (URU).
     const UNRESTRICTED: u8 = 0x20;
-    let mut bytes = Vec::from([0, 32, COMPLETE, 1, 1, 1, 1, UNRESTRICTED, 0, 0, 0, 0, 0, 0, 0, 0]);
-    // Nothing can be added, so there is no next lead-in and no last possible lead-out.
+    // BG FORMAT STATUS.
+    const FORMATTED: u8 = 0x03;
+    let layout = Layout::of(server);
+    let disc = match layout.disc {
+        State::Empty => 0b00,
+        State::Incomplete => 0b01,
+        State::Complete => 0b10,
+    };
+    let session = match layout.last_session {
+        State::Empty => 0b00,
+        State::Incomplete => 0b01,
+        State::Complete => 0b11,
+    };
+    let is_rewritable = profile::current(server).is_some_and(Disc::is_rewritable);
+    let erasable = if is_rewritable { ERASABLE } else { 0 };
+    let format = if is_rewritable && layout.disc == State::Complete { FORMATTED } else { 0 };
+    let [sessions_high, sessions] = layout.sessions().to_be_bytes();
+    let first = layout.first_of(layout.sessions()).map_or(1, |(number, _)| number);
+    let last = layout.numbered().last().map_or(1, |(number, _)| number);
+    let ([first_high, first], [last_high, last]) = (first.to_be_bytes(), last.to_be_bytes());
+    let status = erasable | session << 2 | disc;
+    let mut bytes = Vec::from([0, 32, status, 1, sessions, first, last, UNRESTRICTED | format]);
+    bytes.extend_from_slice(&[0, sessions_high, first_high, last_high, 0, 0, 0, 0]);
+    // DVDs and BDs tell by READ TRACK INFORMATION where they are written next, not by a lead-in and lead-out.
     bytes.extend_from_slice(&[0xff; 8]);
     bytes.resize(34, 0);
     data_or(Ok(bytes), u32::from(task.cdb.u16(7)))
@@ -125,26 +164,63 @@ mod by {
     pub(super) const SESSION: u8 = 0b10;
 }
 
+/// The number that stands for the track that is written next.
+const NEXT_TRACK: u32 = 0xff;
+
 pub(super) fn read_track_information(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let (by, number, end) = (task.cdb.u8(1) & 3, task.cdb.u32(2), lead_out(server));
+    let (by, number) = (task.cdb.u8(1) & 3, task.cdb.u32(2));
+    let layout = Layout::of(server);
+    let not_found = Sense::invalid_cdb(2, None);
+    let is_open_end = layout.disc != State::Complete && server.info.writable.is_some();
     let found = match by {
-        by::LBA if number < end => Ok(()),
-        by::LBA => Err(Sense::illegal(Asc::LBA_OUT_OF_RANGE)),
-        by::TRACK | by::SESSION if number == 1 => Ok(()),
-        by::TRACK | by::SESSION => Err(Sense::invalid_cdb(2, None)),
+        by::LBA => {
+            let at = |track: &TrackLayout| (track.start..track.end).contains(&number);
+            layout.numbered().find(|(_, track)| at(track)).ok_or(Sense::illegal(Asc::LBA_OUT_OF_RANGE))
+        }
+        by::TRACK if number == NEXT_TRACK && is_open_end => layout.numbered().last().ok_or(not_found),
+        by::TRACK => layout.numbered().find(|(track, _)| u32::from(*track) == number).ok_or(not_found),
+        by::SESSION => {
+            let session = u16::try_from(number).ok();
+            session.and_then(|session| layout.first_of(session)).ok_or(not_found)
+        }
         _ => Err(Sense::invalid_cdb(1, Some(1))),
     };
-    data_or(found.map(|()| track_information(end)), u32::from(task.cdb.u16(7)))
+    let blocking = match profile::current(server) {
+        Some(disc) if disc.is_sequential() => u32::from(disc.blocking()),
+        _ => 0,
+    };
+    let information = found.map(|(number, track)| track_information(number, track, blocking));
+    data_or(information, u32::from(task.cdb.u16(7)))
 }
 
-/// Returns the information about track 1 of session 1: a data track of mode 1.
-fn track_information(end: u32) -> Vec<u8> {
+/// Returns the information about a data track of mode 1.
+fn track_information(number: u16, track: TrackLayout, blocking: u32) -> Vec<u8> {
+    /// Uninterrupted data, or data that was written incrementally.
     const TRACK_MODE: u8 = 0x04;
+    const TRACK_MODE_INCREMENTAL: u8 = 0x05;
     const DATA_MODE: u8 = 0x01;
-    let mut bytes = Vec::from([0, 34, 1, 1, 0, TRACK_MODE, DATA_MODE, 0]);
-    // The track begins at 0. There is no next writable address, no free block, and no packet.
-    bytes.resize(24, 0);
-    bytes.extend_from_slice(&end.to_be_bytes());
-    bytes.resize(36, 0);
+    const RESERVED: u8 = 0x80;
+    const BLANK: u8 = 0x40;
+    const PACKET: u8 = 0x20;
+    const LAST_RECORDED_VALID: u8 = 0x02;
+    const NEXT_WRITABLE_VALID: u8 = 0x01;
+    let ([number_high, number], [session_high, session]) =
+        (number.to_be_bytes(), track.session.to_be_bytes());
+    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+    let is_sequential = track.written_to.is_some();
+    let mode = if is_sequential { TRACK_MODE_INCREMENTAL } else { TRACK_MODE };
+    let state =
+        flag(track.is_reserved, RESERVED) | flag(track.is_blank(), BLANK) | flag(is_sequential, PACKET);
+    let last_recorded = track.written_to.filter(|_| !track.is_blank()).map(|end| end.saturating_sub(1));
+    let valid = flag(last_recorded.is_some(), LAST_RECORDED_VALID)
+        | flag(track.next_writable.is_some(), NEXT_WRITABLE_VALID);
+    let next = track.next_writable.unwrap_or(0);
+    let free = track.next_writable.map_or(0, |next| track.end.saturating_sub(next));
+    let size = track.end.saturating_sub(track.start);
+    let mut bytes = Vec::from([0, 34, number, session, 0, mode, state | DATA_MODE, valid]);
+    for word in [track.start, next, free, blocking, size, last_recorded.unwrap_or(0)] {
+        bytes.extend_from_slice(&word.to_be_bytes());
+    }
+    bytes.extend_from_slice(&[number_high, session_high, 0, 0]);
     bytes
 }

@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense};
 
-use super::{data, lead_out, profile};
+use super::profile::{self, Disc};
+use super::{data, lead_out};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::task::TaskInfo;
@@ -29,18 +30,28 @@ const NOMINAL_LEN: u32 = 16;
 const STREAMING_LEN: u16 = 28;
 
 /// GET PERFORMANCE: one nominal speed from the requested block to the end of the disc. There are no
-/// exceptions, and there is no write performance.
+/// exceptions. The speed of writing is that of reading.
 pub(super) fn get_performance(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let (data_type, start, count, kind) = (cdb.u8(1) & 0x1f, cdb.u32(2), cdb.u16(8), cdb.u8(10));
-    let end = lead_out(server).saturating_sub(1);
+    let disc = profile::current(server);
+    let writes = matches!(disc, Some(Disc::Writable(_)));
+    let end = match &server.recorder {
+        Some(recorder) => recorder.record.capacity,
+        None => lead_out(server),
+    };
+    let end = end.saturating_sub(1);
+    let speed = disc.map_or(0, Disc::speed_kb);
     let descriptors = match kind {
         kind::PERFORMANCE if start > end => {
             return Outcome::CheckCondition(Sense::illegal(Asc::LBA_OUT_OF_RANGE));
         }
-        kind::PERFORMANCE if data_type & (WRITE | EXCEPT) == 0 => {
-            let speed = profile::current(server).map_or(0, profile::speed_kb);
+        kind::PERFORMANCE if data_type & EXCEPT == 0 && (writes || data_type & WRITE == 0) => {
             [start, speed, end, speed].iter().flat_map(|word| word.to_be_bytes()).collect()
+        }
+        // The flags of the descriptor: any sector can be written at this speed.
+        kind::WRITE_SPEED if writes => {
+            [0, end, speed, speed].iter().flat_map(|word| word.to_be_bytes()).collect()
         }
         kind::PERFORMANCE | kind::WRITE_SPEED => Vec::new(),
         _ => return Outcome::CheckCondition(Sense::invalid_cdb(10, None)),
@@ -84,7 +95,14 @@ pub(super) fn set_cd_speed(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     Outcome::Good
 }
 
-/// READ BUFFER CAPACITY: the drive has no buffer for writing.
-pub(super) fn read_buffer_capacity(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    data(Vec::from([0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), u32::from(task.cdb.u16(7)))
+/// READ BUFFER CAPACITY: the drive takes what it is sent as fast as it arrives, so the whole buffer is always
+/// available. With a read-only disc it has none for writing.
+pub(super) fn read_buffer_capacity(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    const BUFFER_LEN: u32 = 8 << 20;
+    let writes = matches!(profile::current(server), Some(Disc::Writable(_)));
+    let len = if writes { BUFFER_LEN } else { 0 };
+    let mut bytes = Vec::from([0, 10, 0, 0]);
+    bytes.extend_from_slice(&len.to_be_bytes());
+    bytes.extend_from_slice(&len.to_be_bytes());
+    data(bytes, u32::from(task.cdb.u16(7)))
 }

@@ -10,7 +10,8 @@ use scsi::sense::{Asc, Sense};
 use store::api::{OpAction, OpOutput};
 
 use super::cd_sector::{Parts, USER_LEN};
-use super::{information, profile, wrong_kind_of_disc};
+use super::profile::{self, Disc};
+use super::{information, wrong_kind_of_disc};
 use crate::contract::DiscProfile;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
@@ -76,7 +77,7 @@ fn read(server: &mut DeviceServer, task: &TaskInfo, lba: u32, sectors: u32) -> O
 fn requested_parts(server: &DeviceServer, task: &TaskInfo) -> Result<Parts, Sense> {
     let cdb = &task.cdb;
     let (expected, flags) = (cdb.u8(1) >> 2 & 7, cdb.u8(9));
-    if profile::current(server) != Some(DiscProfile::Cd) {
+    if profile::current(server) != Some(Disc::Rom(DiscProfile::Cd)) {
         return Err(wrong_kind_of_disc());
     }
     if !matches!(expected, ANY_TYPE | MODE_1) {

@@ -1,11 +1,11 @@
-//! The table rows of the commands of a drive for read-only discs (MMC-6).
+//! The table rows of the commands of a drive for discs (MMC-6).
 //!
 //! Bits that select what no image has are in no usage map, so such a request is refused: C2 error pointers
 //! and sub-channels of READ CD, and the authentication of READ DISC STRUCTURE.
 
 use scsi::opcode as op;
 
-use super::{disc_structure, events, features, information, performance, read_cd};
+use super::{close, disc_structure, events, features, format, information, performance, read_cd, write};
 use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
 use crate::sbc::{capacity, read};
@@ -30,6 +30,14 @@ const REPORTS: Row = Row {
 const POLLS: Row = Row { attention: AttentionRule::Exempt, timeout_s: 10, ..REPORTS };
 /// A command that reads the disc, or what is known of it.
 const READS: Row = Row { conflict: Conflict::Reads, medium: MediumNeed::Ready, ..REPORTS };
+
+/// A command that writes the disc.
+const WRITES: Row = Row {
+    conflict: Conflict::Writes,
+    medium: MediumNeed::Writable,
+    read_only: ReadOnlyNexus::Refused,
+    ..READS
+};
 
 /// Every command beside those of SPC.
 #[rustfmt::skip]
@@ -72,4 +80,23 @@ pub(super) const ROWS: &[Row] = &[
         usage: &[0xbe, 0x1c, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf8, 0, 0], handler: read_cd::read_cd, ..READS },
     Row { opcode: op::READ_CD_MSF, name: "READ CD MSF",
         usage: &[0xb9, 0x1c, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf8, 0, 0], handler: read_cd::read_cd_msf, ..READS },
+
+    Row { opcode: op::READ_FORMAT_CAPACITIES, name: "READ FORMAT CAPACITIES",
+        usage: &[0x23, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: format::read_format_capacities, ..REPORTS },
+    Row { opcode: op::FORMAT_UNIT, name: "FORMAT UNIT",
+        usage: &[0x04, 0x1f, 0, 0, 0, 0], timeout_s: 3600, handler: format::format_unit, ..WRITES },
+    Row { opcode: op::WRITE_10, name: "WRITE(10)", usage: &[0x2a, 0x1a, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0],
+        handler: write::write, ..WRITES },
+    Row { opcode: op::WRITE_12, name: "WRITE(12)",
+        usage: &[0xaa, 0x1a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x80, 0], handler: write::write, ..WRITES },
+    Row { opcode: op::SYNCHRONIZE_CACHE_10, name: "SYNCHRONIZE CACHE(10)",
+        usage: &[0x35, 0x06, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0], conflict: Conflict::Writes, timeout_s: 120,
+        handler: write::synchronize_cache, ..READS },
+    Row { opcode: op::CLOSE_TRACK_SESSION, name: "CLOSE TRACK SESSION",
+        usage: &[0x5b, 0x01, 0x07, 0, 0xff, 0xff, 0, 0, 0, 0], timeout_s: 120, handler: close::close_track_session,
+        ..WRITES },
+    Row { opcode: op::RESERVE_TRACK, name: "RESERVE TRACK",
+        usage: &[0x53, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0], handler: close::reserve_track, ..WRITES },
+    Row { opcode: op::SEND_OPC_INFORMATION, name: "SEND OPC INFORMATION",
+        usage: &[0x54, 0x01, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: close::send_opc_information, ..WRITES },
 ];

@@ -5,6 +5,8 @@ mod fixture;
 mod information;
 mod media;
 mod reading;
+mod rewritable;
+mod sequential;
 mod table;
 
 use fixture::*;

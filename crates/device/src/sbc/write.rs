@@ -38,7 +38,7 @@ pub(crate) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 /// # Errors
 /// The outcome when the initiator sends nothing, or part of a block (FCP-4 requires that sense; RFC 7143 does
 /// not specify one).
-pub(super) fn check_data_out(
+pub(crate) fn check_data_out(
     server: &mut DeviceServer,
     task: &TaskInfo,
     span: Span,
@@ -56,6 +56,11 @@ pub(super) fn check_data_out(
     server.stats.writes += 1;
     server.stats.write_bytes += sent;
     if len == 0 { Err(Outcome::Good) } else { Ok(len) }
+}
+
+/// Returns the work of a write whose outcome is another's to decide.
+pub(crate) fn long_write(at: u64, len: usize, part: usize) -> impl Job {
+    LongWrite { at, len, part, ..LongWrite::new() }
 }
 
 /// A write of several parts: each is written when it is received, while the next ones are being fetched.

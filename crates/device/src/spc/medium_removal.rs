@@ -5,15 +5,12 @@
 //! do (MMC-6) and as initiators expect of them. Every other power condition is equivalent to active: the unit
 //! has no spindle that takes time to start.
 
-use alloc::boxed::Box;
-
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::contract::Access;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
-use crate::flush::FlushThen;
 use crate::medium_removal::MediaEvent;
 use crate::pr::conflict::Conflict;
 use crate::task::TaskInfo;
@@ -70,7 +67,7 @@ pub(super) fn start_stop(server: &mut DeviceServer, task: &TaskInfo) -> Outcome 
             Err(sense) => Outcome::CheckCondition(sense),
             Ok(()) if start => load(server, task),
             Ok(()) if !server.spc.removal.is_present() => eject(server, task),
-            Ok(()) => Outcome::Run(Box::new(FlushThen { then: eject })),
+            Ok(()) => server.synchronize_then(eject),
         },
     }
 }
@@ -108,7 +105,7 @@ fn flushed(server: &DeviceServer, flags: u8) -> Outcome {
     if flags & NO_FLUSH != 0 || !server.spc.removal.is_present() {
         Outcome::Good
     } else {
-        Outcome::Run(Box::new(FlushThen { then: |_, _| Outcome::Good }))
+        server.synchronize_then(|_, _| Outcome::Good)
     }
 }
 

@@ -10,13 +10,14 @@ use super::super::raw;
 use super::super::resolved::Medium;
 use super::super::source_span::{ConfigReport, SourceSpan};
 use super::check_access;
-use crate::os_error;
+use crate::{disc_image, os_error};
 
 /// The keys of a LUN that apply to a drive for discs, beside those of every LUN of a target.
 pub(super) const KEYS: &[&str] = &[
     "name",
     "type",
     "path",
+    "ro",
     "io_timeout",
     "limit_iops",
     "limit_bandwidth",
@@ -39,7 +40,7 @@ pub(super) fn medium(lun: &raw::Lun, path: PathBuf, report: &mut ConfigReport) -
         _ => DiscProfile::Bd,
     });
     if let Some(at) = &lun.path
-        && let Err(why) = check_image(&path, &at.span, profile, report)
+        && let Err(why) = check_image(&path, (&at.span, lun.ro), profile, report)
     {
         report.medium_error(&at.span, why);
     }
@@ -48,7 +49,7 @@ pub(super) fn medium(lun: &raw::Lun, path: PathBuf, report: &mut ConfigReport) -
 
 fn check_image(
     path: &Path,
-    span: &SourceSpan,
+    (span, read_only): (&SourceSpan, bool),
     profile: Option<DiscProfile>,
     report: &mut ConfigReport,
 ) -> Result<(), String> {
@@ -64,7 +65,8 @@ fn check_image(
     if !meta.is_file() {
         return Err(format!("{name} is not a regular file"));
     }
-    check_access(path, true)?;
+    let record = disc_image::record_of(path)?;
+    check_access(path, read_only || record.is_none())?;
     let sector = u64::from(BlockSize::B2048.bytes());
     let (sectors, rest) = (meta.len() / sector, meta.len() % sector);
     let max = profile.unwrap_or(DiscProfile::Bd).blocks_max().0;

@@ -24,7 +24,7 @@ use super::medium_key::{MediumKey, medium_keys};
 use super::sg;
 use super::tapes;
 use super::{Environment, at_line, check_access, nbd, printable};
-use crate::os_error;
+use crate::{disc_image, os_error};
 
 /// The units that are resolved so far.
 pub(super) struct UnitResolver<'a> {
@@ -205,6 +205,8 @@ impl<'a> UnitResolver<'a> {
             false => block_size_of(lun.physical_bs.as_ref(), block_size, report),
         };
         let medium = self.medium(lun, block_size, &label, report);
+        // Only the image of a writable disc is written.
+        let is_rom = matches!(&medium, Some(Medium::Disc { path, .. }) if !disc_image::is_writable(path));
         let encrypt = lun.encrypt.as_ref().map(|at| {
             let path = self.environment.absolute(&at.value);
             if let Err(why) = secret::key_file(&path) {
@@ -228,12 +230,12 @@ impl<'a> UnitResolver<'a> {
             medium: medium?,
             block_size,
             physical_block_size,
-            read_only: lun.ro || is_disc,
+            read_only: lun.ro || is_rom,
             thin: !is_disc
                 && !is_tape
                 && !is_sg
                 && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
-            write_cache: lun.write_cache && !is_disc,
+            write_cache: lun.write_cache && !is_rom,
             io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero() && !is_sg),
             limit: limits::rate_limit(&lun.limit, report),
             encrypt,

@@ -9,7 +9,7 @@ use target::units::UnitId;
 use super::Daemon;
 use crate::config::{Config, Http, Medium, Unit, UnitIndex, UnitKey};
 use crate::serve::discs::NewDisc;
-use crate::serve::disk::ComparedDisk;
+use crate::serve::disk::{ComparedDisk, DiskInfo};
 use crate::serve::media::{self, MediaError};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::all_reactors;
@@ -119,7 +119,13 @@ impl Daemon {
             old.units.iter().enumerate().rev().map(|(at, unit)| (unit.key(), at)).collect();
         for unit in new.units.iter().filter(|unit| !unit.read_only) {
             let id = known.get(&unit.key()).and_then(|at| self.runtime.number(UnitIndex(*at)));
-            if let Some(facts) = id.and_then(|id| self.media_watch.find(id)).filter(|facts| facts.read_only) {
+            // Another disc is opened as it needs to be.
+            let is_other = |facts: &DiskInfo| match &unit.medium {
+                Medium::Disc { path, .. } => !facts.is_at(path),
+                _ => false,
+            };
+            let facts = id.and_then(|id| self.media_watch.find(id));
+            if let Some(facts) = facts.filter(|facts| facts.read_only && !is_other(facts)) {
                 return Err(format!(
                     "{}: \"ro\" of {} cannot be cleared while it is served, since it was opened for reading \
                      only; remove the LUN, reload, add it again and reload, or restart targe",

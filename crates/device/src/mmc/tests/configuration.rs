@@ -29,8 +29,10 @@ fn features(rig: &mut Rig, request: u8, first: u8) -> (u16, Vec<(u16, bool)>) {
     (word(6), list)
 }
 
-const CODES: [u16; 12] =
-    [0x0000, 0x0001, 0x0002, 0x0003, 0x0010, 0x001e, 0x001f, 0x0040, 0x0100, 0x0105, 0x0107, 0x0108];
+const CODES: [u16; 18] = [
+    0x0000, 0x0001, 0x0002, 0x0003, 0x0010, 0x001e, 0x001f, 0x0020, 0x0021, 0x0023, 0x002a, 0x002f, 0x0040,
+    0x0041, 0x0100, 0x0105, 0x0107, 0x0108,
+];
 
 #[test]
 fn features_are_current_by_the_kind_of_disc() {
@@ -45,6 +47,7 @@ fn features_are_current_by_the_kind_of_disc() {
             let expected = match code {
                 0x0010 | 0x0107 => own.is_some(),
                 0x001e | 0x001f | 0x0040 => Some(*code) == own,
+                0x0020..=0x002f | 0x0041 => false,
                 _ => true,
             };
             assert_eq!(*is_current, expected, "{code:04x} of {profile:04x}");
@@ -62,11 +65,14 @@ fn one_feature_can_be_asked_for() {
     let ask = |code: u8| [0x46, 2, 0, code, 0, 0, 0, 0, 100, 0];
     assert_eq!(
         rig.get(&ask(0x00)),
-        [0, 0, 0, 20, 0, 0, 0, 0x10, 0, 0, 3, 12, 0, 0x40, 0, 0, 0, 0x10, 1, 0, 0, 0x08, 0, 0]
+        [
+            0, 0, 0, 36, 0, 0, 0, 0x10, 0, 0, 3, 28, 0, 0x43, 0, 0, 0, 0x41, 0, 0, 0, 0x40, 0, 0, 0, 0x1a, 0,
+            0, 0, 0x11, 0, 0, 0, 0x10, 1, 0, 0, 0x08, 0, 0
+        ]
     );
     assert_eq!(rig.get(&ask(0x10)), [0, 0, 0, 16, 0, 0, 0, 0x10, 0, 0x10, 1, 8, 0, 0, 8, 0, 0, 16, 1, 0]);
     assert_eq!(rig.get(&ask(0x03)), [0, 0, 0, 12, 0, 0, 0, 0x10, 0, 0x03, 7, 4, 0x39, 0, 0, 0]);
-    assert_eq!(rig.get(&ask(0x21)), [0, 0, 0, 4, 0, 0, 0, 0x10], "no feature of recorders");
+    assert_eq!(rig.get(&ask(0x1d)), [0, 0, 0, 4, 0, 0, 0, 0x10], "no such feature");
     let serial = rig.get(&[0x46, 2, 1, 8, 0, 0, 0, 0, 100, 0]);
     assert_eq!(&serial[12..], b"SERIAL0001  ");
     rig.run(A, &[0x46, 3, 0, 0, 0, 0, 0, 0, 8, 0], 8, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
@@ -87,7 +93,7 @@ fn mode_pages_come_without_block_descriptor() {
     assert_eq!(data[..8], [0, 38, 0, 0, 0, 0, 0, 0]);
     let page = &data[8..];
     assert_eq!(page.len(), 32);
-    assert_eq!(page[..8], [0x2a, 30, 0x08, 0, 0, 0, 0x29, 0]);
+    assert_eq!(page[..8], [0x2a, 30, 0x18, 0x10, 0xc0, 0, 0x29, 0]);
     assert_eq!((page[8..10].to_vec(), page[14..16].to_vec()), ([0x21, 0x13].to_vec(), [0x21, 0x13].to_vec()));
     let data = rig.get(&[0x1a, 0, 0x3f, 0, 255, 0]);
     assert_eq!(data[..4], [u8::try_from(data.len() - 1).unwrap(), 0, 0, 0]);
@@ -96,7 +102,7 @@ fn mode_pages_come_without_block_descriptor() {
         codes.push(data[at] & 0x3f);
         at += 2 + usize::from(data[at + 1]);
     }
-    assert_eq!(codes, [0x01, 0x0a, 0x1a, 0x1c, 0x1d, 0x2a]);
+    assert_eq!(codes, [0x01, 0x05, 0x0a, 0x1a, 0x1c, 0x1d, 0x2a]);
     let timeouts = rig.get(&[0x1a, 0, 0x1d, 0, 255, 0]);
     assert_eq!(timeouts[4..], [0x1d, 8, 0, 0, 0, 0, 0, 30, 0, 60]);
 }
@@ -116,9 +122,12 @@ fn what_was_sensed_can_be_selected_also_while_the_medium_is_locked() {
 }
 
 #[test]
-fn log_pages_are_those_of_a_reader() {
+fn log_pages_are_those_of_a_writer() {
     let mut rig = disc(CD);
-    assert_eq!(rig.get(&[0x4d, 0, 0x40, 0, 0, 0, 0, 0, 100, 0]), [0x80, 0, 0, 5, 0, 0x03, 0x10, 0x19, 0x2f]);
+    assert_eq!(
+        rig.get(&[0x4d, 0, 0x40, 0, 0, 0, 0, 0, 100, 0]),
+        [0x80, 0, 0, 6, 0, 0x02, 0x03, 0x10, 0x19, 0x2f]
+    );
 }
 
 #[test]

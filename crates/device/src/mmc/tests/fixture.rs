@@ -10,10 +10,12 @@ pub(super) use base::units::BlockSize;
 pub(super) use scsi::opcode as op;
 pub(super) use scsi::sense::{Asc, SenseKey};
 pub(super) use store::Store;
-pub(super) use store::api::{Capabilities, Completion, Durability, Op, OpAction, OpId};
+pub(super) use store::api::{Capabilities, Completion, Durability, Op, OpAction, OpId, OpOutput};
+pub(super) use store::powercut::{Power, PowerCut};
 pub(super) use store::ram::Ram;
 
 pub(super) use crate::contract::{DeviceKind, DiscProfile, NexusId, UnitConfig};
+pub(super) use crate::disc_record::{DiscRecord, WritableKind};
 pub(super) use crate::testing::{A, B, Reply, Rig, config};
 
 /// The length of a sector's user data.
@@ -65,6 +67,83 @@ impl Store for Tray {
 
     fn poll(&mut self) -> Option<Completion> {
         self.0.borrow_mut().poll()
+    }
+}
+
+/// A writable disc in a drive, whose bytes outlive the drive.
+pub(super) struct Blank {
+    pub(super) power: Power,
+    capacity: u32,
+}
+
+impl Blank {
+    /// Makes the image of a blank disc.
+    pub(super) fn new(kind: WritableKind, capacity: u32) -> Self {
+        let mut record = DiscRecord::blank(kind, capacity).unwrap();
+        let blank = Self { power: Power::new(u64::from(capacity) * SECTOR + 65_536), capacity };
+        let trailer = base::buffer::Bytes::copied_from(&record.new_trailer()).into();
+        let at = u64::from(capacity) * SECTOR;
+        let mut store = blank.power.store();
+        store.submit(Op {
+            id: OpId(0),
+            action: OpAction::Write { at, data: trailer, durability: Durability::Stable },
+        });
+        assert!(store.poll().unwrap().result.is_ok());
+        blank
+    }
+
+    /// Reads the record, as a daemon does when it opens the image.
+    pub(super) fn record(&self) -> DiscRecord {
+        let trailer = self.trailer();
+        DiscRecord::of_trailer(&trailer, u64::from(self.capacity) * SECTOR + 65_536).unwrap().unwrap()
+    }
+
+    fn trailer(&self) -> Vec<u8> {
+        let mut store = self.power.store();
+        let at = u64::from(self.capacity) * SECTOR;
+        store.submit(Op { id: OpId(0), action: OpAction::Read { at, len: 65_536 } });
+        match store.poll().unwrap().result.unwrap() {
+            OpOutput::Data(data) => {
+                let mut bytes = alloc::vec![0; data.len()];
+                data.copy_to(0, &mut bytes);
+                bytes
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Puts the disc into a new drive.
+    pub(super) fn drive(&self) -> Rig {
+        self.drive_as(false)
+    }
+
+    /// Puts the disc into a new drive that may be read-only.
+    pub(super) fn drive_as(&self, read_only: bool) -> Rig {
+        let image = Image { store: self.power.store(), trailer: self.trailer() };
+        Rig::with(UnitConfig { read_only, write_cache: true, ..drive(None) }, Box::new(image))
+    }
+}
+
+struct Image {
+    store: PowerCut,
+    trailer: Vec<u8>,
+}
+
+impl Store for Image {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn trailer(&self) -> Option<Vec<u8>> {
+        Some(self.trailer.clone())
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.store.submit(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.store.poll()
     }
 }
 

@@ -10,5 +10,9 @@ mod information;
 mod media;
 #[path = "../../../../device/src/mmc/tests/reading.rs"]
 mod reading;
+#[path = "../../../../device/src/mmc/tests/rewritable.rs"]
+mod rewritable;
+#[path = "../../../../device/src/mmc/tests/sequential.rs"]
+mod sequential;
 
 use fixture::*;

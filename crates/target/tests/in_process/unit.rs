@@ -18,7 +18,7 @@ use target::units::{DiskId, UnitId};
 use crate::contract::UnitEvent;
 use crate::testbed::{Testbed, entry};
 
-pub(crate) use real::{Reset, UnitError};
+pub(crate) use real::{Reset, UnitError, reservations};
 
 const UNIT: UnitId = UnitId(0);
 
@@ -172,6 +172,10 @@ impl LogicalUnit {
 
     pub(crate) fn is_removal_prevented(&self) -> bool {
         self.testbed.target.units()[0].removal_prevented
+    }
+
+    pub(crate) fn reservations(&self) -> Option<reservations::ReservationReport> {
+        self.testbed.target.reservations().pop().map(|(_, report)| report)
     }
 
     pub(crate) fn retire(&mut self, now: Instant) {

@@ -122,10 +122,10 @@ pub(crate) struct ServeArgs {
     /// Write the log as text, or as one JSON object a line: text or json
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<String>,
-    /// Serve a status page, an API and metrics by HTTP on an address; other hosts need a token or a TLS certificate
+    /// Serve a status page, an API and metrics by HTTP; other hosts need a token or a TLS certificate
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) http: Option<String>,
-    /// Require a token of this file of HTTP clients; its lines are NAME ROLE TOKEN, with the role read or admin
+    /// Require a token of this file of HTTP clients; a line is NAME ROLE TOKEN, a role read or admin
     #[arg(long, value_name = "FILE", requires = "http")]
     pub(crate) http_token_file: Option<PathBuf>,
     /// End when stdin closes, and remove the state directory then

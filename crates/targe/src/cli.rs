@@ -70,8 +70,6 @@ pub(crate) enum Command {
     Tape(crate::tape::TapeArgs),
     /// Make and list tape libraries, and put cartridges into them or take them out, as an operator does
     Changer(crate::changer::ChangerArgs),
-    /// Make images of blank writable discs, and show what is on one
-    Disc(crate::disc::DiscArgs),
     /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
     Proxy(crate::proxy::ProxyArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies
@@ -124,10 +122,10 @@ pub(crate) struct ServeArgs {
     /// Write the log as text, or as one JSON object a line: text or json
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<String>,
-    /// Serve a status page, an API and metrics by HTTP on an address; others need a token or a certificate
+    /// Serve a status page, an API and metrics by HTTP; other hosts need a token or a TLS certificate
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) http: Option<String>,
-    /// Require a token of this file of HTTP clients; a line is NAME ROLE TOKEN, and a role is read or admin
+    /// Require a token of this file of HTTP clients; a line is NAME ROLE TOKEN, a role read or admin
     #[arg(long, value_name = "FILE", requires = "http")]
     pub(crate) http_token_file: Option<PathBuf>,
     /// End when stdin closes, and remove the state directory then

@@ -300,10 +300,10 @@ def test_a_server_that_others_reach_needs_a_token_that_nobody_can_read(tmp_path)
     with Daemon(tmp_path / "c", tls) as daemon:
         context = ssl.create_default_context(cafile=str(certificate))
 
-        def status(**fields):
+        def status(method="GET", path="/metrics", **fields):
             connection = http.client.HTTPSConnection("127.0.0.1", daemon.http, timeout=PATIENCE_S, context=context)
             with contextlib.closing(connection):
-                connection.request("GET", "/metrics", headers=fields)
+                connection.request(method, path, headers={name.replace("_", "-"): value for name, value in fields.items()})
                 return connection.getresponse().status
 
         expect(status() == 401, "it is served without a token")
@@ -315,6 +315,13 @@ def test_a_server_that_others_reach_needs_a_token_that_nobody_can_read(tmp_path)
         daemon.process.send_signal(1)
         wait("the new token is valid", lambda: status(Authorization="Bearer another-" + TOKEN) == 200)
         expect(status(Authorization="Bearer " + TOKEN) == 401, "the former token is still valid")
+        # Over TLS, a page of this server has another origin than without.
+        token.write_text(f"anna admin third-{TOKEN}")
+        daemon.process.send_signal(1)
+        wait("the third token is valid", lambda: status(Authorization="Bearer third-" + TOKEN) == 200)
+        for scheme, wanted in (("https", 200), ("http", 403)):
+            fields = {"Authorization": "Bearer third-" + TOKEN, "Origin": f"{scheme}://127.0.0.1:{daemon.http}", "Content_Type": "application/json"}
+            expect(status("POST", "/api/v1/reload", **fields) == wanted, f"a change from a page over {scheme}")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -174,6 +174,10 @@ impl LogicalUnit {
         self.testbed.target.units()[0].removal_prevented
     }
 
+    pub(crate) fn reservations(&self) -> Option<reservations::ReservationReport> {
+        self.testbed.target.reservations().pop().map(|(_, report)| report)
+    }
+
     pub(crate) fn retire(&mut self, now: Instant) {
         assert!(self.testbed.target.remove_unit(now, UNIT));
         self.process_pending(now);

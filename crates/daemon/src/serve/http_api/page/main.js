@@ -210,7 +210,7 @@ function showLogin(wrong) {
   round += 1;
   clearTimeout(timer);
   byId("content").hidden = byId("sections").hidden = true;
-  byId("sign-out").hidden = true;
+  byId("sign-out").hidden = byId("reads").hidden = true;
   byId("login").hidden = false;
   byId("lost").hidden = true;
   setText(byId("login-error"), wrong ? "The daemon does not accept this token." : "");
@@ -231,6 +231,8 @@ async function ask(mine) {
   byId("login").hidden = byId("lost").hidden = true;
   byId("content").hidden = byId("sections").hidden = false;
   byId("sign-out").hidden = !hasToken();
+  // A browser that follows a link sends no token.
+  byId("reads").hidden = hasToken();
   show();
   setText(byId("connection"), "Live");
 }

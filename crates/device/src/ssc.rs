@@ -20,6 +20,7 @@ mod encryption;
 mod format;
 mod load;
 mod log_pages;
+mod lost_position;
 mod mode_pages;
 mod motion;
 mod position;

@@ -176,6 +176,12 @@ impl Bytes {
         }
     }
 
+    /// Returns the whole block as an empty buffer, if this range is its only holder.
+    pub fn into_spare(mut self) -> Option<Buf> {
+        Arc::get_mut(&mut self.block)?;
+        Some(Buf { block: self.block, filled: 0 })
+    }
+
     /// Overwrites the bytes with zeros because they are secret, unless others hold the block.
     pub fn erase(&mut self) {
         let (start, end) = (self.start, self.end);

@@ -28,7 +28,7 @@ pub fn run(cartridge: &mut Cartridge, files: &mut impl Files, command: Command) 
     cartridge.handle_command(command);
     loop {
         while let Some(request) = cartridge.poll_request() {
-            if let Some(spare) = cartridge.take_spare() {
+            while let Some(spare) = cartridge.take_spare() {
                 files.recycle(spare);
             }
             let result = files.perform(request.file, request.action);

@@ -27,6 +27,9 @@ pub enum Command {
         /// Whether the command ends before they are durable.
         is_immediate: bool,
     },
+    /// Writes everything that was written before to the files: it survives the end of the process, but
+    /// perhaps no loss of power.
+    Drain,
     /// Makes everything durable that was written before.
     Synchronize,
     /// Moves to a place in a partition.

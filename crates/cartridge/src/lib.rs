@@ -4,8 +4,9 @@
 //! [`Cartridge`] is a state machine without I/O. Its owner gives it one [`command::Command`] at a time,
 //! carries out the file operations of [`Cartridge::poll_request`], gives their completions to
 //! [`Cartridge::handle_completion`], and takes the outcome of the command from [`Cartridge::poll_outcome`]. A
-//! record that is written is acknowledged when it is in the write buffer; [`command::Command::Synchronize`],
-//! and filemarks that are not immediate, are acknowledged when everything before them is durable.
+//! record that is written is acknowledged when it is in the write buffer; [`command::Command::Drain`], when
+//! everything before it is in the files; [`command::Command::Synchronize`], and filemarks that are not
+//! immediate, when everything before them is durable.
 //!
 //! Memory is bounded: 4 MiB of writes under way, 8 MiB of the log for reads, and one record. A position is
 //! found by a binary search over headers in the log, so there is no index in memory.

@@ -6,8 +6,8 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use base::buffer::Buf;
-use base::int_cast::to_u64;
+use base::buffer::{Buf, Bytes, DataList};
+use base::int_cast::{to_u64, to_usize};
 use store::api::{Failure, OpId, OpOutput};
 
 use crate::attributes::AttributeFormat;
@@ -23,6 +23,7 @@ mod end;
 mod label_write;
 mod load;
 mod mam;
+mod pending;
 mod read;
 mod resync;
 mod search;
@@ -92,6 +93,7 @@ enum Task {
     Peek,
     Write(WriteTask),
     Filemarks(FilemarksTask),
+    Drain,
     Synchronize,
     Locate(Option<Search>, u8, Destination),
     Space(SpaceTask),
@@ -144,8 +146,9 @@ impl Cartridge {
         self.io.poll()
     }
 
-    /// Returns a buffer of [`CHUNK_LEN`] bytes that is no longer needed, if there is one: the next chunk can
-    /// be read into it. A buffer that is allocated anew costs more than the read.
+    /// Returns a buffer that is no longer needed, if there is one: of a chunk that was read, into which the
+    /// next one can be read, or of a record that was written. A buffer that is allocated anew costs more than
+    /// the read.
     pub fn take_spare(&mut self) -> Option<Buf> {
         self.cache.take_spent()
     }
@@ -154,11 +157,7 @@ impl Cartridge {
     pub fn handle_completion(&mut self, id: OpId, result: Result<OpOutput, Failure>) {
         let Some(purpose) = self.io.complete(id) else { return };
         match (purpose, result) {
-            (Purpose::LogWrite { .. }, Ok(OpOutput::Done(data))) => {
-                let parts = data.into_parts().filter_map(|part| part.try_into_buf().ok());
-                let room = SPARES_MAX.saturating_sub(self.spares.len());
-                self.spares.extend(parts.take(room));
-            }
+            (Purpose::LogWrite { .. }, Ok(OpOutput::Done(data))) => self.reuse(data),
             (Purpose::LogWrite { .. } | Purpose::LogFlush, Err(failure)) => {
                 self.lost.get_or_insert(failure);
             }
@@ -180,6 +179,17 @@ impl Cartridge {
             (Purpose::LogWrite { .. } | Purpose::LogFlush | Purpose::Label | Purpose::Deallocate, _) => {}
         }
         self.run();
+    }
+
+    /// Keeps the buffers of what was written, for the next chunks or for the owner.
+    fn reuse(&mut self, data: DataList) {
+        for buf in data.into_parts().filter_map(Bytes::into_spare) {
+            if buf.capacity() == to_usize(CHUNK_LEN) && self.spares.len() < SPARES_MAX {
+                self.spares.push(buf);
+            } else {
+                self.cache.spend(buf);
+            }
+        }
     }
 
     /// Returns how the command ended, once it has.
@@ -286,6 +296,7 @@ impl Cartridge {
             Command::WriteFilemarks { count, is_immediate } => {
                 Task::Filemarks(FilemarksTask::new(count, is_immediate))
             }
+            Command::Drain => Task::Drain,
             Command::Synchronize => Task::Synchronize,
             Command::Locate { partition, destination } => {
                 if usize::from(partition) >= self.parts.len() {
@@ -323,6 +334,7 @@ impl Cartridge {
             Task::Peek => self.step_peek(),
             Task::Write(write) => self.step_write(write),
             Task::Filemarks(filemarks) => self.step_filemarks(filemarks),
+            Task::Drain => self.drain().map(|()| Outcome::Done),
             Task::Synchronize => self.synchronize().map(|()| Outcome::Done),
             Task::Locate(search, partition, destination) => {
                 self.step_locate(search, *partition, *destination)

@@ -2,10 +2,10 @@
 //!
 //! The medium is a cartridge of the crate `cartridge`: a state machine that numbers records and filemarks and
 //! issues operations on files. The drive ([`drive`]) owns it, and gives it to one command at a time
-//! ([`turn`]). A record that is written is acknowledged when the cartridge holds it in memory (BUFFERED MODE
-//! 1h); WRITE FILEMARKS without IMMED is acknowledged when everything before it is durable. An error that is
-//! found after an acknowledgement is reported as a deferred error, and nothing is written after it until the
-//! cartridge is loaded again.
+//! ([`turn`]). A record that is written is acknowledged when it is in the files (BUFFERED MODE 1h), so that
+//! it survives the end of the process; WRITE FILEMARKS without IMMED is acknowledged when everything before
+//! it is durable. An error that is found after an acknowledgement is reported as a deferred error, and
+//! nothing is written after it until the cartridge is loaded again.
 //!
 //! The drive encrypts and decrypts records ([`encryption`]) with keys that hosts set ([`set_encryption`]).
 
@@ -20,6 +20,7 @@ mod encryption;
 mod format;
 mod load;
 mod log_pages;
+mod lost_position;
 mod mode_pages;
 mod motion;
 mod position;

@@ -8,7 +8,7 @@ pub(crate) mod encryption;
 pub(crate) mod encryption_key;
 mod turn_queue;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use cartridge::Cartridge;
 use cartridge::command::Outcome;
@@ -43,6 +43,8 @@ pub(crate) struct TapeDrive {
     pub(crate) immediate: BTreeMap<TaskId, NexusId>,
     /// The errors of such commands.
     pub(crate) deferred: DeferredErrors,
+    /// The nexuses that do not know the position.
+    pub(crate) lost_positions: BTreeSet<NexusId>,
     /// The operations under way, by tag.
     pub(crate) operations: BTreeMap<u32, OpId>,
     pub(crate) tag_next: u32,
@@ -121,6 +123,7 @@ impl TapeDrive {
             outcome: None,
             immediate: BTreeMap::new(),
             deferred: DeferredErrors::default(),
+            lost_positions: BTreeSet::new(),
             operations: BTreeMap::new(),
             tag_next: 0,
             is_unsynced: false,

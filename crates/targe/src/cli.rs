@@ -70,6 +70,8 @@ pub(crate) enum Command {
     Tape(crate::tape::TapeArgs),
     /// Make and list tape libraries, and put cartridges into them or take them out, as an operator does
     Changer(crate::changer::ChangerArgs),
+    /// Make images of blank writable discs, and show what is on one
+    Disc(crate::disc::DiscArgs),
     /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
     Proxy(crate::proxy::ProxyArgs),
     /// Run experiments with reports, and test instruments: fault-injecting proxies

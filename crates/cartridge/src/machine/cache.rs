@@ -18,8 +18,9 @@ const CHUNKS_MAX: usize = 8;
 /// How many chunk headers are kept.
 const HEADERS_MAX: usize = 4096;
 
-/// How many buffers of chunks are kept for reuse.
-const SPENT_MAX: usize = 2;
+/// How many bytes the buffers have together that wait for the owner: those of the records of a chunk, and two
+/// chunks.
+const SPENT_BYTES_MAX: usize = 4 << 20;
 
 /// A chunk: its partition and number.
 pub(super) type ChunkId = (u8, u64);
@@ -33,7 +34,7 @@ pub(super) struct Cache {
     failed: BTreeMap<ChunkId, Failure>,
     /// The chunk that is read block by block, since it cannot be read as a whole.
     salvage: Option<(ChunkId, Salvage)>,
-    /// The buffers of chunks that are no longer kept, if nobody else holds them.
+    /// Buffers that are no longer needed.
     spent: Vec<Buf>,
     /// The chunk that the last record ended in.
     last_read: Option<ChunkId>,
@@ -98,10 +99,10 @@ impl Cache {
     fn keep(&mut self, id: ChunkId, chunk: Option<Chunk>) {
         self.chunks.retain(|(of, _)| *of != id);
         if self.chunks.len() >= CHUNKS_MAX
-            && let Some((_, oldest)) = self.chunks.pop_front()
-            && self.spent.len() < SPENT_MAX
+            && let Some((_, Some(oldest))) = self.chunks.pop_front()
+            && let Some(buf) = oldest.into_buf()
         {
-            self.spent.extend(oldest.and_then(Chunk::into_buf));
+            self.spend(buf);
         }
         self.chunks.push_back((id, chunk));
     }
@@ -111,6 +112,14 @@ impl Cache {
             self.failed.pop_first();
         }
         self.failed.insert(id, failure);
+    }
+
+    /// Keeps a buffer for the owner, or frees it if too much waits.
+    pub(super) fn spend(&mut self, buf: Buf) {
+        let waiting = self.spent.iter().map(Buf::capacity).fold(buf.capacity(), usize::saturating_add);
+        if waiting <= SPENT_BYTES_MAX {
+            self.spent.push(buf);
+        }
     }
 
     pub(super) fn take_spent(&mut self) -> Option<Buf> {

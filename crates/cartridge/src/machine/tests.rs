@@ -24,6 +24,7 @@ mod interruption;
 mod model;
 #[cfg(feature = "planted")]
 mod planted;
+mod sharing;
 
 /// A cartridge with its files.
 struct Deck<F> {

@@ -1,10 +1,11 @@
-//! Writing: items are collected in a buffer that is written out when a chunk is full, or when the log must be
+//! Writing: items are collected and written out when a chunk is full, or when the log must be
 //! in its files.
 
 use base::buffer::{Buf, Bytes, DataList};
 use base::int_cast::{to_u32, to_u64, to_usize};
 use store::api::{Durability, OpAction};
 
+use super::pending::Pending;
 use super::{CHECKPOINT_DISTANCE, Cartridge, Halt, WRITING_MAX, segment_of};
 use crate::command::{Outcome, Record};
 use crate::compression::compress;
@@ -25,10 +26,9 @@ const DIRTY_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Writer {
     partition: u8,
-    /// Where in the log the buffer begins: at a multiple of [`BLOCK_LEN`].
+    /// Where in the log the pending bytes begin: at a multiple of [`BLOCK_LEN`].
     base: u64,
-    /// What is not written yet, at most up to the end of the chunk.
-    buf: Buf,
+    pending: Pending,
     /// Where in the stream the next byte goes.
     at: u64,
 }
@@ -44,12 +44,12 @@ pub(super) enum Append {
     Prefix,
 }
 
-/// An item on its way into the buffer.
+/// An item that is being collected.
 #[derive(Debug)]
 struct Emission {
     header: ItemHeader,
     stored: DataList,
-    /// How many bytes of header, stored bytes and alignment are in the buffer.
+    /// How many bytes of header, stored bytes and alignment are collected.
     done: u64,
 }
 
@@ -117,26 +117,23 @@ impl Writer {
     /// Appends bytes of an item, up to the end of the chunk. Returns how many.
     fn push(&mut self, bytes: &DataList, start: usize) -> usize {
         let room = to_usize(BODY_LEN - self.at % BODY_LEN);
-        let taken = {
-            let spare = self.buf.spare_mut();
-            let len = room.min(spare.len());
-            spare.get_mut(..len).map_or(0, |spare| bytes.copy_to(start, spare))
-        };
-        self.buf.advance(taken);
+        let pieces = bytes.slice(start, start + room);
+        let taken = pieces.len();
+        pieces.into_parts().for_each(|piece| self.pending.push(piece));
         self.at += to_u64(taken);
         taken
     }
 
     fn push_zeros(&mut self, len: u64) -> u64 {
         let room = BODY_LEN - self.at % BODY_LEN;
-        let taken = to_u64(self.buf.append_zeros(to_usize(len.min(room))));
+        let taken = to_u64(self.pending.append_zeros(to_usize(len.min(room))));
         self.at += taken;
         taken
     }
 
     /// Returns whether the next byte begins a chunk, whose header is not in the buffer yet.
     fn needs_chunk_header(&self) -> bool {
-        self.at.is_multiple_of(BODY_LEN) && self.buf.is_empty()
+        self.at.is_multiple_of(BODY_LEN) && self.pending.is_empty()
     }
 }
 
@@ -208,6 +205,19 @@ impl Cartridge {
         self.settle_as(false)
     }
 
+    /// Writes everything to the files, without padding.
+    pub(super) fn drain(&mut self) -> Result<(), Halt> {
+        self.expect_intact()?;
+        if self.writer.as_ref().is_some_and(|writer| writer.pending.is_unfiled()) {
+            self.write_out()?;
+        }
+        // No other write of the block at the end may be under way with this one.
+        if self.io.writing() > 0 {
+            return Err(Halt::Wait);
+        }
+        Ok(self.expect_intact()?)
+    }
+
     /// Writes everything to the files, and flushes them.
     pub(super) fn flush(&mut self) -> Result<(), Halt> {
         self.settle_as(true)?;
@@ -236,7 +246,7 @@ impl Cartridge {
     }
 
     fn settle_as(&mut self, is_sync: bool) -> Result<(), Halt> {
-        if self.lost.is_none() && self.writer.as_ref().is_some_and(|writer| !writer.buf.is_empty()) {
+        if self.lost.is_none() && self.writer.as_ref().is_some_and(|writer| !writer.pending.is_empty()) {
             self.pad(is_sync)?;
         }
         if self.io.writing() > 0 {
@@ -332,7 +342,8 @@ impl Cartridge {
         let (partition, at) = (self.position.partition, self.position.at);
         let mut buf = self.spare();
         if at.is_multiple_of(BODY_LEN) {
-            return Ok(Writer { partition, base: physical(at) - HEADER_LEN, buf, at });
+            let pending = Pending::new(buf);
+            return Ok(Writer { partition, base: physical(at) - HEADER_LEN, pending, at });
         }
         let end = physical(at);
         let base = end - end % BLOCK_LEN;
@@ -341,7 +352,7 @@ impl Cartridge {
             let prefix = chunk.bytes_from(to_usize(base % CHUNK_LEN)).map_err(Error::Read)?;
             buf.append(&prefix.slice(0, to_usize(end - base)));
         }
-        Ok(Writer { partition, base, buf, at })
+        Ok(Writer { partition, base, pending: Pending::new(buf), at })
     }
 
     fn expect_intact(&self) -> Result<(), Error> {
@@ -374,7 +385,7 @@ impl Cartridge {
         })
     }
 
-    /// Moves an item into the buffer, and writes out the chunks that become full.
+    /// Collects an item, and writes out the chunks that become full.
     fn emit(&mut self, emission: &mut Emission) -> Result<(), Halt> {
         let header = emission.header;
         let seal = self.part(self.position.partition)?.seal;
@@ -385,7 +396,7 @@ impl Cartridge {
             let writer = self.writer.as_mut().ok_or(Error::Misuse)?;
             emission.done += if emission.done == 0 {
                 // Items begin at multiples of the length of a header, so a chunk holds all of it.
-                let taken = to_u64(writer.buf.append(&header.encode(&seal)));
+                let taken = to_u64(writer.pending.append(&header.encode(&seal)));
                 writer.at += taken;
                 taken
             } else if emission.done < behind_data {
@@ -438,7 +449,7 @@ impl Cartridge {
             ChunkHeader { epoch: item.epoch, chunk, first, object, filemarks, durable: part.durable };
         let bytes = header.encode(&part.seal);
         if let Some(writer) = &mut self.writer {
-            writer.buf.append(&bytes);
+            writer.pending.append(&bytes);
         }
         Ok(())
     }
@@ -447,7 +458,8 @@ impl Cartridge {
     fn pad(&mut self, is_sync: bool) -> Result<(), Error> {
         let writer = self.writer.as_ref().ok_or(Error::Misuse)?;
         let partition = writer.partition;
-        let left = to_u64(writer.buf.len()).next_multiple_of(BLOCK_LEN) - to_u64(writer.buf.len());
+        let len = to_u64(writer.pending.len());
+        let left = len.next_multiple_of(BLOCK_LEN) - len;
         if left > 0 {
             let part = self.part(partition)?;
             let mut header = self.header_at_end(partition, ItemKind::Pad)?;
@@ -456,7 +468,7 @@ impl Cartridge {
             let bytes = header.encode(&part.seal);
             let is_at_end = self.position.at == part.now.end && self.position.partition == partition;
             if let Some(writer) = &mut self.writer {
-                writer.buf.append(&bytes);
+                writer.pending.append(&bytes);
                 writer.at += HEADER_LEN;
                 writer.push_zeros(left - HEADER_LEN);
             }
@@ -469,18 +481,27 @@ impl Cartridge {
         self.write_out()
     }
 
-    /// Writes the buffer to its file, and starts another one.
+    /// Writes what is pending to its file. The part of a block at its end is written with zeros behind it,
+    /// and stays pending: the block is written again with what follows.
     fn write_out(&mut self) -> Result<(), Error> {
         let segment_len = self.label.as_ref().ok_or(Error::NotLoaded)?.segment_len;
-        let next = self.spare();
+        let next = Pending::new(self.spare());
         let writer = self.writer.as_mut().ok_or(Error::Misuse)?;
-        let bytes = core::mem::replace(&mut writer.buf, next).freeze();
-        let (partition, base, len) = (writer.partition, writer.base, bytes.len());
-        writer.base += to_u64(len);
+        let mut pending = core::mem::replace(&mut writer.pending, next);
+        let (base, len) = (writer.base, pending.len());
+        let rest = len % to_usize(BLOCK_LEN);
+        if rest > 0 {
+            pending.append_zeros(to_usize(BLOCK_LEN) - rest);
+        }
+        let data = pending.into_data();
+        writer.pending.append_filed(&data.slice(len - rest, len));
+        writer.base += to_u64(len - rest);
+        let partition = writer.partition;
         let (segment, at) = segment_of(base, segment_len);
         let segment = u32::try_from(segment).map_err(|_| Error::Misuse)?;
-        let action = OpAction::Write { at, data: bytes.into(), durability: Durability::Cached };
-        self.io.submit(Purpose::LogWrite { len }, FileId::Log { partition, segment }, action);
+        let purpose = Purpose::LogWrite { len: data.len() };
+        let action = OpAction::Write { at, data, durability: Durability::Cached };
+        self.io.submit(purpose, FileId::Log { partition, segment }, action);
         self.dirty.insert((partition, segment));
         self.cache.forget((partition, base / CHUNK_LEN));
         Ok(())

@@ -95,7 +95,8 @@ impl DeviceServer {
 
     /// Starts a command of the cartridge for the task that has its turn, which is woken when it has ended.
     pub(super) fn run_cartridge(&mut self, command: Command) {
-        let stays = matches!(command, Command::Peek | Command::Synchronize | Command::SaveLabel);
+        let stays =
+            matches!(command, Command::Peek | Command::Drain | Command::Synchronize | Command::SaveLabel);
         if let Some(drive) = self.tape.as_mut().filter(|_| !stays) {
             // It was allowed for the position where the drive is, and for the next command.
             drive.overwrite = Overwrite::Disabled;
@@ -149,15 +150,15 @@ impl DeviceServer {
     /// Submits what the cartridge requests, and handles the end of its command.
     fn continue_cartridge(&mut self) {
         let Some(drive) = &mut self.tape else { return };
+        // The next read of a chunk takes it from the pool, or the next data of an initiator.
+        while let Some(spare) = drive.cartridge.take_spare() {
+            self.pool.recycle_buf(spare);
+        }
         while let Some(Request { id, file, action }) = drive.cartridge.poll_request() {
             let Some(action) = at_address(file, action) else {
                 drive.cartridge.handle_completion(id, Err(Fault::OutOfRange.into()));
                 continue;
             };
-            // The next read of a chunk takes it from the pool.
-            while let Some(spare) = drive.cartridge.take_spare() {
-                self.pool.recycle_buf(spare);
-            }
             let tag = drive.tag_next;
             drive.tag_next = tag.wrapping_add(1);
             drive.operations.insert(tag, id);

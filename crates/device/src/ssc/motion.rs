@@ -21,10 +21,10 @@ const ERASE_IMMEDIATE: u8 = 0x02;
 const CHANGE_PARTITION: u8 = 0x02;
 
 /// CODE of SPACE.
-mod space_code {
+pub(super) mod space_code {
     pub(super) const LOGICAL_BLOCKS: u8 = 0;
     pub(super) const FILEMARKS: u8 = 1;
-    pub(super) const END_OF_DATA: u8 = 3;
+    pub(in crate::ssc) const END_OF_DATA: u8 = 3;
 }
 
 /// DEST_TYPE of LOCATE(16).

@@ -79,7 +79,10 @@ impl<C: TapeCommand> InTurn<C> {
         }
         // The cartridge may have been unloaded, or another one loaded, while the task waited.
         match server.tape_not_ready().or_else(|| server.tape_changed()).filter(|_| C::NEEDS_CARTRIDGE) {
-            Some(sense) => JobStep::Done(Outcome::CheckCondition(sense)),
+            Some(sense) => {
+                server.tape_attention_reported(task, sense.asc);
+                JobStep::Done(Outcome::CheckCondition(sense))
+            }
             None => self.command.start(server, task),
         }
     }

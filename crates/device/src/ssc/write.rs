@@ -27,6 +27,12 @@ const IMMEDIATE: u8 = 0x01;
 /// requested whole.
 const PIECE_LEN: u32 = 1 << 20;
 
+/// Returns the command after which blocks are acknowledged: they survive the end of the process, and a loss
+/// of power too if the drive does not buffer.
+const fn kept(server: &DeviceServer) -> Command {
+    if server.settings.stream.is_buffered { Command::Drain } else { Command::Synchronize }
+}
+
 pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let transfer = match Transfer::of(server, task) {
         Ok(transfer) => transfer,
@@ -93,7 +99,7 @@ struct Write {
     space: Option<Space>,
     /// Whether a block that is lost can only be one of this command.
     is_alone: bool,
-    /// The sense data, while the blocks that they report as written are made durable.
+    /// The sense data, while the blocks that they report as written go to the files.
     ending: Option<Sense>,
     /// The data encryption parameters of the nexus, as they were when the command began.
     encryption: Option<Rc<EncryptionParameters>>,
@@ -152,9 +158,9 @@ impl Write {
 
     /// Ends the command behind the blocks that were written.
     fn stop(&mut self, server: &mut DeviceServer, sense: Sense) -> JobStep {
-        if !server.settings.stream.is_buffered && self.done > 0 {
+        if self.done > 0 {
             self.ending = Some(sense);
-            return run(server, Command::Synchronize);
+            return run(server, kept(server));
         }
         JobStep::Done(Outcome::CheckCondition(sense))
     }
@@ -171,13 +177,7 @@ impl Write {
         if self.arrived.len() == 0 {
             server.recycle(core::mem::take(&mut self.buffers));
         }
-        if self.done < self.transfer.blocks {
-            self.proceed(server, task)
-        } else if server.settings.stream.is_buffered {
-            JobStep::Done(self.finished())
-        } else {
-            run(server, Command::Synchronize)
-        }
+        if self.done < self.transfer.blocks { self.proceed(server, task) } else { run(server, kept(server)) }
     }
 
     fn finished(&self) -> Outcome {
@@ -257,7 +257,7 @@ struct Filemarks {
     is_immediate: bool,
     /// The number of the first filemark among the objects of the partition.
     first: u64,
-    /// The sense data, while the filemarks that they report as written are made durable.
+    /// The sense data, while the filemarks that they report as written go to the files.
     ending: Option<Sense>,
     warning: EarlyWarning,
 }
@@ -291,16 +291,17 @@ impl TapeCommand for Filemarks {
     ) -> JobStep {
         match result {
             Ok(command::Outcome::Written(space)) if self.count > 0 => {
-                JobStep::Done(self.warning.sense(space).map_or(Outcome::Good, Outcome::CheckCondition))
+                self.ending = self.warning.sense(space);
+                if self.is_immediate {
+                    return run(server, Command::Drain);
+                }
+                JobStep::Done(self.ending.map_or(Outcome::Good, Outcome::CheckCondition))
             }
             Ok(_) => JobStep::Done(self.ending.map_or(Outcome::Good, Outcome::CheckCondition)),
             Err(error @ Error::EndOfPartition) => {
                 let sense = server.cartridge_failure(&error).with_information(self.left(server));
-                if !self.is_immediate {
-                    self.ending = Some(sense);
-                    return run(server, Command::Synchronize);
-                }
-                JobStep::Done(Outcome::CheckCondition(sense))
+                self.ending = Some(sense);
+                run(server, if self.is_immediate { Command::Drain } else { Command::Synchronize })
             }
             Err(error) => failed(server, &error),
         }

@@ -32,7 +32,11 @@ impl DeviceServer {
         }
         let row = found.map_err(Outcome::CheckCondition)?;
         self.check_request(task, row, access)?;
-        Ok(row.handler)
+        let handler = row.handler;
+        if let Some(sense) = self.tape_position_lost(task) {
+            return Err(Outcome::CheckCondition(sense));
+        }
+        Ok(handler)
     }
 
     /// Reports the next unit attention of a task's nexus, if `counts` selects it.
@@ -43,6 +47,7 @@ impl DeviceServer {
         if !kept {
             state.attentions.take();
         }
+        self.tape_attention_reported(task, next.asc);
         Some(Outcome::CheckCondition(next))
     }
 

@@ -34,6 +34,7 @@ pub(super) enum Step {
         count: u32,
         is_immediate: bool,
     },
+    Drain,
     Synchronize,
     Read,
     Locate {
@@ -55,7 +56,7 @@ impl Step {
     pub(super) fn random(rng: &mut Rng, partitions: usize, len_max: usize) -> Self {
         let seed = rng.next_u64();
         let partition = pick(rng, partitions);
-        match rng.below(26) {
+        match rng.below(29) {
             0..=7 => Self::Write { seed, len: random_len(rng).min(len_max), is_compressed: rng.chance(1, 3) },
             8..=10 => Self::Filemarks {
                 count: u32::try_from(rng.below(3)).unwrap(),
@@ -73,6 +74,7 @@ impl Step {
             23 if rng.chance(1, 4) => Self::Erase,
             25 if rng.chance(1, 4) => Self::Format,
             24 => Self::Reload,
+            26..=28 => Self::Drain,
             _ => Self::SaveLabel,
         }
     }
@@ -87,7 +89,7 @@ impl Step {
     /// Returns whether everything is in its files after the step.
     pub(super) fn is_settling(&self) -> bool {
         let is_movement = matches!(self, Self::Read | Self::Locate { .. } | Self::Space { .. });
-        is_movement || self.is_synchronizing()
+        is_movement || matches!(self, Self::Drain) || self.is_synchronizing()
     }
 }
 
@@ -149,7 +151,7 @@ impl Model {
                 return Some(self.locate(*destination));
             }
             Step::Space { unit, count } => return Some(self.space(*unit, *count)),
-            Step::Synchronize | Step::SaveLabel => {}
+            Step::Drain | Step::Synchronize | Step::SaveLabel => {}
         }
         None
     }
@@ -206,6 +208,7 @@ impl<F: Files> Deck<F> {
             Step::Filemarks { count, is_immediate } => {
                 self.run(Command::WriteFilemarks { count: *count, is_immediate: *is_immediate })?
             }
+            Step::Drain => self.run(Command::Drain)?,
             Step::Synchronize => self.run(Command::Synchronize)?,
             Step::SaveLabel => self.run(Command::SaveLabel)?,
             Step::Erase => self.run(Command::Erase)?,

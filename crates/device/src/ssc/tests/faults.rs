@@ -184,6 +184,8 @@ fn a_lost_block_is_a_deferred_error_and_nothing_follows_it() {
     rig.run(A, &LOAD, 0, &[]).good();
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
     rig.read_block(100).stopped(FILEMARK, MARK, Some(100));
+    // It was acknowledged, and so in the file. The filemark behind it was not.
+    assert_eq!(rig.read_block(100).good(), pattern(100, 2));
     rig.read_block(100).stopped(END_OF_DATA, 0, Some(100));
     rig.write_block(&pattern(100, 4)).good();
     rig.mark(1).good();

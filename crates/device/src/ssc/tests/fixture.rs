@@ -36,7 +36,7 @@ pub(super) struct Folder(Rc<RefCell<Inner>>);
 
 struct Inner {
     files: MemoryFiles,
-    /// What a kill of the process and a loss of power leave: the files as the last flush found them.
+    /// What a loss of power leaves: the files as the last flush found them.
     durable: MemoryFiles,
     done: VecDeque<Completion>,
     /// Operations that wait until the folder answers again.
@@ -145,6 +145,11 @@ impl Folder {
     /// Overwrites the label.
     pub(super) fn lose_label(&self) {
         self.0.borrow_mut().change(FileId::Label, |file| file.fill(0));
+    }
+
+    /// Returns a store of what is in the files: the process was killed.
+    pub(super) fn after_kill(&self) -> Self {
+        Self::holding(self.0.borrow().files.clone())
     }
 
     /// Returns a store of what is durable: power was lost.

@@ -208,3 +208,35 @@ fn a_reservation_of_another_host_stops_every_use() {
     }
     rig.run(A, &[0x05, 0, 0, 0, 0, 0], 6, &[]).good();
 }
+
+#[test]
+fn a_host_that_was_writing_when_the_drive_was_powered_on_does_not_overwrite_the_start() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(700, 1)).good();
+    rig.write_block(&pattern(700, 2)).good();
+    let mut rig = Rig::fresh(drive(), Box::new(folder.after_kill()));
+    rig.write_block(&pattern(700, 3))
+        .check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    // It repeats the command, and closes the device with a filemark.
+    for _ in 0..2 {
+        rig.write_block(&pattern(700, 3)).check(SenseKey::MEDIUM_ERROR, Asc::SEQUENTIAL_POSITIONING_ERROR);
+    }
+    rig.mark(1).check(SenseKey::MEDIUM_ERROR, Asc::SEQUENTIAL_POSITIONING_ERROR);
+    rig.space(1, -1).check(SenseKey::MEDIUM_ERROR, Asc::SEQUENTIAL_POSITIONING_ERROR);
+    assert_eq!(rig.position(), (0, 0, 0));
+    rig.space(3, 0).good();
+    rig.write_block(&pattern(700, 3)).good();
+    rig.rewind();
+    for number in 1..=3 {
+        assert_eq!(rig.read_block(700).good(), pattern(700, number));
+    }
+}
+
+#[test]
+fn a_host_that_opens_the_drive_finds_it_at_the_start() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(700, 1)).good();
+    let mut rig = Rig::fresh(drive(), Box::new(folder.after_kill()));
+    rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    assert_eq!(rig.read_block(700).good(), pattern(700, 1));
+}

@@ -62,6 +62,41 @@ fn what_filemarks_acknowledged_survives_a_power_loss() {
 }
 
 #[test]
+fn what_was_acknowledged_survives_the_end_of_the_process() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(700, 1)).good();
+    let after_one = folder.after_kill();
+    rig.run(A, &cdb_6(op::WRITE_FILEMARKS_6, 1, 1), 0, &[]).good();
+    rig.write_block(&pattern(300_000, 2)).good();
+    rig.set_block_len(512);
+    rig.run(A, &cdb_6(op::WRITE_6, 1, 3000), 0, &pattern(3000 * 512, 3)).good();
+    let mut rig = Rig::with(drive(), Box::new(after_one));
+    assert_eq!(rig.read_block(700).good(), pattern(700, 1));
+    rig.read_block(700).stopped(END_OF_DATA, 0, Some(700));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    assert_eq!(rig.read_block(700).good(), pattern(700, 1));
+    rig.read_block(700).stopped(FILEMARK, MARK, Some(700));
+    assert_eq!(rig.read_block(300_000).good(), pattern(300_000, 2));
+    for block in pattern(3000 * 512, 3).chunks(512) {
+        assert_eq!(rig.read_block(512).good(), block);
+    }
+    rig.read_block(512).stopped(END_OF_DATA, 0, Some(512));
+}
+
+#[test]
+fn blocks_before_the_end_of_the_partition_survive_the_end_of_the_process() {
+    let (mut rig, folder) = with(Kind { capacity: 32 << 20, ..Kind::USUAL });
+    rig.set_block_len(1 << 20);
+    let blocks = pattern(7 << 20, 1);
+    while rig.run(A, &cdb_6(op::WRITE_6, 1, 7), 0, &blocks).sense != Some(FULL) {}
+    let written = rig.position().1;
+    assert!(written % 7 > 0, "some blocks of the last command fit");
+    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    rig.space(3, 0).good();
+    assert_eq!(rig.position().1, written);
+}
+
+#[test]
 fn a_filemark_count_of_zero_makes_everything_durable() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.write_block(&pattern(700, 1)).good();

@@ -1,0 +1,73 @@
+//! Hosts that were reading or writing when the drive was powered on or its cartridge replaced: the drive is
+//! not where they expect it.
+//!
+//! A host that opens a drive sends TEST UNIT READY first, and learns it there. READ or WRITE tells a host
+//! that was in the midst of its data, and some repeat that command: Linux 6.1 passes the unit attention on as
+//! an I/O error, after which Bacula writes the same block again, now over the beginning of the tape. So every
+//! further command of that host that depends on the position ends with SEQUENTIAL POSITIONING ERROR, until
+//! the host has moved to a position that does not depend on the former one.
+
+use scsi::cdb::Cdb;
+use scsi::opcode as op;
+use scsi::sense::{Asc, Sense, SenseKey};
+
+use super::motion::space_code;
+use crate::device_server::DeviceServer;
+use crate::task::TaskInfo;
+
+impl DeviceServer {
+    /// Records that a unit attention condition was reported to a host by a command.
+    pub(crate) fn tape_attention_reported(&mut self, task: &TaskInfo, asc: Asc) {
+        let is_moved = matches!(
+            asc,
+            Asc::POWER_ON_OCCURRED | Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET | Asc::MEDIUM_MAY_HAVE_CHANGED
+        );
+        let Some(drive) = self.tape.as_mut().filter(|_| is_moved) else { return };
+        if depends_on_position(&task.cdb) {
+            drive.lost_positions.insert(task.nexus);
+        } else {
+            drive.lost_positions.remove(&task.nexus);
+        }
+    }
+
+    /// Returns why a command is not executed, if its host does not know the position.
+    pub(crate) fn tape_position_lost(&mut self, task: &TaskInfo) -> Option<Sense> {
+        const LOST: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::SEQUENTIAL_POSITIONING_ERROR);
+        let drive = self.tape.as_mut()?;
+        if moves_absolutely(&task.cdb) {
+            drive.lost_positions.remove(&task.nexus);
+        }
+        let is_lost = depends_on_position(&task.cdb) && drive.lost_positions.contains(&task.nexus);
+        is_lost.then_some(LOST)
+    }
+}
+
+fn is_space(cdb: &Cdb) -> bool {
+    matches!(cdb.opcode(), op::SPACE_6 | op::SPACE_16)
+}
+
+fn is_space_to_end(cdb: &Cdb) -> bool {
+    is_space(cdb) && cdb.u8(1) & 0x0f == space_code::END_OF_DATA
+}
+
+fn depends_on_position(cdb: &Cdb) -> bool {
+    let is_transfer = matches!(
+        cdb.opcode(),
+        op::READ_6
+            | op::READ_16
+            | op::WRITE_6
+            | op::WRITE_16
+            | op::WRITE_FILEMARKS_6
+            | op::WRITE_FILEMARKS_16
+            | op::VERIFY_6
+            | op::VERIFY_16
+            | op::ERASE_6
+            | op::ERASE_16
+    );
+    is_transfer || (is_space(cdb) && !is_space_to_end(cdb))
+}
+
+fn moves_absolutely(cdb: &Cdb) -> bool {
+    matches!(cdb.opcode(), op::REWIND | op::LOCATE_10 | op::LOCATE_16 | op::LOAD_UNLOAD)
+        || is_space_to_end(cdb)
+}

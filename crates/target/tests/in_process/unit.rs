@@ -204,10 +204,6 @@ impl LogicalUnit {
         self.testbed.target.units()[0].stats
     }
 
-    pub(crate) fn reservations(&self) -> Option<reservations::ReservationReport> {
-        self.testbed.target.reservations().into_iter().next().map(|(_, report)| report)
-    }
-
     fn process_pending(&mut self, now: Instant) {
         self.testbed.process_pending(now);
         self.is_retired |= self.testbed.target.poll_removed().is_some();

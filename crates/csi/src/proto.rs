@@ -3,6 +3,7 @@
     missing_docs,
     unreachable_pub,
     clippy::all,
+    clippy::too_many_lines,
     clippy::unwrap_used,
     clippy::expect_used,
     unused_qualifications,

@@ -15,6 +15,7 @@ mod cli;
 mod confirm;
 mod conform;
 mod connect;
+mod csi;
 mod daemon_socket;
 mod discover;
 mod edit;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         Command::Tape(args) => tape::run(&args),
         Command::Changer(args) => changer::run(&args),
         Command::Proxy(args) => proxy::run(&args),
+        Command::Csi(args) => csi::run(*args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
         Command::Completions(args) => manual::completions(&args),

@@ -19,7 +19,7 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-discs test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build deb tidy packages dist test-nbd
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-discs test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-csi test-csi-sanity test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build deb tidy packages dist test-nbd
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,12 @@ test-changes-long: build packages  ## the same, 10 000 sequences: hours
 
 test-metrics: build packages  ## the metrics of a daemon under load, scraped and checked by Prometheus; the API and the status page, the latter in Chromium; hostile HTTP clients
 	$(PYTEST) tests/foreign/metrics $(ARGS)
+
+test-csi: build packages  ## the driver of Kubernetes volumes: killed, calls twice and out of order, a full pool, data on a node
+	$(PYTEST) tests/foreign/csi/test_csi.py $(ARGS)
+
+test-csi-sanity: build packages  ## csi-sanity, by hand: CSI_SANITY names the program
+	$(PYTEST) tests/foreign/csi/test_sanity.py $(ARGS)
 
 test-debian: build packages  ## manual pages, completions and the Debian package: built, installed in a clean root, used, purged
 	$(PYTEST) tests/foreign/debian $(ARGS)

@@ -20,7 +20,7 @@ use daemon::config::{Config, Environment, Flags, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::candidate::{candidate, setting};
+pub(crate) use self::candidate::{candidate, candidate_of_all, setting};
 use self::output::End;
 use crate::{Failure, daemon_socket};
 
@@ -189,6 +189,20 @@ impl Target {
         let message = self.carry_out(candidate, &plan, how)?;
         output::end(how, &plan, End::Applied(&message));
         Ok(())
+    }
+
+    /// Applies a text and shows nothing, whatever sessions lose by it. Nothing happens if it means what runs
+    /// already.
+    pub(crate) fn change_quietly(&mut self, candidate: &Candidate, how: &ChangeArgs) -> Result<(), Failure> {
+        let plan: Plan = self.send(Method::Plan, candidate, None)?;
+        if candidate.needs_applied_file && !plan.unapplied.is_empty() {
+            return Err(Failure::Failed(output::unapplied(&plan)));
+        }
+        match &plan.refusal {
+            Some(why) => Err(Failure::Failed(why.clone())),
+            None if plan.changes.is_empty() => Ok(()),
+            None => self.carry_out(candidate, &plan, how).map(drop),
+        }
     }
 
     /// Prepares, replaces the file, and commits. Returns what changed.

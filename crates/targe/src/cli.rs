@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Disc(crate::disc::DiscArgs),
     /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
     Proxy(crate::proxy::ProxyArgs),
+    /// Serve volumes to Kubernetes (CSI), as controller, as node or as both, until a signal
+    Csi(Box<crate::csi::CsiArgs>),
     /// Run experiments with reports, and test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
     /// Test the conformance of any target or initiator to RFC 7143

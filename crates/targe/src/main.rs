@@ -15,6 +15,7 @@ mod cli;
 mod confirm;
 mod conform;
 mod connect;
+mod csi;
 mod daemon_socket;
 mod disc;
 mod discover;
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
         Command::Changer(args) => changer::run(&args),
         Command::Disc(args) => disc::run(&args),
         Command::Proxy(args) => proxy::run(&args),
+        Command::Csi(args) => csi::run(*args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
         Command::Completions(args) => manual::completions(&args),

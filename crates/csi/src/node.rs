@@ -1,0 +1,397 @@
+//! Volumes on this host: attached as block devices, made into file systems if they are blank, mounted.
+//!
+//! What is attached is known by records in a folder that a reboot empties, like the devices themselves.
+
+mod attach;
+mod file_system;
+mod iscsi;
+mod mounts;
+mod program;
+pub(crate) mod service;
+mod user_space;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::capability::Capability;
+use crate::error::{CsiError, CsiResult};
+use crate::publish::{self, context};
+use crate::record::{self, Record};
+
+pub use self::attach::AttachMethod;
+
+/// What the operator has decided for a node.
+#[derive(Clone, Debug)]
+pub struct NodeSettings {
+    /// The name of this host's initiator, which is the ID of the node.
+    pub initiator: String,
+    /// The folder of the records; a reboot must empty it.
+    pub run_dir: PathBuf,
+    /// How volumes are attached.
+    pub method: AttachMethod,
+    /// The program `targe`.
+    pub targe: PathBuf,
+    /// `iscsiadm`, with the words before it that reach it, such as `chroot /host`.
+    pub iscsiadm: Vec<String>,
+}
+
+/// A node.
+pub struct Node {
+    settings: NodeSettings,
+    /// The volumes that a call works on.
+    busy: Mutex<BTreeSet<String>>,
+    /// Locked until this is dropped.
+    _lock: File,
+}
+
+/// A volume that is attached, or about to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Staged {
+    id: String,
+    /// How it is attached.
+    method: AttachMethod,
+    portal: String,
+    target: String,
+    naa: String,
+    user: String,
+    /// Where its file system is mounted, or would be.
+    staging_path: PathBuf,
+    /// Whether it is used as a block device.
+    block: bool,
+    read_only: bool,
+    /// Whether its file system is being made: what is found is not to be kept then.
+    formatting: bool,
+}
+
+impl Record for Staged {
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// The use of a volume.
+pub(crate) struct Usage {
+    /// Bytes: total, used and available.
+    pub(crate) bytes: [u64; 3],
+    /// Inodes, of a file system.
+    pub(crate) inodes: Option<[u64; 3]>,
+}
+
+impl Node {
+    /// Prepares this host.
+    ///
+    /// # Errors
+    /// Another driver uses the folder, or the records cannot be read.
+    pub fn open(settings: NodeSettings) -> CsiResult<Self> {
+        let initiator = publish::initiator_name(&settings.initiator).ok_or_else(|| {
+            CsiError::invalid(format!("\"{}\" is not an iSCSI initiator name", settings.initiator))
+        })?;
+        let settings = NodeSettings { initiator, ..settings };
+        let run_dir = settings.run_dir.clone();
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._".contains(byte);
+        let is_plain = run_dir.to_str().is_some_and(|path| path.as_bytes().iter().all(plain));
+        if !run_dir.is_absolute() || !is_plain {
+            let message = format!("{} is not an absolute path of letters and digits", run_dir.display());
+            return Err(CsiError::invalid(message));
+        }
+        let failed = |error: std::io::Error| CsiError::io("make", &run_dir, &error);
+        DirBuilder::new().recursive(true).mode(0o700).create(&run_dir).map_err(failed)?;
+        let path = run_dir.join("lock");
+        let lock = File::options().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| CsiError::precondition(format!("another driver uses {}", run_dir.display())))?;
+        let node = Self { settings, busy: Mutex::default(), _lock: lock };
+        let records = node.records_dir();
+        DirBuilder::new().recursive(true).mode(0o700).create(&records).map_err(failed)?;
+        for (id, staged) in record::read_all::<Staged>(&records)? {
+            // A device of user space waits for its server, which may have died with the driver.
+            if let Err(error) = node.settings.restore(&staged) {
+                eprintln!("targe: volume {id} is not attached any more: {error}");
+            }
+        }
+        Ok(node)
+    }
+
+    /// Returns the ID of the node.
+    pub(crate) fn id(&self) -> &str {
+        &self.settings.initiator
+    }
+
+    /// Attaches a volume to this host, and mounts its file system if it is used as one.
+    pub(crate) fn stage(
+        &self,
+        id: &str,
+        staging_path: &Path,
+        capability: &Capability,
+        published: &BTreeMap<String, String>,
+        secrets: &BTreeMap<String, String>,
+    ) -> CsiResult<()> {
+        if !crate::pool::is_id(id) {
+            return Err(CsiError::not_found(format!("there is no volume {id}")));
+        }
+        let _busy = self.claim(id)?;
+        let read = |key: &str| {
+            let value = published.get(key).filter(|value| !value.is_empty()).cloned();
+            value.ok_or_else(|| CsiError::invalid(format!("the publish context has no {key}")))
+        };
+        let secret = match (secrets.get(publish::SECRET_PASSWORD), published.get(context::SECRET)) {
+            (Some(secret), _) | (None, Some(secret)) => secret,
+            (None, None) => {
+                return Err(CsiError::invalid(
+                    "neither a secret nor the publish context has the CHAP secret",
+                ));
+            }
+        };
+        let wanted = Staged {
+            id: id.to_owned(),
+            method: self.settings.method,
+            portal: read(context::PORTALS)?.split(',').next().unwrap_or_default().to_owned(),
+            target: read(context::TARGET)?,
+            naa: read(context::NAA)?,
+            user: read(context::USER)?,
+            staging_path: staging_path.to_owned(),
+            block: capability.mount.is_none(),
+            read_only: capability.is_read_only(),
+            formatting: false,
+        };
+        let mut staged = match self.staged(id)? {
+            None => {
+                record::write(&self.records_dir(), &wanted)?;
+                wanted
+            }
+            Some(known) => {
+                // The portal and the way to attach may have changed since; the device has not.
+                let same = known.staging_path == wanted.staging_path
+                    && known.block == wanted.block
+                    && known.read_only == wanted.read_only
+                    && known.naa == wanted.naa;
+                if !same {
+                    let path = known.staging_path.display();
+                    return Err(CsiError::exists(format!("volume {id} is staged at {path} in another way")));
+                }
+                known
+            }
+        };
+        let device = self.settings.attach(&staged, secret)?;
+        let Some(mount) = &capability.mount else { return Ok(()) };
+        self.make_file_system(&device, mount.file_system.as_deref(), &mut staged)?;
+        if let Some(found) = mounts::at(staging_path)? {
+            if found.device == Some(mounts::number_of(&device)?) {
+                return Ok(());
+            }
+            // What is mounted is of a device that has gone.
+            mounts::unmount(staging_path, true)?;
+        }
+        fs::create_dir_all(staging_path).map_err(|error| CsiError::io("make", staging_path, &error))?;
+        let kind = file_system::probe(&device)?.unwrap_or_default();
+        let mut options = mount.options.clone();
+        options.push(if staged.read_only { "ro" } else { "rw" }.to_owned());
+        if kind == "xfs" {
+            // A clone has the UUID of its source.
+            options.push("nouuid".to_owned());
+        }
+        mounts::mount(&device, staging_path, &kind, &options)?;
+        if !staged.read_only {
+            file_system::grow(&device, staging_path, &kind)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a file system on a blank device.
+    fn make_file_system(&self, device: &Path, wanted: Option<&str>, staged: &mut Staged) -> CsiResult<()> {
+        let found = if staged.formatting { None } else { file_system::probe(device)? };
+        match (found, wanted) {
+            (Some(found), Some(wanted)) if found != wanted => Err(CsiError::precondition(format!(
+                "volume {} has a file system {found}, and {wanted} is wanted",
+                staged.id
+            ))),
+            (Some(_), _) => Ok(()),
+            (None, _) if staged.read_only => Err(CsiError::precondition(format!(
+                "volume {} has no file system, and may only be read",
+                staged.id
+            ))),
+            (None, wanted) => {
+                if !staged.formatting && !file_system::is_blank(device)? {
+                    return Err(CsiError::precondition(format!(
+                        "volume {} holds data that is no known file system; it is left alone",
+                        staged.id
+                    )));
+                }
+                staged.formatting = true;
+                record::write(&self.records_dir(), staged)?;
+                file_system::make(device, wanted.unwrap_or("ext4"))?;
+                staged.formatting = false;
+                record::write(&self.records_dir(), staged)
+            }
+        }
+    }
+
+    /// Unmounts and detaches a volume. Nothing happens if it is not attached.
+    pub(crate) fn unstage(&self, id: &str, staging_path: &Path) -> CsiResult<()> {
+        let _busy = self.claim(id)?;
+        let Some(staged) = self.staged(id)? else { return Ok(()) };
+        if staged.staging_path != staging_path {
+            let path = staged.staging_path.display();
+            return Err(CsiError::precondition(format!("volume {id} is staged at {path}")));
+        }
+        while mounts::at(staging_path)?.is_some() {
+            mounts::unmount(staging_path, false)?;
+        }
+        self.settings.detach(&staged)?;
+        record::remove(&self.records_dir(), id)
+    }
+
+    /// Makes a staged volume appear at a path: its file system, or its block device.
+    pub(crate) fn publish(
+        &self,
+        id: &str,
+        path: &Path,
+        capability: &Capability,
+        read_only: bool,
+    ) -> CsiResult<()> {
+        let _busy = self.claim(id)?;
+        let staged = self
+            .staged(id)?
+            .ok_or_else(|| CsiError::precondition(format!("volume {id} is not staged on this node")))?;
+        if staged.block != capability.mount.is_none() {
+            return Err(CsiError::precondition(format!("volume {id} is staged with another access type")));
+        }
+        if staged.block && read_only && !staged.read_only {
+            return Err(CsiError::precondition(
+                "a block device is read-only for the whole node or not at all: publish the volume read-only",
+            ));
+        }
+        let device = self.settings.device(&staged)?;
+        if let Some(found) = mounts::at(path)? {
+            return match found.read_only == (read_only || staged.read_only) || staged.block {
+                true => Ok(()),
+                false => Err(CsiError::exists(format!("{} is published in another way", path.display()))),
+            };
+        }
+        let failed = |error: std::io::Error| CsiError::io("make", path, &error);
+        if staged.block {
+            File::options().create(true).append(true).open(path).map_err(failed)?;
+            mounts::bind(&device, path, false)
+        } else {
+            if mounts::at(&staged.staging_path)?.is_none() {
+                return Err(CsiError::precondition(format!("volume {id} is not mounted; stage it again")));
+            }
+            fs::create_dir_all(path).map_err(failed)?;
+            mounts::bind(&staged.staging_path, path, read_only)
+        }
+    }
+
+    /// Removes a volume from a path, and the path.
+    pub(crate) fn unpublish(&self, id: &str, path: &Path) -> CsiResult<()> {
+        let _busy = self.claim(id)?;
+        while mounts::at(path)?.is_some() {
+            mounts::unmount(path, false)?;
+        }
+        let removed = match fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.is_dir() => fs::remove_dir(path),
+            Ok(metadata) if metadata.len() == 0 => fs::remove_file(path),
+            Ok(_) => {
+                return Err(CsiError::precondition(format!("{} is a file with contents", path.display())));
+            }
+            Err(_) => Ok(()),
+        };
+        removed.map_err(|error| CsiError::io("remove", path, &error))
+    }
+
+    /// Returns the use of a volume that is at a path.
+    pub(crate) fn usage(&self, id: &str, path: &Path) -> CsiResult<Usage> {
+        let (staged, device) = self.found(id, path)?;
+        if staged.block {
+            let bytes = mounts::device_bytes(&device)?;
+            return Ok(Usage { bytes: [bytes, bytes, 0], inodes: None });
+        }
+        let usage =
+            rustix::fs::statvfs(path).map_err(|error| CsiError::io("measure", path, &error.into()))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(usage.f_frsize);
+        let used = |total: u64, free: u64| total.saturating_sub(free);
+        Ok(Usage {
+            bytes: [bytes(usage.f_blocks), bytes(used(usage.f_blocks, usage.f_bfree)), bytes(usage.f_bavail)],
+            inodes: Some([usage.f_files, used(usage.f_files, usage.f_ffree), usage.f_ffree]),
+        })
+    }
+
+    /// Makes this host notice that a volume was enlarged, and enlarges its file system. Returns its size.
+    pub(crate) fn expand(&self, id: &str, path: &Path, required: u64) -> CsiResult<u64> {
+        let _busy = self.claim(id)?;
+        let (staged, device) = self.found(id, path)?;
+        self.settings.rescan(&staged, &device, required)?;
+        let bytes = mounts::device_bytes(&device)?;
+        if bytes < required {
+            let more = match staged.method {
+                AttachMethod::Ublk => "; a ublk device keeps its size until the volume is staged again",
+                _ => "",
+            };
+            return Err(CsiError::precondition(format!(
+                "{} has {bytes} bytes, and {required} are required{more}",
+                device.display()
+            )));
+        }
+        if !staged.block && !staged.read_only {
+            let kind = file_system::probe(&device)?.unwrap_or_default();
+            file_system::grow(&device, &staged.staging_path, &kind)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Returns a volume that is at a path, and its device.
+    fn found(&self, id: &str, path: &Path) -> CsiResult<(Staged, PathBuf)> {
+        let missing = || CsiError::not_found(format!("volume {id} is not at {}", path.display()));
+        let staged = self.staged(id)?.ok_or_else(missing)?;
+        let device = self.settings.device(&staged)?;
+        let number = mounts::number_of(&device)?;
+        let is_there = match staged.block {
+            true => fs::metadata(path)
+                .is_ok_and(|metadata| metadata.file_type().is_block_device())
+                .then(|| mounts::number_of(path))
+                .transpose()?
+                .is_some_and(|at| at == number),
+            false => mounts::at(path)?.is_some_and(|found| found.device == Some(number)),
+        };
+        if is_there { Ok((staged, device)) } else { Err(missing()) }
+    }
+
+    fn staged(&self, id: &str) -> CsiResult<Option<Staged>> {
+        // IDs of others are no names of files.
+        if !crate::pool::is_id(id) {
+            return Ok(None);
+        }
+        record::read_one(&self.records_dir(), id)
+    }
+
+    fn records_dir(&self) -> PathBuf {
+        self.settings.run_dir.join("staged")
+    }
+
+    /// Keeps other calls away from a volume.
+    fn claim(&self, id: &str) -> CsiResult<Claim<'_>> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if !busy.insert(id.to_owned()) {
+            return Err(CsiError::aborted(format!("another call works on {id}")));
+        }
+        Ok(Claim { node: self, id: id.to_owned() })
+    }
+}
+
+/// A volume that no other call works on.
+struct Claim<'n> {
+    node: &'n Node,
+    id: String,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.node.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}

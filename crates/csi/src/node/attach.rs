@@ -1,0 +1,77 @@
+//! The ways to attach a volume: by the kernel's initiator ([`iscsi`](super::iscsi)), or by `targe attach`
+//! ([`user_space`](super::user_space)).
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{NodeSettings, Staged, iscsi, user_space};
+use crate::error::CsiResult;
+
+/// A way to attach a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttachMethod {
+    /// The kernel's initiator, by open-iscsi.
+    Iscsi,
+    /// `targe attach --ublk`.
+    Ublk,
+    /// `targe attach --fuse` and a loop device.
+    Loop,
+}
+
+impl AttachMethod {
+    /// Chooses the best way that this host has; `None` if it has none.
+    pub fn best(iscsiadm: &[String]) -> Option<Self> {
+        let has = |path: &str| Path::new(path).exists();
+        match () {
+            () if has("/sys/class/iscsi_transport/tcp") && iscsi::has_tools(iscsiadm) => Some(Self::Iscsi),
+            () if has("/dev/ublk-control") => Some(Self::Ublk),
+            () if has("/dev/fuse") && has("/dev/loop-control") => Some(Self::Loop),
+            () => None,
+        }
+    }
+}
+
+impl NodeSettings {
+    /// Attaches a volume, or finds it attached. Returns its block device, which is the right one.
+    pub(super) fn attach(&self, staged: &Staged, secret: &str) -> CsiResult<PathBuf> {
+        match staged.method {
+            AttachMethod::Iscsi => iscsi::attach(self, staged, secret),
+            AttachMethod::Ublk | AttachMethod::Loop => user_space::attach(self, staged, secret),
+        }
+    }
+
+    /// Returns the block device of a volume that is attached.
+    pub(super) fn device(&self, staged: &Staged) -> CsiResult<PathBuf> {
+        match staged.method {
+            AttachMethod::Iscsi => iscsi::device(staged),
+            AttachMethod::Ublk | AttachMethod::Loop => user_space::device(self, staged),
+        }
+    }
+
+    /// Detaches a volume, whatever of it is attached.
+    pub(super) fn detach(&self, staged: &Staged) -> CsiResult<()> {
+        match staged.method {
+            AttachMethod::Iscsi => iscsi::detach(self, staged),
+            AttachMethod::Ublk | AttachMethod::Loop => user_space::detach(self, staged),
+        }
+    }
+
+    /// Makes the host notice the size of a volume, which should be at least the required one.
+    pub(super) fn rescan(&self, staged: &Staged, device: &Path, required: u64) -> CsiResult<()> {
+        match staged.method {
+            AttachMethod::Iscsi => iscsi::rescan(device),
+            AttachMethod::Ublk => Ok(()),
+            AttachMethod::Loop => user_space::rescan(self, staged, device, required),
+        }
+    }
+
+    /// Starts again what ended with the driver.
+    pub(super) fn restore(&self, staged: &Staged) -> CsiResult<()> {
+        match staged.method {
+            AttachMethod::Iscsi => Ok(()),
+            AttachMethod::Ublk | AttachMethod::Loop => user_space::restore(self, staged),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Mounts of this host, and numbers and sizes of its block devices.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{major, minor};
+
+use super::program::{run_well, text};
+use crate::error::{CsiError, CsiResult};
+
+/// The major and minor number of a block device.
+pub(super) type Number = (u32, u32);
+
+/// The number of bytes in a sector of sysfs.
+const SECTOR: u64 = 512;
+
+/// A mount.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    /// The device of its file system.
+    pub(super) device: Option<Number>,
+    /// Whether it may only be read.
+    pub(super) read_only: bool,
+}
+
+/// Returns the mount on top of a path; `None` if nothing is mounted there.
+pub(super) fn at(path: &Path) -> CsiResult<Option<Mount>> {
+    let list = Path::new("/proc/self/mountinfo");
+    let text = fs::read(list).map_err(|error| CsiError::io("read", list, &error))?;
+    // The kernel names the path without symbolic links.
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let path = match (parent, path.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => path.to_owned(),
+    };
+    Ok(find(&text, &path))
+}
+
+/// Finds the last mount of a path in the text of `mountinfo`.
+fn find(text: &[u8], path: &Path) -> Option<Mount> {
+    let mut mounts = text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let device = fields.nth(2)?;
+        let point = fields.nth(1)?;
+        let options = fields.next()?;
+        (unescaped(point) == path.as_os_str().as_bytes()).then(|| Mount {
+            device: number(&String::from_utf8_lossy(device)),
+            read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
+        })
+    });
+    mounts.next_back()
+}
+
+/// Undoes the escapes of `mountinfo`: a backslash and three octal digits.
+fn unescaped(mut text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    while let Some((first, rest)) = text.split_first() {
+        let code = match (first, rest) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                text = after;
+                Some((a & 3) << 6 | (b & 7) << 3 | (c & 7))
+            }
+            _ => None,
+        };
+        if code.is_none() {
+            text = rest;
+        }
+        plain.push(code.unwrap_or(*first));
+    }
+    plain
+}
+
+fn number(text: &str) -> Option<Number> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Mounts a file system.
+pub(super) fn mount(device: &Path, at: &Path, kind: &str, options: &[String]) -> CsiResult<()> {
+    run_well(&["mount", "-t", kind, "-o", &options.join(","), text(device)?, text(at)?]).map(drop)
+}
+
+/// Makes a path appear at another one, too.
+pub(super) fn bind(from: &Path, at: &Path, read_only: bool) -> CsiResult<()> {
+    let (from, path) = (text(from)?, text(at)?);
+    run_well(&["mount", "--bind", from, path])?;
+    if read_only {
+        // The kernel takes the flag in a second step only.
+        run_well(&["mount", "-o", "remount,bind,ro", path]).inspect_err(|_| {
+            let _ = unmount(at, false);
+        })?;
+    }
+    Ok(())
+}
+
+/// Unmounts what is on top of a path. `lazily` only takes it away from the path.
+pub(super) fn unmount(at: &Path, lazily: bool) -> CsiResult<()> {
+    let path = text(at)?;
+    match lazily {
+        true => run_well(&["umount", "--lazy", path]).map(drop),
+        false => run_well(&["umount", path]).map(drop),
+    }
+}
+
+/// Returns the number of a block device.
+pub(super) fn number_of(device: &Path) -> CsiResult<Number> {
+    let metadata = fs::metadata(device).map_err(|error| CsiError::io("open", device, &error))?;
+    Ok((major(metadata.rdev()), minor(metadata.rdev())))
+}
+
+/// Returns the size of a block device.
+pub(super) fn device_bytes(device: &Path) -> CsiResult<u64> {
+    let (major, minor) = number_of(device)?;
+    let path = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/size"));
+    let sectors = fs::read_to_string(&path).map_err(|error| CsiError::io("read", &path, &error))?;
+    let sectors: u64 = sectors.trim().parse().map_err(|_| CsiError::internal("sysfs tells no size"))?;
+    Ok(sectors.saturating_mul(SECTOR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_mount_of_a_path_counts() {
+        let text = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n\
+                     37 36 0:5 /loop0 /a\\040b\\134c rw - devtmpfs dev rw\n\
+                     38 37 7:1 / /mnt2 ro,relatime - ext4 /dev/loop1 rw\n";
+        let mount = |device, read_only| Some(Mount { device: Some(device), read_only });
+        assert_eq!(find(text, Path::new("/mnt2")), mount((7, 1), true));
+        assert_eq!(find(text, Path::new("/a b\\c")), mount((0, 5), false));
+        assert_eq!(find(text, Path::new("/mnt1")), None);
+        assert_eq!(find(b"", Path::new("/")), None);
+        assert_eq!(
+            find(b"1 2\n\n3 4 x y /z rw\n", Path::new("/z")),
+            Some(Mount { device: None, read_only: false })
+        );
+    }
+}

@@ -1,0 +1,284 @@
+//! Volumes attached by `targe attach`, as ublk devices, or as loop devices over a file in a FUSE mount. Each
+//! has a process of its own, which outlives the driver and is found by its arguments.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::program::{run, run_well, text};
+use super::{AttachMethod, NodeSettings, Staged, mounts};
+use crate::error::{CsiError, CsiResult};
+use crate::record::replace_file;
+
+/// How long a volume may take to appear.
+const APPEAR_MAX: Duration = Duration::from_secs(60);
+/// How long a process may take to end after a signal. With a target that does not answer it takes five
+/// seconds.
+const END_MAX: Duration = Duration::from_secs(60);
+/// How long the host may take to notice a new size.
+const NOTICE_MAX: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// What is read to have the LUN answer.
+const PROBE_LEN: usize = 4096;
+/// How much of a log is read.
+const LOG_SHOWN: usize = 400;
+
+/// Attaches a volume, or finds it attached.
+pub(super) fn attach(settings: &NodeSettings, staged: &Staged, secret: &str) -> CsiResult<PathBuf> {
+    let files = Files::of(settings, staged);
+    if files.process().is_none() {
+        replace_file(&files.secret, secret.as_bytes())?;
+        check(settings, staged, &files)?;
+    }
+    start(settings, staged, &files)
+}
+
+/// Starts the process of a volume again if it has ended, with the secret that it had.
+pub(super) fn restore(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
+    let files = Files::of(settings, staged);
+    if files.process().is_some() || !files.secret.exists() {
+        return Ok(());
+    }
+    match staged.method {
+        // The kernel keeps the device and its requests until a server takes it over.
+        AttachMethod::Ublk => start(settings, staged, &files).map(drop),
+        _ => Err(CsiError::unavailable("its process has ended; it has to be staged again")),
+    }
+}
+
+/// Returns the block device of a volume that is attached.
+pub(super) fn device(settings: &NodeSettings, staged: &Staged) -> CsiResult<PathBuf> {
+    let files = Files::of(settings, staged);
+    let detached = || CsiError::precondition(format!("volume {} is not attached", staged.id));
+    match staged.method {
+        _ if files.process().is_none() => Err(detached()),
+        AttachMethod::Loop => files.loop_device().ok_or_else(detached),
+        _ => files.address().ok_or_else(detached),
+    }
+}
+
+/// Detaches a volume: ends its process, whatever the target does.
+pub(super) fn detach(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
+    let files = Files::of(settings, staged);
+    files.end()?;
+    for path in [&files.secret, &files.address, &files.log] {
+        let _ = fs::remove_file(path);
+    }
+    let _ = fs::remove_dir(&files.mountpoint);
+    Ok(())
+}
+
+/// Makes a loop device notice the length of its file, if that becomes as long as required.
+pub(super) fn rescan(
+    settings: &NodeSettings,
+    staged: &Staged,
+    device: &Path,
+    required: u64,
+) -> CsiResult<()> {
+    let file = Files::of(settings, staged).mountpoint.join("disk");
+    let failed = |error: std::io::Error| CsiError::io("read", &file, &error);
+    let began = Instant::now();
+    loop {
+        // The initiator learns of the size by the answer to a command.
+        File::open(&file).and_then(|mut file| file.read_exact(&mut [0; PROBE_LEN])).map_err(failed)?;
+        run_well(&["losetup", "--set-capacity", text(device)?])?;
+        if mounts::device_bytes(device)? >= required || began.elapsed() > NOTICE_MAX {
+            return Ok(());
+        }
+        sleep(LOOK_AGAIN);
+    }
+}
+
+/// What a volume has in the folder of the node.
+struct Files {
+    /// The CHAP secret.
+    secret: PathBuf,
+    /// What the process printed: where the disk is.
+    address: PathBuf,
+    /// The messages of the process.
+    log: PathBuf,
+    /// Where FUSE is mounted.
+    mountpoint: PathBuf,
+}
+
+impl Files {
+    fn of(settings: &NodeSettings, staged: &Staged) -> Self {
+        let path = |ending: &str| settings.run_dir.join(format!("{}.{ending}", staged.id));
+        Self { secret: path("secret"), address: path("address"), log: path("log"), mountpoint: path("disk") }
+    }
+
+    /// Returns the URL of a volume.
+    fn url(&self, settings: &NodeSettings, staged: &Staged) -> String {
+        let Staged { user, portal, target, .. } = staged;
+        let (initiator, secret) = (&settings.initiator, self.secret.display());
+        format!("iscsi://{user}@{portal}/{target}/0?initiator={initiator}&password_file={secret}")
+    }
+
+    /// Finds the process: the one that reads the secret of this volume.
+    fn process(&self) -> Option<Pid> {
+        let marker = format!("password_file={}", self.secret.display());
+        let processes = fs::read_dir("/proc").ok()?;
+        processes.flatten().find_map(|entry| {
+            let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let words = fs::read(entry.path().join("cmdline")).ok()?;
+            let mut words = words.split(|byte| *byte == 0).skip(1);
+            let is_it = words.next()? == b"attach" && words.next()?.ends_with(marker.as_bytes());
+            Pid::from_raw(number).filter(|_| is_it)
+        })
+    }
+
+    /// Returns what the process printed.
+    fn address(&self) -> Option<PathBuf> {
+        let printed = fs::read_to_string(&self.address).ok()?;
+        let line = printed.strip_suffix('\n')?;
+        Some(PathBuf::from(line)).filter(|path| path.is_absolute())
+    }
+
+    /// Finds the loop device of the file.
+    fn loop_device(&self) -> Option<PathBuf> {
+        let file = self.mountpoint.join("disk");
+        let devices = fs::read_dir("/sys/block").ok()?;
+        let name = devices.flatten().map(|entry| entry.file_name()).find(|name| {
+            let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+            fs::read_to_string(backing).is_ok_and(|path| Path::new(path.trim_end()) == file)
+        })?;
+        Some(Path::new("/dev").join(name))
+    }
+
+    /// Ends the process, and with it the disk.
+    fn end(&self) -> CsiResult<()> {
+        if let Some(device) = self.loop_device() {
+            run_well(&["losetup", "--detach", text(&device)?])?;
+        }
+        let began = Instant::now();
+        let mut asked = false;
+        while let Some(process) = self.process() {
+            if !asked {
+                let _ = kill_process(process, Signal::TERM);
+                asked = true;
+            }
+            if began.elapsed() > END_MAX {
+                let message = "the process of the disk does not end: a program may still use the disk";
+                return Err(CsiError::aborted(message));
+            }
+            sleep(LOOK_AGAIN);
+        }
+        // A process that died leaves its mount.
+        while mounts::at(&self.mountpoint)?.is_some() {
+            mounts::unmount(&self.mountpoint, true)?;
+        }
+        Ok(())
+    }
+}
+
+/// Starts the process of a volume unless it runs, and waits for the disk.
+fn start(settings: &NodeSettings, staged: &Staged, files: &Files) -> CsiResult<PathBuf> {
+    let mut child = None;
+    if files.process().is_none() {
+        if staged.method == AttachMethod::Loop {
+            // A loop device of a file that has gone only fails.
+            files.end()?;
+        }
+        child = Some(spawn(settings, staged, files)?);
+    }
+    let address = wait_for_address(files, child.as_mut());
+    if let Some(mut child) = child {
+        // Reaps it, if it ends before the driver.
+        thread::spawn(move || drop(child.wait()));
+    }
+    let address = address?;
+    match (staged.method, files.loop_device()) {
+        (AttachMethod::Loop, Some(device)) => Ok(device),
+        (AttachMethod::Loop, None) => {
+            let words = ["losetup", "--find", "--show", "--direct-io=on", text(&address)?];
+            Ok(PathBuf::from(run_well(&words)?.trim()))
+        }
+        _ => Ok(address),
+    }
+}
+
+/// Waits until a process has printed where the disk is. The arguments of a child cannot be seen at once, so
+/// it is asked itself whether it has ended.
+fn wait_for_address(files: &Files, mut child: Option<&mut Child>) -> CsiResult<PathBuf> {
+    let began = Instant::now();
+    loop {
+        if let Some(address) = files.address() {
+            return Ok(address);
+        }
+        let has_ended = match &mut child {
+            Some(child) => child.try_wait().is_ok_and(|status| status.is_some()),
+            None => files.process().is_none(),
+        };
+        if has_ended {
+            return Err(CsiError::unavailable(format!("targe attach failed: {}", last_lines(&files.log))));
+        }
+        if began.elapsed() > APPEAR_MAX {
+            return Err(CsiError::unavailable("the disk does not appear"));
+        }
+        sleep(LOOK_AGAIN);
+    }
+}
+
+fn spawn(settings: &NodeSettings, staged: &Staged, files: &Files) -> CsiResult<Child> {
+    let failed = |error: std::io::Error| CsiError::internal(format!("cannot start targe attach: {error}"));
+    let url = files.url(settings, staged);
+    let mut command = Command::new(&settings.targe);
+    command.arg("attach").arg(url);
+    match staged.method {
+        AttachMethod::Loop => {
+            match DirBuilder::new().mode(0o700).create(&files.mountpoint) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(error)),
+                _ => {}
+            }
+            command.arg("--fuse").arg(&files.mountpoint);
+        }
+        _ => {
+            command.arg("--ublk");
+        }
+    }
+    // The address is that of this process, once it is there.
+    let address = File::create(&files.address).map_err(failed)?;
+    let log = File::create(&files.log).map_err(failed)?;
+    // Signals to the driver's group are not for the disk.
+    command.process_group(0).stdin(Stdio::null()).stdout(address).stderr(log);
+    command.spawn().map_err(failed)
+}
+
+/// Checks that the LUN is the volume.
+fn check(settings: &NodeSettings, staged: &Staged, files: &Files) -> CsiResult<()> {
+    let url = files.url(settings, staged);
+    let done = run(&[text(&settings.targe)?, "info", &url, "--json"])?;
+    if done.code != 0 {
+        let said = done.said.trim().replace('\n', "; ");
+        return Err(CsiError::unavailable(format!("cannot reach {}: {said}", staged.target)));
+    }
+    let told: serde_json::Value = serde_json::from_str(&done.said)
+        .map_err(|error| CsiError::internal(format!("targe info said something else: {error}")))?;
+    let designators = told.get("designators").and_then(serde_json::Value::as_array);
+    let is_it = |designator: &serde_json::Value| {
+        let word = |key: &str| designator.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+        word("type") == "naa" && word("of") == "unit" && word("value") == staged.naa
+    };
+    if !designators.is_some_and(|all| all.iter().any(is_it)) {
+        return Err(CsiError::internal(format!(
+            "LUN 0 of {} is not the disk {} of volume {}; it is left alone",
+            staged.target, staged.naa, staged.id
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the end of a log.
+fn last_lines(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let line = text.trim().replace('\n', "; ");
+    let skipped = line.chars().count().saturating_sub(LOG_SHOWN);
+    line.chars().skip(skipped).collect()
+}

@@ -1,0 +1,297 @@
+//! The folder with the files of volumes and snapshots.
+//!
+//! A file is made under a temporary name, then its record is written, and then it gets its name; a removal
+//! renames it, removes the record, and then the file. So the record decides: a start completes what was
+//! under way if there is a record, and undoes it otherwise. A file under its own name is never removed
+//! without a request.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock, ioctl_ficlone, statvfs};
+use sha2::{Digest, Sha256};
+
+use crate::error::{CsiError, CsiResult};
+use crate::kill_point::kill_point;
+use crate::record::{self, sync_folder};
+
+/// The endings of files that are being made and removed.
+const MAKING: &str = "making";
+const REMOVING: &str = "removing";
+const IMAGE: &str = "img";
+
+/// The folder, which one driver owns.
+#[derive(Debug)]
+pub struct Pool {
+    folder: PathBuf,
+    /// Locked until this is dropped.
+    _lock: File,
+    owner: (u32, u32),
+    can_reflink: bool,
+}
+
+impl Pool {
+    /// Takes a folder.
+    ///
+    /// # Errors
+    /// Another driver has it, it is no folder, or its path cannot be written in a LUN spec.
+    pub fn open(folder: &Path) -> CsiResult<Self> {
+        let failed = |what: &str, path: &Path, error: &io::Error| CsiError::io(what, path, error);
+        let folder = folder.canonicalize().map_err(|error| failed("open", folder, &error))?;
+        if folder.to_str().is_none_or(|path| path.contains([',', '\\'])) {
+            let message = format!(
+                "the path of the pool {} has a comma or backslash, or is not UTF-8",
+                folder.display()
+            );
+            return Err(CsiError::invalid(message));
+        }
+        let metadata = fs::metadata(&folder).map_err(|error| failed("open", &folder, &error))?;
+        let owner = (metadata.uid(), metadata.gid());
+        let own = folder.join(".csi");
+        for path in [own.clone(), own.join("volumes"), own.join("snapshots"), own.join("secrets")] {
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    return Err(failed("make", &path, &error));
+                }
+                Err(_) => {}
+                Ok(()) => give(&File::open(&path).map_err(|error| failed("open", &path, &error))?, owner)
+                    .map_err(|error| failed("give away", &path, &error))?,
+            }
+        }
+        let path = own.join("lock");
+        let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let lock = lock.map_err(|error| failed("open", &path, &error))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            CsiError::precondition(format!("another driver uses the pool {}", folder.display()))
+        })?;
+        let mut pool = Self { folder, _lock: lock, owner, can_reflink: false };
+        pool.can_reflink = pool.try_reflink()?;
+        Ok(pool)
+    }
+
+    /// Returns the folder of the records of volumes.
+    pub fn volumes(&self) -> PathBuf {
+        self.folder.join(".csi/volumes")
+    }
+
+    /// Returns the folder of the records of snapshots.
+    pub fn snapshots(&self) -> PathBuf {
+        self.folder.join(".csi/snapshots")
+    }
+
+    /// Returns whether files of the folder can share storage.
+    pub const fn can_reflink(&self) -> bool {
+        self.can_reflink
+    }
+
+    /// Returns the path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the file of a volume or snapshot.
+    pub fn image(&self, id: &str) -> PathBuf {
+        self.folder.join(format!("{id}.{IMAGE}"))
+    }
+
+    /// Returns the file of a volume or snapshot while it is made.
+    pub fn making(&self, id: &str) -> PathBuf {
+        self.folder.join(format!("{id}.{MAKING}"))
+    }
+
+    /// Returns the free bytes of the file system.
+    ///
+    /// # Errors
+    /// The file system does not tell.
+    pub fn free_bytes(&self) -> CsiResult<u64> {
+        let usage =
+            statvfs(&self.folder).map_err(|error| CsiError::io("measure", &self.folder, &error.into()))?;
+        Ok(usage.f_bavail.saturating_mul(usage.f_frsize))
+    }
+
+    /// Makes the file of a volume under its temporary name: empty, or as a copy that shares storage.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn make(&self, id: &str, copy_of: Option<&Path>) -> CsiResult<()> {
+        let path = self.making(id);
+        let failed = |error: io::Error| CsiError::io("make", &path, &error);
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+        give(&file, self.owner).map_err(failed)?;
+        if let Some(source) = copy_of {
+            let from = File::open(source).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => CsiError::not_found("the source was removed meanwhile"),
+                _ => CsiError::io("open", source, &error),
+            })?;
+            ioctl_ficlone(&file, &from).map_err(|error| failed(error.into()))?;
+        }
+        kill_point()
+    }
+
+    /// Enlarges a file, durably. It is never made shorter. Returns its length.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn enlarge(&self, path: &Path, bytes: u64) -> CsiResult<u64> {
+        let failed = |error: io::Error| CsiError::io("enlarge", path, &error);
+        let file = File::options().write(true).open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        if len < bytes {
+            file.set_len(bytes).map_err(failed)?;
+        }
+        file.sync_all().map_err(failed)?;
+        kill_point()?;
+        Ok(len.max(bytes))
+    }
+
+    /// Returns the length of the file of a volume.
+    ///
+    /// # Errors
+    /// The file is not there.
+    pub fn len(&self, id: &str) -> CsiResult<u64> {
+        let path = self.image(id);
+        let metadata = fs::metadata(&path).map_err(|error| CsiError::io("open", &path, &error))?;
+        Ok(metadata.len())
+    }
+
+    /// Gives a file that was made its name, after its record was written.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn finish(&self, id: &str) -> CsiResult<()> {
+        self.rename(&self.making(id), &self.image(id))
+    }
+
+    /// Removes a file that was made and has no record.
+    pub fn undo(&self, id: &str) {
+        // Otherwise the next start removes it.
+        let _ = fs::remove_file(self.making(id));
+    }
+
+    /// Renames a file before its record is removed. Nothing happens if that was done already.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn begin_removal(&self, id: &str) -> CsiResult<()> {
+        let removing = self.folder.join(format!("{id}.{REMOVING}"));
+        if removing.exists() {
+            return Ok(());
+        }
+        self.rename(&self.image(id), &removing)
+    }
+
+    /// Removes a file whose record is removed.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn end_removal(&self, id: &str) -> CsiResult<()> {
+        let path = self.folder.join(format!("{id}.{REMOVING}"));
+        fs::remove_file(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
+        kill_point()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> CsiResult<()> {
+        fs::rename(from, to).map_err(|error| CsiError::io("rename", from, &error))?;
+        sync_folder(to)?;
+        kill_point()
+    }
+
+    /// Completes or undoes what a driver left half done. Returns what belongs to nothing, and stays.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn recover(&self, recorded: &BTreeSet<String>) -> CsiResult<Vec<PathBuf>> {
+        let mut strangers = Vec::new();
+        let failed = |error: io::Error| CsiError::io("read", &self.folder, &error);
+        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let (Some(id), Some(ending)) = (stem(&path), path.extension()) else { continue };
+            let is_recorded = recorded.contains(&id);
+            match ending.to_str() {
+                Some(MAKING | REMOVING) if is_recorded => self.rename(&path, &self.image(&id))?,
+                Some(MAKING | REMOVING) => {
+                    fs::remove_file(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
+                }
+                Some(IMAGE) if !is_recorded => strangers.push(path),
+                _ => {}
+            }
+        }
+        Ok(strangers)
+    }
+
+    /// Returns the file with the CHAP secret of a node for a volume.
+    pub fn secret(&self, volume: &str, node: &str) -> PathBuf {
+        let key: String = Sha256::digest(node).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(".csi/secrets").join(format!("{volume}.{key}.secret"))
+    }
+
+    /// Writes a secret durably.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn write_secret(&self, path: &Path, secret: &str) -> CsiResult<()> {
+        record::replace_file(path, secret.as_bytes())?;
+        let given = File::open(path).and_then(|file| give(&file, self.owner));
+        given.map_err(|error| CsiError::io("give away", path, &error))?;
+        kill_point()
+    }
+
+    /// Removes the secrets that are not in a list.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn keep_secrets(&self, wanted: &BTreeSet<PathBuf>) -> CsiResult<()> {
+        let folder = self.folder.join(".csi/secrets");
+        let failed = |error: io::Error| CsiError::io("read", &folder, &error);
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if !wanted.contains(&path) {
+                fs::remove_file(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out whether files of the folder can share storage.
+    fn try_reflink(&self) -> CsiResult<bool> {
+        let paths = [self.folder.join(".csi/reflink-from"), self.folder.join(".csi/reflink-to")];
+        let make =
+            |path: &Path| File::options().read(true).write(true).create(true).truncate(true).open(path);
+        let [from, to] = &paths;
+        let tried = (|| {
+            let source = make(from)?;
+            io::Write::write_all(&mut &source, &[1; 4096])?;
+            Ok(ioctl_ficlone(&make(to)?, &source).is_ok())
+        })();
+        for path in &paths {
+            let _ = fs::remove_file(path);
+        }
+        tried.map_err(|error| CsiError::io("write", from, &error))
+    }
+}
+
+/// Gives a file to the owner of the folder, as whom the daemon runs, where this process is another user.
+fn give(file: &File, (user, group): (u32, u32)) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    if metadata.uid() == user || !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    fchown(file, Some(user), Some(group))
+}
+
+/// Returns the ID that a file is named after, if the controller made it.
+fn stem(path: &Path) -> Option<String> {
+    let stem = path.file_stem()?.to_str()?;
+    is_id(stem).then(|| stem.to_owned())
+}
+
+/// Returns whether a text has the form of an ID: a letter and 32 hexadecimal digits.
+pub fn is_id(text: &str) -> bool {
+    let digits = text.strip_prefix("v-").or_else(|| text.strip_prefix("s-"));
+    digits.is_some_and(|digits| {
+        digits.len() == 32 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}

@@ -1,0 +1,448 @@
+//! The controller with a daemon that only remembers, killed after each of its durable steps.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+
+use tonic::Code;
+
+use super::*;
+use crate::capability::{Capability, MountCapability};
+use crate::kill_point::testing::{KILLED, kill_after};
+use crate::proto::volume_capability::access_mode::Mode;
+use crate::publish::{SECRET_PASSWORD, SECRET_USER, context};
+use crate::target_admin::{AdminError, VolumeTarget};
+
+const NODE: &str = "iqn.2026-11.example.node:one";
+const OTHER: &str = "iqn.2026-11.example.node:two";
+const MIB: u64 = 1 << 20;
+
+/// A daemon that remembers what it is to serve.
+#[derive(Clone, Default)]
+struct Daemon(Arc<Mutex<BTreeMap<String, VolumeTarget>>>);
+
+impl Daemon {
+    fn targets(&self) -> MutexGuard<'_, BTreeMap<String, VolumeTarget>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TargetAdmin for Daemon {
+    fn serve(&self, target: &VolumeTarget) -> Result<(), AdminError> {
+        assert!(!target.access.is_empty(), "a target without an access list is open");
+        for access in &target.access {
+            assert!(fs::metadata(&access.secret_file).unwrap().len() >= 12);
+        }
+        // As the daemon does.
+        let file = fs::File::options().write(true).open(&target.file).unwrap();
+        if file.metadata().unwrap().len() < target.bytes {
+            file.set_len(target.bytes).unwrap();
+        }
+        self.targets().insert(target.name.clone(), target.clone());
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), AdminError> {
+        self.targets().remove(name);
+        Ok(())
+    }
+
+    fn snapshot(&self, _: &str, _: &Path) -> Result<bool, AdminError> {
+        Ok(false)
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+}
+
+/// A pool that ends with the test.
+struct Bed {
+    folder: PathBuf,
+    daemon: Daemon,
+}
+
+impl Bed {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("targe-csi-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        Self { folder, daemon: Daemon::default() }
+    }
+
+    fn open(&self) -> Volumes {
+        self.try_open().unwrap()
+    }
+
+    fn try_open(&self) -> CsiResult<Volumes> {
+        let settings =
+            Settings { target_prefix: "iqn.2026-11.example:csi".into(), portals: vec!["san:3260".into()] };
+        Volumes::open(&self.folder, Box::new(self.daemon.clone()), settings)
+    }
+
+    /// Returns the files of the pool, but for the lock.
+    fn files(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.folder.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.file_name().unwrap() != "lock" {
+                    found.push(path.strip_prefix(&self.folder).unwrap().display().to_string());
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn wanted(name: &str) -> NewVolume {
+    NewVolume { name: name.into(), size: SizeRange { required: 4 * MIB, limit: 0 }, ..NewVolume::default() }
+}
+
+fn capability(mode: Mode, block: bool) -> Capability {
+    let mount = (!block).then(|| MountCapability { file_system: None, options: Vec::new() });
+    Capability { mode, mount }
+}
+
+fn publish(volumes: &Volumes, id: &str, node: &str, mode: Mode) -> CsiResult<BTreeMap<String, String>> {
+    volumes.publish(id, node, &capability(mode, true), false, &BTreeMap::new())
+}
+
+fn code<T>(result: CsiResult<T>) -> Code {
+    result.err().expect("a call that must fail").code
+}
+
+/// Carries out a call once for each of its steps: killed there, then repeated by a new controller. Returns
+/// how many steps there are. `check` looks at what the repeated call leaves.
+fn kill_everywhere(
+    name: &str,
+    prepare: impl Fn(&Volumes) -> String,
+    call: impl Fn(&Volumes, &str) -> CsiResult<()>,
+    check: impl Fn(&Bed, &Volumes, &str),
+) -> u32 {
+    for steps in 0.. {
+        let bed = Bed::new(&format!("{name}-{steps}"));
+        let volumes = bed.open();
+        let id = prepare(&volumes);
+        kill_after(Some(steps));
+        let ended = call(&volumes, &id);
+        kill_after(None);
+        drop(volumes);
+        let volumes = bed.open();
+        match ended {
+            Ok(()) => {
+                check(&bed, &volumes, &id);
+                return steps;
+            }
+            Err(error) => assert_eq!(error.message, KILLED),
+        }
+        for _ in 0..2 {
+            call(&volumes, &id).unwrap();
+            check(&bed, &volumes, &id);
+        }
+    }
+    0
+}
+
+fn made(volumes: &Volumes) -> String {
+    volumes.create(&wanted("a")).unwrap().id
+}
+
+fn published(volumes: &Volumes) -> String {
+    let id = made(volumes);
+    publish(volumes, &id, NODE, Mode::MultiNodeMultiWriter).unwrap();
+    id
+}
+
+#[test]
+fn a_killed_creation_leaves_one_volume() {
+    let steps = kill_everywhere(
+        "create",
+        |_| String::new(),
+        |volumes, _| volumes.create(&wanted("a")).map(drop),
+        |bed, volumes, _| {
+            let (all, _) = volumes.list(0, "").unwrap();
+            assert_eq!(all.len(), 1);
+            let id = &all[0].id;
+            assert_eq!(bed.files(), [format!(".csi/volumes/{id}.json"), format!("{id}.img")]);
+            assert_eq!(volumes.pool.len(id).unwrap(), 4 * MIB);
+        },
+    );
+    assert!(steps >= 4, "{steps}");
+}
+
+#[test]
+fn a_killed_removal_ends_with_nothing() {
+    let steps = kill_everywhere(
+        "delete",
+        made,
+        |volumes, id| volumes.delete(id),
+        |bed, volumes, _| {
+            assert!(volumes.list(0, "").unwrap().0.is_empty());
+            assert!(bed.files().is_empty(), "{:?}", bed.files());
+        },
+    );
+    assert!(steps >= 3, "{steps}");
+}
+
+#[test]
+fn a_killed_publication_admits_the_node_once() {
+    let steps = kill_everywhere(
+        "publish",
+        made,
+        |volumes, id| publish(volumes, id, NODE, Mode::SingleNodeWriter).map(drop),
+        |bed, volumes, id| {
+            let targets = bed.daemon.targets().clone();
+            let target = &targets[&volumes.target_name(id)];
+            assert_eq!(target.access.len(), 1);
+            assert_eq!(target.access[0].initiator, NODE);
+            assert_eq!(bed.files().len(), 3);
+            let again = publish(volumes, id, NODE, Mode::SingleNodeWriter).unwrap();
+            let secret = fs::read_to_string(&target.access[0].secret_file).unwrap();
+            assert_eq!(again[context::SECRET], secret);
+        },
+    );
+    assert!(steps >= 3, "{steps}");
+}
+
+#[test]
+fn a_killed_withdrawal_refuses_the_node() {
+    let steps = kill_everywhere(
+        "unpublish",
+        published,
+        |volumes, id| volumes.unpublish(id, Some(NODE)),
+        |bed, volumes, id| {
+            assert!(bed.daemon.targets().is_empty());
+            assert!(volumes.volume(id).unwrap().publications.is_empty());
+            assert_eq!(bed.files().len(), 2, "{:?}", bed.files());
+        },
+    );
+    assert!(steps >= 2, "{steps}");
+}
+
+#[test]
+fn a_killed_expansion_is_continued() {
+    for (prepare, name) in [(made as fn(&Volumes) -> String, "unused"), (published, "used")] {
+        let steps = kill_everywhere(
+            &format!("expand-{name}"),
+            prepare,
+            |volumes, id| volumes.expand(id, SizeRange { required: 8 * MIB, limit: 0 }).map(drop),
+            |_, volumes, id| {
+                assert_eq!(volumes.pool.len(id).unwrap(), 8 * MIB);
+                assert_eq!(volumes.volume(id).unwrap().bytes, 8 * MIB);
+            },
+        );
+        assert!(steps >= 2, "{steps}");
+    }
+}
+
+#[test]
+fn a_pool_has_one_driver() {
+    let bed = Bed::new("owner");
+    let volumes = bed.open();
+    assert_eq!(code(bed.try_open().map(drop)), Code::FailedPrecondition);
+    drop(volumes);
+    bed.open();
+}
+
+#[test]
+fn a_damaged_record_stops_the_start_and_removes_nothing() {
+    let bed = Bed::new("damaged");
+    let id = made(&bed.open());
+    let path = bed.folder.join(format!(".csi/volumes/{id}.json"));
+    for text in ["", "{", "{\"version\":2,\"record\":{}}", "{\"version\":1,\"record\":{}}"] {
+        fs::write(&path, text).unwrap();
+        let error = bed.try_open().map(drop).unwrap_err();
+        assert!(error.message.contains("is no record"), "{error}");
+        assert_eq!(bed.files().len(), 2);
+    }
+}
+
+#[test]
+fn files_of_nobody_stay() {
+    let bed = Bed::new("strangers");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    drop(volumes);
+    fs::write(bed.folder.join("notes.txt"), "x").unwrap();
+    fs::write(bed.folder.join(format!("v-{}.img", "0".repeat(32))), "x").unwrap();
+    fs::write(bed.folder.join(format!("v-{}.making", "1".repeat(32))), "x").unwrap();
+    bed.open();
+    assert_eq!(bed.files().len(), 4, "{:?}", bed.files());
+    assert!(bed.files().contains(&format!("{id}.img")));
+}
+
+#[test]
+fn a_repeated_creation_returns_the_volume_or_says_what_differs() {
+    let bed = Bed::new("repeat");
+    let volumes = bed.open();
+    let name = "ü".repeat(64);
+    let first = volumes.create(&wanted(&name)).unwrap();
+    assert_eq!(volumes.create(&wanted(&name)).unwrap(), first);
+    let larger = NewVolume { size: SizeRange { required: 8 * MIB, limit: 0 }, ..wanted(&name) };
+    assert_eq!(code(volumes.create(&larger)), Code::AlreadyExists);
+    let smaller = NewVolume { size: SizeRange { required: 0, limit: 2 * MIB }, ..wanted(&name) };
+    assert_eq!(code(volumes.create(&smaller)), Code::AlreadyExists);
+    let limited =
+        NewVolume { parameters: BTreeMap::from([("limit_iops".into(), "100".into())]), ..wanted(&name) };
+    assert_eq!(code(volumes.create(&limited)), Code::AlreadyExists);
+}
+
+#[test]
+fn a_name_that_is_used_again_is_another_disk() {
+    let bed = Bed::new("identity");
+    let volumes = bed.open();
+    let first = made(&volumes);
+    volumes.delete(&first).unwrap();
+    let second = made(&volumes);
+    assert_ne!(first, second);
+    publish(&volumes, &second, NODE, Mode::SingleNodeWriter).unwrap();
+    let target = bed.daemon.targets()[&volumes.target_name(&second)].clone();
+    assert_eq!(target.naa, format!("3{}", &second[2..17]));
+    assert_eq!(target.serial, second[2..]);
+}
+
+#[test]
+fn sizes_are_chosen_within_their_range() {
+    let choose = |required, limit| SizeRange { required, limit }.choose(0, SIZE_DEFAULT);
+    assert_eq!(choose(0, 0).unwrap(), SIZE_DEFAULT);
+    assert_eq!(choose(0, 2 * MIB).unwrap(), 2 * MIB);
+    assert_eq!(choose(MIB + 1, 0).unwrap(), MIB + SIZE_STEP);
+    assert_eq!(choose(1, 0).unwrap(), MIB);
+    assert_eq!(code(choose(MIB + 1, MIB + 1)), Code::OutOfRange);
+    assert_eq!(code(choose(1, 4096)), Code::OutOfRange);
+    assert_eq!(code(choose(u64::MAX, 0)), Code::OutOfRange);
+    assert_eq!(code(choose(SIZE_MAX + 1, 0)), Code::OutOfRange);
+}
+
+#[test]
+fn a_volume_that_does_not_fit_is_refused() {
+    let bed = Bed::new("full");
+    let volumes = bed.open();
+    let huge = NewVolume { size: SizeRange { required: 1 << 59, limit: 0 }, ..wanted("a") };
+    assert_eq!(code(volumes.create(&huge)), Code::ResourceExhausted);
+    let id = made(&volumes);
+    assert_eq!(code(volumes.expand(&id, SizeRange { required: 1 << 59, limit: 0 })), Code::ResourceExhausted);
+    assert_eq!(bed.files().len(), 2);
+}
+
+#[test]
+fn nodes_share_a_volume_only_as_its_mode_allows() {
+    let bed = Bed::new("modes");
+    let volumes = bed.open();
+    for (first, second, allowed) in [
+        (Mode::SingleNodeWriter, Mode::SingleNodeWriter, false),
+        (Mode::MultiNodeMultiWriter, Mode::SingleNodeWriter, false),
+        (Mode::SingleNodeSingleWriter, Mode::MultiNodeReaderOnly, false),
+        (Mode::MultiNodeSingleWriter, Mode::MultiNodeSingleWriter, false),
+        (Mode::MultiNodeMultiWriter, Mode::MultiNodeMultiWriter, true),
+        (Mode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly, true),
+    ] {
+        let id = made(&volumes);
+        publish(&volumes, &id, NODE, first).unwrap();
+        let ended = publish(&volumes, &id, OTHER, second);
+        match allowed {
+            true => drop(ended.unwrap()),
+            false => assert_eq!(code(ended), Code::FailedPrecondition, "{first:?}, {second:?}"),
+        }
+        assert_eq!(code(volumes.delete(&id)), Code::FailedPrecondition);
+        volumes.unpublish(&id, None).unwrap();
+        assert!(bed.daemon.targets().is_empty());
+        volumes.delete(&id).unwrap();
+    }
+}
+
+#[test]
+fn a_node_is_an_initiator_and_has_one_way() {
+    let bed = Bed::new("nodes");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    for node in ["fake-node-id-1", "iqn.a b", "iqn.*", "@all", &format!("iqn.{}", "a".repeat(220))] {
+        assert_eq!(code(publish(&volumes, &id, node, Mode::SingleNodeWriter)), Code::NotFound, "{node}");
+    }
+    assert_eq!(code(publish(&volumes, "v-0", NODE, Mode::SingleNodeWriter)), Code::NotFound);
+    publish(&volumes, &id, NODE, Mode::SingleNodeWriter).unwrap();
+    publish(&volumes, &id, &NODE.to_uppercase(), Mode::SingleNodeWriter).unwrap();
+    let read_only =
+        volumes.publish(&id, NODE, &capability(Mode::SingleNodeWriter, true), true, &BTreeMap::new());
+    assert_eq!(code(read_only), Code::AlreadyExists);
+    volumes.unpublish(&id, Some(OTHER)).unwrap();
+    assert_eq!(bed.daemon.targets().len(), 1);
+}
+
+#[test]
+fn a_secret_of_the_caller_is_used_and_not_told() {
+    let bed = Bed::new("secrets");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    let secrets = |password: &str| {
+        BTreeMap::from([(SECRET_USER.into(), "me".into()), (SECRET_PASSWORD.into(), password.into())])
+    };
+    let publish =
+        |secrets| volumes.publish(&id, NODE, &capability(Mode::SingleNodeWriter, false), false, &secrets);
+    assert_eq!(code(publish(secrets("short"))), Code::InvalidArgument);
+    assert_eq!(code(publish(BTreeMap::from([(SECRET_USER.into(), "me".into())]))), Code::InvalidArgument);
+    for password in ["correct horse", "another horse"] {
+        let told = publish(secrets(password)).unwrap();
+        assert_eq!(told.get(context::SECRET), None);
+        let access = bed.daemon.targets()[&volumes.target_name(&id)].access[0].clone();
+        assert_eq!(access.user, "me");
+        assert_eq!(fs::read_to_string(access.secret_file).unwrap(), password);
+    }
+}
+
+#[test]
+fn lists_come_in_parts() {
+    let bed = Bed::new("lists");
+    let volumes = bed.open();
+    for number in 0..5 {
+        volumes.create(&wanted(&format!("{number}"))).unwrap();
+    }
+    let (first, token) = volumes.list(2, "").unwrap();
+    let token = token.unwrap();
+    // The last of a part may go.
+    volumes.delete(&first[1].id).unwrap();
+    let (second, token) = volumes.list(2, &token).unwrap();
+    let (third, end) = volumes.list(2, &token.unwrap()).unwrap();
+    assert_eq!((first.len(), second.len(), third.len(), end), (2, 2, 1, None));
+    assert_eq!(code(volumes.list(2, "invalid-token")), Code::Aborted);
+}
+
+#[test]
+fn a_call_is_refused_while_another_works() {
+    let bed = Bed::new("busy");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    let claim = volumes.claim(&id).unwrap();
+    assert_eq!(code(volumes.delete(&id)), Code::Aborted);
+    assert_eq!(code(publish(&volumes, &id, NODE, Mode::SingleNodeWriter)), Code::Aborted);
+    drop(claim);
+    volumes.delete(&id).unwrap();
+    volumes.delete(&id).unwrap();
+}
+
+#[test]
+fn limits_are_kept_and_served() {
+    let bed = Bed::new("limits");
+    let volumes = bed.open();
+    let limits = |iops: &str| BTreeMap::from([("limit_iops".to_owned(), iops.to_owned())]);
+    let id = volumes.create(&NewVolume { mutable: limits("100"), ..wanted("a") }).unwrap().id;
+    publish(&volumes, &id, NODE, Mode::SingleNodeWriter).unwrap();
+    let settings = || bed.daemon.targets()[&volumes.target_name(&id)].settings.clone();
+    assert_eq!(settings(), [("limit_iops".to_owned(), "100".to_owned())]);
+    volumes.modify(&id, &limits("200")).unwrap();
+    assert_eq!(settings(), [("limit_iops".to_owned(), "200".to_owned())]);
+    assert_eq!(code(volumes.modify(&id, &limits("x"))), Code::InvalidArgument);
+    volumes.modify(&id, &limits("")).unwrap();
+    assert!(settings().is_empty());
+}

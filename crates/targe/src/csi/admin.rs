@@ -1,0 +1,107 @@
+//! The daemon as the controller sees it: edits of its configuration file that are applied in one step, as by
+//! `targe target` and `targe lun`.
+
+use std::path::{Path, PathBuf};
+
+use csi::target_admin::{Access, AdminError, TargetAdmin, VolumeTarget};
+use daemon::admin::api::{Method, Request, Status};
+use daemon::admin::lun_api::{LunSelector, Snapshot};
+use daemon::config::{AuthPlace, Edit};
+use daemon::config_file::LockedFile;
+
+use crate::change::{ChangeArgs, Target, call, candidate_of_all};
+use crate::{Failure, daemon_socket};
+
+/// A running daemon.
+pub(super) struct Daemon {
+    /// Its admin socket.
+    pub(super) socket: Option<PathBuf>,
+}
+
+impl Daemon {
+    /// Makes edits in one step. They are chosen by whether the file has the target.
+    fn edit(&self, name: &str, action: &str, edits: impl Fn(bool) -> Vec<Edit>) -> Result<(), AdminError> {
+        self.status()?;
+        let how = ChangeArgs { dry_run: false, socket: self.socket.clone(), json: true };
+        let mut target = Target::open(&how, LockedFile::open).map_err(refused)?;
+        let remove = [Edit::RemoveTarget { name: name.to_owned() }];
+        let exists = candidate_of_all(&remove, action, true, target.file()).is_ok();
+        let edits = edits(exists);
+        if edits.is_empty() {
+            return Ok(());
+        }
+        let candidate = candidate_of_all(&edits, action, true, target.file()).map_err(refused)?;
+        target.change_quietly(&candidate, &how).map_err(refused)
+    }
+
+    fn status(&self) -> Result<Status, AdminError> {
+        let unavailable = |failure| AdminError::Unavailable(message(failure));
+        let mut connection = daemon_socket::connect(self.socket.as_deref()).map_err(unavailable)?;
+        call(&mut connection, &Request::new(Method::Status)).map_err(unavailable)
+    }
+}
+
+impl TargetAdmin for Daemon {
+    fn serve(&self, target: &VolumeTarget) -> Result<(), AdminError> {
+        self.edit(&target.name, "csi publish", |exists| {
+            let remove = exists.then(|| Edit::RemoveTarget { name: target.name.clone() });
+            remove.into_iter().chain(additions(target)).collect()
+        })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), AdminError> {
+        self.edit(name, "csi unpublish", |exists| {
+            exists.then(|| Edit::RemoveTarget { name: name.to_owned() }).into_iter().collect()
+        })
+    }
+
+    fn snapshot(&self, name: &str, to: &Path) -> Result<bool, AdminError> {
+        if !self.status()?.targets.iter().any(|target| target.name == name) {
+            return Ok(false);
+        }
+        let path = to.to_str().map(str::to_owned);
+        let selector = LunSelector { target: name.to_owned(), lun: 0, path, wait_s: None };
+        let request = Request { lun: Some(selector), ..Request::new(Method::SnapshotLun) };
+        let mut connection = daemon_socket::connect(self.socket.as_deref()).map_err(refused)?;
+        let _: Snapshot = call(&mut connection, &request).map_err(refused)?;
+        Ok(true)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.status().is_ok()
+    }
+}
+
+/// Returns the edits that add a target.
+fn additions(target: &VolumeTarget) -> Vec<Edit> {
+    let VolumeTarget { name, file, bytes, naa, serial, settings, access } = target;
+    let settings: String = settings.iter().map(|(key, value)| format!(",{key}={value}")).collect();
+    let lun = format!("file:{},lun=0,size={bytes},naa={naa},serial={serial}{settings}", file.display());
+    let mut edits = vec![Edit::AddTarget { name: name.clone(), luns: vec![lun], settings: Vec::new() }];
+    for Access { initiator, read_only, user, secret_file } in access {
+        edits.push(Edit::AddAcl {
+            target: name.clone(),
+            initiators: vec![initiator.clone()],
+            settings: read_only.then(|| ("ro".to_owned(), "true".to_owned())).into_iter().collect(),
+            first: false,
+        });
+        edits.push(Edit::AddUser {
+            place: AuthPlace::Initiator(name.clone(), initiator.clone()),
+            user: user.clone(),
+            settings: vec![("secret_file".to_owned(), secret_file.display().to_string())],
+        });
+    }
+    edits
+}
+
+fn refused(failure: Failure) -> AdminError {
+    AdminError::Refused(message(failure))
+}
+
+fn message(failure: Failure) -> String {
+    match failure {
+        Failure::Failed(message) | Failure::Misused(message) | Failure::Misconfigured(message) => {
+            message.trim_end().replace('\n', "; ")
+        }
+    }
+}

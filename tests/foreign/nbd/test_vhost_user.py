@@ -5,6 +5,7 @@ The processes are killed, stopped and changed while hosts read and write.
 """
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import servers
 from exports import NbdServer, device, qemu_storage_daemon, wait_for
 from libiscsi.suite import Runner, build_counter, list_suites
-from servers import MIB, Lun
+from servers import MIB, Export, Lun
 from test_nbd import SIZE, VERIFY_MAX_S, both_engines, finish, kill_while_verifying, read, start_verify, targe
 from verdicts import expect
 
@@ -250,6 +251,28 @@ def test_a_process_of_a_scsi_device_that_breaks_the_protocol_is_left_and_told_of
             expect(code != 0, f"{code} {said}")
             server.log_says(why)
             finish(start_verify(server, "--count=100", unit=1))
+
+
+def test_a_lun_is_removed_and_added_again_while_its_process_runs(tmp_path):
+    block, commands = tmp_path / "block", tmp_path / "commands"
+    block.mkdir()
+    commands.mkdir()
+    disk = block / "disk"
+    disk.write_bytes(bytes(SIZE))
+    process, _ = scsi_back_end(commands)
+    with qemu_storage_daemon(block, disk, "raw") as qemu, process:
+        ram = Lun(medium="ram", size=SIZE)
+        with targe(tmp_path, ram) as server:
+            for _ in range(2):
+                server.export = Export(luns=(ram, device(qemu), scsi(process)))
+                server.reload()
+                wait_for("the LUNs", lambda: len(json.loads(server.admin("luns"))["luns"]) == 3)
+                for unit in (1, 2):
+                    finish(start_verify(server, "--count=50", unit=unit))
+                server.export = Export(luns=(ram,))
+                server.reload()
+                wait_for("the removal", lambda: len(json.loads(server.admin("luns"))["luns"]) == 1)
+            expect(qemu.process.poll() is None and process.process.poll() is None, "a process has ended")
 
 
 @pytest.mark.skipif("VHOST_DEVICE_SCSI" not in os.environ, reason="the variable VHOST_DEVICE_SCSI names no vhost-device-scsi of rust-vmm")

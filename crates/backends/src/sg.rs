@@ -4,6 +4,8 @@
 //! The device never executes more than [`drivers::sg::IN_FLIGHT_MAX`] commands at a time; the others wait in
 //! the thread.
 
+mod device;
+pub mod process;
 mod serve;
 
 use std::fs::OpenOptions;
@@ -18,7 +20,10 @@ use store::api::DeviceInfo;
 
 use crate::open::{FileIdentity, OpenError, lock};
 use crate::store::IO_LEN_MAX;
+use crate::vhost_user::VhostUserError;
+pub(crate) use device::Device;
 pub use serve::SgStore;
+pub(crate) use serve::did;
 
 /// A device to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +37,12 @@ pub struct SgSpec {
 /// A device that is open and locked. It can be sent to the thread that will serve it.
 #[derive(Debug)]
 pub struct OpenSg {
-    device: SgDevice,
-    path: PathBuf,
-    identity: FileIdentity,
-    info: DeviceInfo,
+    pub(crate) device: Device,
+    pub(crate) path: PathBuf,
+    pub(crate) identity: Option<FileIdentity>,
+    pub(crate) info: DeviceInfo,
     /// What the device says of itself: by this it is recognised when it returns.
-    names: Vec<Vec<u8>>,
+    pub(crate) names: Vec<Vec<u8>>,
 }
 
 /// A device cannot be served.
@@ -79,6 +84,25 @@ pub enum SgError {
         /// The block device.
         disk: PathBuf,
     },
+    /// A device over vhost-user cannot be connected to.
+    #[error(transparent)]
+    VhostUser(#[from] VhostUserError),
+    /// The process has no device at logical unit 0 of target 0.
+    #[error("the process behind {path} has no device at logical unit 0 of target 0")]
+    NoDevice {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The connection to the process of a device has ended.
+    #[error("the connection to {path} has ended: {why}; commands wait {wait} for its process")]
+    Lost {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// How long commands wait.
+        wait: String,
+    },
     /// Another device has the number of the one that was removed.
     #[error("{path} is not the device that was served before: a restart of targe serves it")]
     AnotherDevice {
@@ -101,7 +125,7 @@ impl SgSpec {
     /// # Errors
     /// [`SgError`]
     pub fn open(&self) -> Result<OpenSg, SgError> {
-        let mut device = self.open_node()?;
+        let device = self.open_node()?;
         match lock(device.file(), &self.path, false) {
             Ok(()) => {}
             Err(OpenError::InUse { path }) => return Err(SgError::InUse { path }),
@@ -111,11 +135,12 @@ impl SgSpec {
         let kind = device.device_type().map_err(failed)?;
         let wanted = u32::try_from(IO_LEN_MAX).unwrap_or(u32::MAX);
         let transfer_max = device.reserve_buffer(wanted).map_err(failed)?;
+        let mut device = Device::Sg(device);
         let block_len = if has_blocks(kind) { block_len(&mut device).map_err(failed)? } else { None };
         let (identity, _) = FileIdentity::of_path(&self.path).map_err(failed)?;
         let info = DeviceInfo { kind, block_len, transfer_max };
         let names = names(&mut device).map_err(failed)?;
-        Ok(OpenSg { device, path: self.path.clone(), identity, info, names })
+        Ok(OpenSg { device, path: self.path.clone(), identity: Some(identity), info, names })
     }
 
     /// Checks that the device could be served, without locking it and without sending it a command.
@@ -148,8 +173,8 @@ impl SgSpec {
 }
 
 impl OpenSg {
-    /// Returns the identity of the node.
-    pub const fn identity(&self) -> FileIdentity {
+    /// Returns the identity of the node; a device of another process has none.
+    pub const fn identity(&self) -> Option<FileIdentity> {
         self.identity
     }
 
@@ -165,12 +190,12 @@ impl OpenSg {
 }
 
 /// Returns whether devices of a type have blocks of one length, which READ CAPACITY reports.
-const fn has_blocks(kind: u8) -> bool {
+pub(crate) const fn has_blocks(kind: u8) -> bool {
     matches!(kind, 0x00 | 0x04 | 0x05 | 0x07 | 0x0e | 0x14)
 }
 
 /// Asks a device for its names: standard INQUIRY data, the unit serial number and the designators.
-fn names(device: &mut SgDevice) -> io::Result<Vec<Vec<u8>>> {
+pub(crate) fn names(device: &mut Device) -> io::Result<Vec<Vec<u8>>> {
     [(0, 0x00, 36), (1, 0x80, 252), (1, 0x83, 252)]
         .into_iter()
         .map(|(vital, page, len)| {
@@ -190,7 +215,7 @@ fn names(device: &mut SgDevice) -> io::Result<Vec<Vec<u8>>> {
 }
 
 /// Asks a device for the length of its blocks. `None` if it has no medium, or does not say.
-fn block_len(device: &mut SgDevice) -> io::Result<Option<u32>> {
+pub(crate) fn block_len(device: &mut Device) -> io::Result<Option<u32>> {
     // A device may have unit attentions pending; each is reported once.
     for _ in 0..4 {
         let bufs = vec![base::buffer::Buf::with_capacity(8)];

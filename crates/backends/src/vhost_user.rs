@@ -3,7 +3,8 @@
 //!
 //! A [`BlkLink`] then carries the requests of an [`nbd::client::Client`] to a virtio block device, and
 //! belongs to a reactor. The client repeats what a lost connection leaves undone, and what a process that
-//! dies may have lost; each connection has a queue and memory of its own.
+//! dies may have lost; each connection has a queue and memory of its own. [`crate::sg::process`] passes
+//! commands to a SCSI device.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -19,7 +20,8 @@ use ::nbd::wire::{Cmd, Errno, FLAG_NO_HOLE, Request, transmission};
 use base::buffer::DataList;
 use base::int_cast::to_u64;
 use base::time::Instant;
-use drivers::inherited::owned;
+use drivers::inherited::{owned, owner};
+use rustix::pipe::{PipeFlags, pipe_with};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
 };
@@ -97,7 +99,7 @@ pub struct BlkConnection {
 }
 
 /// A failure of one step of the negotiation.
-enum Step {
+pub(crate) enum Step {
     Protocol(vhost::Error),
     Setup(io::Error),
     Missing(&'static str),
@@ -117,7 +119,7 @@ impl From<io::Error> for Step {
 }
 
 impl Step {
-    fn at(self, path: &Path, patience: Duration, is_late: bool) -> VhostUserError {
+    pub(crate) fn at(self, path: &Path, patience: Duration, is_late: bool) -> VhostUserError {
         let path = path.to_owned();
         match self {
             Self::Protocol(_) if is_late => VhostUserError::Silent { path, patience },
@@ -137,14 +139,14 @@ pub fn open_blk(path: &Path, patience: Duration) -> Result<BlkConnection, VhostU
     let socket = connect(path, patience)?;
     let (result, is_late) = within(&socket, patience, || {
         let front = Frontend::from_stream(socket.try_clone()?, 1);
-        let features = negotiate(&front, blk::feature::ALL)?;
+        let (features, _) = negotiate(&front, blk::feature::ALL)?;
         start_blk(front, features)
     });
     let (info, link, call) = result.map_err(|step| step.at(path, patience, is_late))?;
     Ok(BlkConnection { socket: socket.into(), info: export_info(&info), link, call })
 }
 
-fn connect(path: &Path, patience: Duration) -> Result<UnixStream, VhostUserError> {
+pub(crate) fn connect(path: &Path, patience: Duration) -> Result<UnixStream, VhostUserError> {
     let failed = |source| VhostUserError::Connect { path: path.to_owned(), source };
     let text = path.to_str().ok_or_else(|| failed(ErrorKind::InvalidInput.into()))?;
     let deadline = std::time::Instant::now() + patience;
@@ -153,7 +155,7 @@ fn connect(path: &Path, patience: Duration) -> Result<UnixStream, VhostUserError
 
 /// Runs a step that waits for the process. Ends the connection if it takes too long: the front end waits
 /// without a limit. Returns whether it did.
-fn within<T>(
+pub(crate) fn within<T>(
     socket: &UnixStream,
     patience: Duration,
     step: impl FnOnce() -> Result<T, Step>,
@@ -180,8 +182,8 @@ fn within<T>(
     })
 }
 
-/// Negotiates the features of the device and of the protocol. Returns the former.
-fn negotiate(front: &Frontend, wanted: u64) -> Result<u64, Step> {
+/// Negotiates the features of the device and of the protocol. Returns both.
+pub(crate) fn negotiate(front: &Frontend, wanted: u64) -> Result<(u64, VhostUserProtocolFeatures), Step> {
     let mut front = front.clone();
     front.set_owner()?;
     let offered = front.get_features()?;
@@ -191,7 +193,12 @@ fn negotiate(front: &Frontend, wanted: u64) -> Result<u64, Step> {
             return Err(Step::Missing(name));
         }
     }
-    let known = VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::REPLY_ACK;
+    // Only SCSI devices get an in-flight region: a client of a block device repeats its requests itself.
+    let region = match wanted {
+        blk::feature::ALL => VhostUserProtocolFeatures::empty(),
+        _ => VhostUserProtocolFeatures::INFLIGHT_SHMFD | VhostUserProtocolFeatures::MQ,
+    };
+    let known = VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::REPLY_ACK | region;
     let agreed = front.get_protocol_features()? & known;
     if !agreed.contains(VhostUserProtocolFeatures::CONFIG) {
         return Err(Step::Missing("VHOST_USER_PROTOCOL_F_CONFIG"));
@@ -202,7 +209,7 @@ fn negotiate(front: &Frontend, wanted: u64) -> Result<u64, Step> {
     }
     let features = offered & wanted;
     front.set_features(features | messages)?;
-    Ok(features)
+    Ok((features, agreed))
 }
 
 /// Reads the configuration of a block device and starts its queue.
@@ -213,19 +220,13 @@ fn start_blk(mut front: Frontend, features: u64) -> Result<(BlkInfo, BlkLink, Ow
     let (_, config) = front.get_config(0, len, VhostUserConfigFlags::empty(), &place)?;
     let info = BlkInfo::parse(features, &config).map_err(Step::Config)?;
     let queue = BlkQueue::new(&info)?;
-    let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
-    let (kick, call) = (event()?, event()?);
-    start_queue(&mut front, queue.memory(), &kick, &call)?;
-    Ok((info, BlkLink { queue, kick, error: None }, owned(call)))
+    share(&front, queue.memory())?;
+    let (kick, call) = start_queue(&mut front, 0, (0, 0))?;
+    Ok((info, BlkLink { queue, kick, error: None }, call))
 }
 
-/// Gives the device the memory and the only queue.
-fn start_queue(
-    front: &mut Frontend,
-    memory: &SharedMemory,
-    kick: &EventFd,
-    call: &EventFd,
-) -> Result<(), Step> {
+/// Gives the device the memory.
+pub(crate) fn share(front: &Frontend, memory: &SharedMemory) -> Result<(), Step> {
     front.set_mem_table(&[VhostUserMemoryRegionInfo {
         guest_phys_addr: DEVICE_BASE,
         memory_size: to_u64(memory.len()),
@@ -233,24 +234,52 @@ fn start_queue(
         mmap_offset: 0,
         mmap_handle: memory.file().as_raw_fd(),
     }])?;
-    front.set_vring_num(0, ring::SIZE)?;
+    Ok(())
+}
+
+/// The notices to a device: the write end of a pipe.
+///
+/// The device has the read end only. It could make an eventfd a blocking one, and fill it, since both sides
+/// share its flags: then a write here would never end. The flags of this end are not shared.
+#[derive(Debug)]
+pub(crate) struct Kick(OwnedFd);
+
+impl Kick {
+    /// Notifies the device.
+    pub(crate) fn notify(&self) {
+        // It fails when the pipe is full, and then the device is notified already, or when the device is
+        // gone, which the connection tells.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Gives the device a queue at an offset of the memory, and the index from which it goes on. Returns the
+/// notices to it, and the eventfd that it signals.
+pub(crate) fn start_queue(
+    front: &mut Frontend,
+    number: usize,
+    (at, index): (usize, u16),
+) -> Result<(Kick, OwnedFd), Step> {
+    let (kicked, kick) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(io::Error::from)?;
+    let call = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
+    front.set_vring_num(number, ring::SIZE)?;
     front.set_vring_addr(
-        0,
+        number,
         &VringConfigData {
             queue_max_size: ring::SIZE,
             queue_size: ring::SIZE,
             flags: 0,
-            desc_table_addr: SharedMemory::device_address(ring::DESCRIPTORS),
-            used_ring_addr: SharedMemory::device_address(ring::USED),
-            avail_ring_addr: SharedMemory::device_address(ring::AVAILABLE),
+            desc_table_addr: SharedMemory::device_address(at + ring::DESCRIPTORS),
+            used_ring_addr: SharedMemory::device_address(at + ring::USED),
+            avail_ring_addr: SharedMemory::device_address(at + ring::AVAILABLE),
             log_addr: None,
         },
     )?;
-    front.set_vring_base(0, 0)?;
-    front.set_vring_call(0, call)?;
-    front.set_vring_kick(0, kick)?;
-    front.set_vring_enable(0, true)?;
-    Ok(())
+    front.set_vring_base(number, index)?;
+    front.set_vring_call(number, &call)?;
+    front.set_vring_kick(number, &owner(kicked))?;
+    front.set_vring_enable(number, true)?;
+    Ok((Kick(kick), owned(call)))
 }
 
 /// Returns what a device is, as a client knows exports.
@@ -276,7 +305,7 @@ fn export_info(info: &BlkInfo) -> ExportInfo {
 /// The queue to a block device, as a client sees it.
 pub struct BlkLink {
     queue: BlkQueue,
-    kick: EventFd,
+    kick: Kick,
     /// Why a request could not be put into the queue.
     error: Option<RingError>,
 }
@@ -297,8 +326,7 @@ impl BlkLink {
             return Err(error);
         }
         if self.queue.tell()? {
-            // It fails only when the counter is full, and then the device is notified already.
-            let _ = self.kick.write(1);
+            self.kick.notify();
         }
         Ok(())
     }

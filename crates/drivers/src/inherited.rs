@@ -36,6 +36,12 @@ pub fn owned(owner: impl IntoRawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
+/// Gives a descriptor to an owner of another type.
+pub fn owner<T: FromRawFd>(descriptor: OwnedFd) -> T {
+    // SAFETY: the descriptor is open, and its former owner gives it up.
+    unsafe { T::from_raw_fd(descriptor.into_raw_fd()) }
+}
+
 /// The first descriptor that is not one of the standard streams.
 const FIRST: RawFd = 3;
 

@@ -44,7 +44,7 @@ const SECTOR_LEN: u64 = 512;
 /// The longest block that a device may have.
 const BLOCK_LEN_MAX: u32 = 1 << 20;
 
-/// The longest data of one request: QEMU's own driver sends about as much, and 64 of them fit 16 MiB.
+/// The longest data of one request: QEMU's own driver sends about as much.
 const DATA_LEN_MAX: u32 = 256 << 10;
 
 /// The headers of the requests, behind the queue; [`HEADER_LEN`] bytes each.
@@ -99,6 +99,9 @@ pub enum ConfigError {
     /// The length of a block is illegal.
     #[error("it claims blocks of {0} bytes, and they must be a power of two from 512 bytes to 1 MiB")]
     BlockLen(u32),
+    /// The device has no queue.
+    #[error("it claims to have no queue")]
+    NoQueues,
     /// A segment is shorter than a block.
     #[error("it takes no more than {0} bytes at once, which is less than one block")]
     SegmentLen(u32),
@@ -238,7 +241,7 @@ impl BlkQueue {
     /// The error of the system.
     pub fn new(info: &BlkInfo) -> std::io::Result<Self> {
         let memory = SharedMemory::new(info.memory_len())?;
-        let ring = Ring::new(memory.clone());
+        let ring = Ring::new(memory.clone(), 0);
         let requests = [(0, None); SLOTS as usize];
         Ok(Self { memory, ring, data_len_max: info.data_len_max, requests })
     }

@@ -12,13 +12,13 @@ use crate::memory::{OutOfBounds, SharedMemory};
 /// The most descriptors of one request: a header, data, and a status.
 pub const CHAIN_MAX: usize = 3;
 
+/// The number of descriptors: a power of two. Many back ends take no more.
+pub const SIZE: u16 = 128;
+
 /// The most requests under way.
-pub const SLOTS: u16 = 64;
+pub const SLOTS: u16 = SIZE / 3;
 
-/// The number of descriptors: a power of two, at least `SLOTS * CHAIN_MAX`.
-pub const SIZE: u16 = 256;
-
-/// The parts of the queue, as offsets in the shared memory. Each is aligned as the standard demands.
+/// The parts of the queue, as offsets from its start. Each is aligned as the standard demands.
 pub const DESCRIPTORS: usize = 0;
 /// The ring of available chains: flags, an index, and an entry of 2 bytes for each descriptor.
 pub const AVAILABLE: usize = 16 * SIZE as usize;
@@ -80,6 +80,8 @@ impl From<OutOfBounds> for RingError {
 #[derive(Debug)]
 pub struct Ring {
     memory: SharedMemory,
+    /// The offset of the queue in the memory.
+    at: usize,
     /// The index of the next chain that is made available, and the one that the device was told of.
     available: u16,
     told: u16,
@@ -91,14 +93,19 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes an empty queue at the start of the memory.
-    pub const fn new(memory: SharedMemory) -> Self {
-        Self { memory, available: 0, told: 0, used: 0, under_way: [None; SLOTS as usize], count: 0 }
+    /// Makes an empty queue at an offset of the memory, which is a multiple of 16.
+    pub const fn new(memory: SharedMemory, at: usize) -> Self {
+        Self { memory, at, available: 0, told: 0, used: 0, under_way: [None; SLOTS as usize], count: 0 }
     }
 
     /// Returns how many requests are under way.
     pub const fn under_way(&self) -> u16 {
         self.count
+    }
+
+    /// Returns the index of the next used chain, from which a device that was restarted goes on.
+    pub const fn used_index(&self) -> u16 {
+        self.used
     }
 
     /// Returns a slot without a request.
@@ -131,9 +138,9 @@ impl Ring {
             for (place, field) in entry.chunks_exact_mut(8).zip(fields) {
                 place.copy_from_slice(&field.to_le_bytes());
             }
-            self.memory.write(DESCRIPTORS + 16 * usize::from(number), &entry)?;
+            self.memory.write(self.at + DESCRIPTORS + 16 * usize::from(number), &entry)?;
         }
-        let entry = AVAILABLE + 4 + 2 * usize::from(self.available % SIZE);
+        let entry = self.at + AVAILABLE + 4 + 2 * usize::from(self.available % SIZE);
         self.memory.write(entry, &head.to_le_bytes())?;
         self.available = self.available.wrapping_add(1);
         Ok(())
@@ -147,11 +154,11 @@ impl Ring {
         if std::mem::replace(&mut self.told, self.available) == self.available {
             return Ok(false);
         }
-        self.memory.store(AVAILABLE + 2, self.available)?;
+        self.memory.store(self.at + AVAILABLE + 2, self.available)?;
         // The device looks for requests after it has asked for notices, and this side for the flag after it
         // has published requests: one of the two sees what the other has written.
         fence(Ordering::SeqCst);
-        Ok(self.memory.load(USED)? & USED_FLAG_NO_NOTIFY == 0)
+        Ok(self.memory.load(self.at + USED)? & USED_FLAG_NO_NOTIFY == 0)
     }
 
     /// Returns the slot of the next request that the device has used, and how many bytes it has written.
@@ -159,7 +166,7 @@ impl Ring {
     /// # Errors
     /// [`RingError`]; nothing that the device says can be trusted any more.
     pub fn next_used(&mut self) -> Result<Option<(usize, u32)>, RingError> {
-        let waiting = self.memory.load(USED + 2)?.wrapping_sub(self.used);
+        let waiting = self.memory.load(self.at + USED + 2)?.wrapping_sub(self.used);
         if waiting == 0 {
             return Ok(None);
         }
@@ -167,7 +174,7 @@ impl Ring {
             return Err(RingError::TooManyUsed);
         }
         let mut entry = [0; 8];
-        self.memory.read(USED + 4 + 8 * usize::from(self.used % SIZE), &mut entry)?;
+        self.memory.read(self.at + USED + 4 + 8 * usize::from(self.used % SIZE), &mut entry)?;
         let entry = u64::from_le_bytes(entry);
         let (head, len) = (entry & u64::from(u32::MAX), u32::try_from(entry >> 32).unwrap_or(u32::MAX));
         let chain = to_u64(CHAIN_MAX);

@@ -32,22 +32,25 @@ class Queue:
     def put(self, form, at, *values):
         struct.pack_into("<" + form, self.memory, at, *values)
 
+    def chain(self, number):
+        """The parts of a chain: the offset and the length of each, and whether it is to be written."""
+        parts = []
+        while True:
+            address, length, flags, following = self.get("QIHH", self.descriptors + 16 * number)
+            parts.append((address - self.base, length, bool(flags & 2)))
+            if not flags & 1:
+                return parts
+            number = following
+
     def chains(self):
-        """The requests that are available: the head, and the offset and length of each part."""
+        """The requests that are available: the head, and the parts."""
         while self.get("H", self.available + 2)[0] != self.taken & 0xffff:
-            head, = self.get("H", self.available + 4 + 2 * (self.taken % 256))
+            head, = self.get("H", self.available + 4 + 2 * (self.taken % 128))
             self.taken += 1
-            parts, number = [], head
-            while True:
-                address, length, flags, following = self.get("QIHH", self.descriptors + 16 * number)
-                parts.append((address - self.base, length))
-                if not flags & 1:
-                    break
-                number = following
-            yield head, parts
+            yield head, self.chain(head)
 
     def give(self, head, length):
-        self.put("II", self.used + 4 + 8 * (self.given % 256), head, length)
+        self.put("II", self.used + 4 + 8 * (self.given % 128), head, length)
         self.given += 1
         self.put("H", self.used + 2, self.given & 0xffff)
 
@@ -57,7 +60,7 @@ class Queue:
             kind, = self.get("I", parts[0][0])
             length = 1
             if kind == 0:
-                at, size = parts[1]
+                at, size, _ = parts[1]
                 self.memory[at:at + size] = bytes(size)
                 length += size
             self.put("B", parts[-1][0], {"status": 77}.get(what, 0))
@@ -66,7 +69,7 @@ class Queue:
             elif what == "number":
                 self.give(0xfffffff0, length)
             elif what == "stranger":
-                self.give(3 * 63, length)
+                self.give(3 * 41, length)
             elif what == "long":
                 self.give(head, 0xffffffff)
             elif what == "short" and kind == 0:

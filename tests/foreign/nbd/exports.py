@@ -94,14 +94,19 @@ def qemu_storage_daemon(folder, image, form, writable=True):
                      f"--blockdev={form},node-name=disk,discard=unmap,file=file", f"--export={export}")
 
 
+# What a device that commands are passed to says itself.
+NOT_PASSED = ("bs = ", "physical_bs = ", "removable = ", "write_cache = ", "provisioning = ")
+
+
 class Targe(servers.Targe):
     """Serves exports: a `Lun` of medium "nbd" has its `uri` among its claims, one of "vhost-user-blk" its `path`."""
 
     def config_lines(self):
-        is_export = False
+        is_export = is_passed = False
         for line in super().config_lines():
-            is_export = is_export and not line.startswith("[[") or line in ('type = "nbd"', 'type = "vhost-user-blk"')
-            if not (is_export and line.startswith("size = ")):
+            is_export = is_export and not line.startswith("[[") or line in ('type = "nbd"', 'type = "vhost-user-blk"', 'type = "vhost-user-scsi"')
+            is_passed = is_passed and not line.startswith("[[") or line == 'type = "vhost-user-scsi"'
+            if not (is_export and line.startswith("size = ") or is_passed and line.startswith(NOT_PASSED)):
                 yield line
 
     def log_says(self, words):
@@ -113,9 +118,9 @@ class Targe(servers.Targe):
         return json.loads(self.admin("luns"))["luns"][number]
 
 
-def device(server, **more):
-    """A LUN that is a block device over vhost-user."""
-    return export(None, medium="vhost-user-blk", path=server.socket, **more)
+def device(server, medium="vhost-user-blk", **more):
+    """A LUN that is a device over vhost-user."""
+    return export(None, medium=medium, path=server.socket, **more)
 
 
 def export(uri, medium="nbd", **more):

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::buffer::{Buf, DataList};
 use drivers::files::{Errno, FileQueue};
-use drivers::sg::{IN_FLIGHT_MAX, SgData, SgDevice, SgReply, SgRequest};
+use drivers::sg::{IN_FLIGHT_MAX, SgData, SgReply, SgRequest};
 use drivers::waker::Waker;
 use store::Store;
 use store::api::{
@@ -13,7 +13,7 @@ use store::api::{
     OpOutput, Transfer,
 };
 
-use super::{OpenSg, SgError, SgSpec};
+use super::{Device, OpenSg, SgError, SgSpec};
 use crate::errno_map;
 use crate::store::BUF_LEN_MAX;
 
@@ -33,8 +33,9 @@ pub struct SgStore {
 struct Shared {
     inbox: Mutex<Inbox>,
     done: Mutex<VecDeque<(Completion, Option<Errno>)>>,
-    /// How the last attempt to open the device again has ended.
-    reopened: Mutex<Option<Result<(), SgError>>>,
+    /// How attempts to open the device again have ended, and, of a device of another process, that its
+    /// connection has ended.
+    news: Mutex<VecDeque<Result<(), SgError>>>,
     waker: Waker,
 }
 
@@ -68,7 +69,7 @@ impl SgStore {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             done: Mutex::default(),
-            reopened: Mutex::default(),
+            news: Mutex::default(),
             waker: Waker::new()?,
         });
         let own = Arc::clone(&shared);
@@ -78,14 +79,15 @@ impl SgStore {
         Ok(Self { shared, info, queue, refused: VecDeque::new() })
     }
 
-    /// Opens the device again if it was removed; [`Self::take_reopened`] tells the result.
+    /// Opens the device again if it was removed; [`Self::take_news`] tells the result. A device of
+    /// another process opens itself.
     pub fn reopen(&self, spec: SgSpec) {
         self.send(Request::Reopen(spec));
     }
 
-    /// Returns how the last attempt to open the device again has ended, once.
-    pub fn take_reopened(&self) -> Option<Result<(), SgError>> {
-        self.shared.reopened.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Returns whether the device is there again, or why not, each once.
+    pub fn take_news(&self) -> Option<Result<(), SgError>> {
+        self.shared.news().pop_front()
     }
 
     /// Returns the next completion, and the error of the system behind a failure.
@@ -177,6 +179,10 @@ impl Shared {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn news(&self) -> std::sync::MutexGuard<'_, VecDeque<Result<(), SgError>>> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn done(&self) -> std::sync::MutexGuard<'_, VecDeque<(Completion, Option<Errno>)>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -185,7 +191,7 @@ impl Shared {
 /// The work of the thread.
 struct Server {
     /// The device, unless it was removed.
-    device: Option<SgDevice>,
+    device: Option<Device>,
     /// The names by which it is recognised when it returns.
     names: Vec<Vec<u8>>,
     shared: Arc<Shared>,
@@ -203,12 +209,12 @@ impl Server {
             if self.has_news() {
                 wake();
             }
-            let in_flight = self.device.as_ref().map_or(0, SgDevice::in_flight);
+            let in_flight = self.device.as_ref().map_or(0, Device::in_flight);
             if is_closed && self.waiting.is_empty() && in_flight == 0 {
                 return;
             }
             if !has_progress {
-                match &self.device {
+                match &mut self.device {
                     Some(device) => device.wait(Some(&self.shared.waker)),
                     None => self.shared.waker.wait(),
                 }
@@ -217,8 +223,7 @@ impl Server {
     }
 
     fn has_news(&self) -> bool {
-        let reopened = self.shared.reopened.lock().unwrap_or_else(PoisonError::into_inner);
-        reopened.is_some() || !self.shared.done().is_empty()
+        !self.shared.news().is_empty() || !self.shared.done().is_empty()
     }
 
     /// Takes what the reactor requests. Returns whether it requests nothing more.
@@ -241,19 +246,20 @@ impl Server {
         for request in std::mem::take(&mut self.waiting) {
             self.complete(OpId(request.token), Err(Fault::Aborted.into()), None);
         }
-        let result = match self.device.as_ref().map(SgDevice::reset) {
-            Some(Ok(())) => Ok(OpOutput::Done(DataList::new())),
+        let result = match &self.device {
+            Some(Device::Sg(device)) if device.reset().is_ok() => Ok(OpOutput::Done(DataList::new())),
             // Without the rights to reset the device, the commands in flight end by themselves.
-            Some(Err(_)) | None => Err(Fault::Unsupported.into()),
+            _ => Err(Fault::Unsupported.into()),
         };
         self.complete(id, result, None);
     }
 
     fn reopen(&mut self, spec: &SgSpec) {
-        match self.device.as_ref().map(SgDevice::device_type) {
-            Some(Ok(_)) => return,
+        match &self.device {
+            Some(Device::VhostUser(_)) => return,
+            Some(Device::Sg(device)) if device.device_type().is_ok() => return,
             // Commands that the kernel ended when the device was removed did not close it.
-            Some(Err(_)) => self.close(Errno::NODEV),
+            Some(Device::Sg(_)) => self.close(Errno::NODEV),
             None => {}
         }
         let opened = spec.open().and_then(|opened| {
@@ -261,7 +267,7 @@ impl Server {
             if is_same { Ok(opened.device) } else { Err(SgError::AnotherDevice { path: spec.path.clone() }) }
         });
         let result = opened.map(|device| self.device = Some(device));
-        *self.shared.reopened.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.shared.news().push_back(result);
     }
 
     /// Submits the commands that wait, as far as the device takes them. Returns whether there were any.
@@ -297,6 +303,9 @@ impl Server {
             }
             is_any = true;
         }
+        if let Some(Device::VhostUser(device)) = &mut self.device {
+            self.shared.news().extend(std::iter::from_fn(|| device.take_news()));
+        }
         is_any
     }
 
@@ -310,7 +319,8 @@ impl Server {
 
     /// Closes the device, and answers its commands in flight with `errno`.
     fn close(&mut self, errno: Errno) {
-        for request in self.device.take().map(SgDevice::abandon).unwrap_or_default() {
+        let Some(Device::Sg(device)) = self.device.take() else { return };
+        for request in device.abandon() {
             self.fail(&request, errno);
         }
     }
@@ -331,18 +341,19 @@ impl Server {
 }
 
 /// What the kernel says of a command that a host adapter ended (`DID_*` of scsi/scsi_status.h).
-mod did {
-    pub(super) const NO_CONNECT: u16 = 0x01;
-    pub(super) const BUS_BUSY: u16 = 0x02;
-    pub(super) const TIME_OUT: u16 = 0x03;
-    pub(super) const BAD_TARGET: u16 = 0x04;
-    pub(super) const ABORT: u16 = 0x05;
-    pub(super) const RESET: u16 = 0x08;
-    pub(super) const SOFT_ERROR: u16 = 0x0b;
-    pub(super) const IMM_RETRY: u16 = 0x0c;
-    pub(super) const REQUEUE: u16 = 0x0d;
-    pub(super) const TRANSPORT_DISRUPTED: u16 = 0x0e;
-    pub(super) const TRANSPORT_FAILFAST: u16 = 0x0f;
+pub(crate) mod did {
+    pub(crate) const NO_CONNECT: u16 = 0x01;
+    pub(crate) const BUS_BUSY: u16 = 0x02;
+    pub(crate) const TIME_OUT: u16 = 0x03;
+    pub(crate) const BAD_TARGET: u16 = 0x04;
+    pub(crate) const ABORT: u16 = 0x05;
+    pub(crate) const ERROR: u16 = 0x07;
+    pub(crate) const RESET: u16 = 0x08;
+    pub(crate) const SOFT_ERROR: u16 = 0x0b;
+    pub(crate) const IMM_RETRY: u16 = 0x0c;
+    pub(crate) const REQUEUE: u16 = 0x0d;
+    pub(crate) const TRANSPORT_DISRUPTED: u16 = 0x0e;
+    pub(crate) const TRANSPORT_FAILFAST: u16 = 0x0f;
 }
 
 /// Returns the result of a command: what the device answered, or why it did not.
@@ -381,6 +392,8 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
+    use drivers::sg::SgDevice;
+
     use super::*;
 
     fn reply(status: u8, host_status: u16) -> SgReply {
@@ -395,14 +408,15 @@ mod tests {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             done: Mutex::default(),
-            reopened: Mutex::default(),
+            news: Mutex::default(),
             waker: Waker::new().unwrap(),
         });
-        let mut server = Server { device: Some(device), names: Vec::new(), shared, waiting: VecDeque::new() };
+        let device = Some(Device::Sg(device));
+        let mut server = Server { device, names: Vec::new(), shared, waiting: VecDeque::new() };
         let command = vec![0; 6];
         server.waiting.push_back(SgRequest { token: 7, command, data: SgData::Nothing, timeout_ms: 1 });
         assert!(server.submit_waiting());
-        assert_eq!(server.device.as_ref().map(SgDevice::in_flight), Some(1));
+        assert_eq!(server.device.as_ref().map(Device::in_flight), Some(1));
         (server, far)
     }
 
@@ -425,7 +439,7 @@ mod tests {
         let (mut server, _far) = server();
         server.reopen(&SgSpec { path: "/dev/null".into(), shared_with_host: false });
         assert_eq!(failures(&server), [(OpId(7), Fault::Gone)]);
-        let reopened = server.shared.reopened.lock().unwrap().take();
+        let reopened = server.shared.news().pop_front();
         assert!(matches!(reopened, Some(Err(SgError::NotSg { .. }))), "{reopened:?}");
     }
 
@@ -436,7 +450,7 @@ mod tests {
             (did::TIME_OUT, Fault::Busy),
             (did::ABORT, Fault::Aborted),
             (did::RESET, Fault::Aborted),
-            (0x07, Fault::Hardware),
+            (did::ERROR, Fault::Hardware),
         ];
         for (host_status, fault) in table {
             let result = result_of(reply(0, host_status));

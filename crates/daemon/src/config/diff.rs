@@ -250,6 +250,7 @@ impl Unit {
             | Medium::Disc { .. }
             | Medium::Nbd { .. }
             | Medium::VhostUserBlk { .. }
+            | Medium::VhostUserScsi { .. }
             | Medium::Sg { .. }
             | Medium::Changer { .. }
             | Medium::LibraryDrive { .. } => false,

@@ -17,7 +17,9 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
     let head = words.next().unwrap_or_default();
     let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
     let argument_key = match kind {
-        "file" | "block" | "disc" | "tape" | "changer" | "sg" | "vhost-user-blk" => Some("path"),
+        "file" | "block" | "disc" | "tape" | "changer" | "sg" | "vhost-user-blk" | "vhost-user-scsi" => {
+            Some("path")
+        }
         "nbd" => Some("uri"),
         "ram" | "null" => Some("size"),
         "share" => Some("share"),
@@ -26,13 +28,24 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
             None
         }
         _ => {
-            let kinds =
-                ["file", "block", "ram", "null", "disc", "tape", "nbd", "changer", "sg", "vhost-user-blk"];
+            let kinds = [
+                "file",
+                "block",
+                "ram",
+                "null",
+                "disc",
+                "tape",
+                "nbd",
+                "changer",
+                "sg",
+                "vhost-user-blk",
+                "vhost-user-scsi",
+            ];
             let hint = did_you_mean(kind, kinds);
             report.error(
                 span,
                 format!(
-                    "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer:, sg: or vhost-user-blk:, not \"{kind}\"{hint}"
+                    "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer:, sg:, vhost-user-blk: or vhost-user-scsi:, not \"{kind}\"{hint}"
                 ),
             );
             None
@@ -48,7 +61,7 @@ pub(crate) fn parse(spec: &str, span: &SourceSpan, report: &mut ConfigReport) ->
                 ("path", "tape") => "/srv/cartridge",
                 ("path", "changer") => "/srv/library",
                 ("path", "sg") => "/dev/sg0",
-                ("path", "vhost-user-blk") => "/run/disk.sock",
+                ("path", "vhost-user-blk" | "vhost-user-scsi") => "/run/disk.sock",
                 ("path", _) => "/srv/disk.img",
                 ("share", _) => "NAME",
                 ("uri", _) => "nbd://host/export",

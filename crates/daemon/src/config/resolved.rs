@@ -364,6 +364,15 @@ pub enum Medium {
         /// How long commands wait for the process; `None` for no limit.
         patience: Option<Duration>,
     },
+    /// A SCSI device of another process, over vhost-user, which commands are passed to.
+    VhostUserScsi {
+        /// The absolute path of its socket.
+        path: PathBuf,
+        /// How long commands wait for the process; `None` for no limit.
+        patience: Option<Duration>,
+        /// Whether initiators may send commands that change the device itself or erase it as a whole.
+        dangerous_commands: bool,
+    },
     /// The medium changer of a tape library. Its drives are the units after it.
     Changer {
         /// The absolute path of the folder of the library.
@@ -399,7 +408,7 @@ impl Medium {
             | Self::LibraryDrive { path, .. }
             | Self::Sg { path, .. } => Some(path),
             // A socket is not the data.
-            Self::VhostUserBlk { .. } => None,
+            Self::VhostUserBlk { .. } | Self::VhostUserScsi { .. } => None,
             Self::Ram { .. } | Self::Null { .. } | Self::Nbd { .. } => None,
         }
     }
@@ -415,6 +424,7 @@ impl fmt::Display for Medium {
             Self::Tape { path } => write!(f, "tape:{}", path.display()),
             Self::Nbd { uri, .. } => write!(f, "nbd:{uri}"),
             Self::VhostUserBlk { path, .. } => write!(f, "vhost-user-blk:{}", path.display()),
+            Self::VhostUserScsi { path, .. } => write!(f, "vhost-user-scsi:{}", path.display()),
             Self::Changer { path } => write!(f, "changer:{}", path.display()),
             Self::LibraryDrive { path, number } => write!(f, "changer:{} drive {number}", path.display()),
             Self::Sg { path, .. } => write!(f, "sg:{}", path.display()),

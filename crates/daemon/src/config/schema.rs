@@ -311,23 +311,23 @@ macro_rules! lun_keys {
     ($($extra:expr),* ; $type_default:expr) => {
         &[
             $($extra,)*
-            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape", "nbd", "changer", "sg", "vhost-user-blk"]), $type_default,
+            key("type", Choice(&["file", "block", "ram", "null", "disc", "tape", "nbd", "changer", "sg", "vhost-user-blk", "vhost-user-scsi"]), $type_default,
                 "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at \
                  exit), `null` (reads as zeros, discards writes), `disc` (a drive with the image of a CD, DVD \
                  or BD in it), `tape` (a tape drive with a cartridge in it), `nbd` (an export of an NBD server), \
-                 `changer` (a tape library with its drives), `sg` (a SCSI device of this host) and `vhost-user-blk` (a \
-                 block device of another process), see [devices.md](devices.md)."),
-            key("path", Path, Told("required for `file`, `block`, `disc`, `tape`, `changer`, `sg` and `vhost-user-blk`"),
+                 `changer` (a tape library with its drives), `sg` (a SCSI device of this host), `vhost-user-blk` (a \
+                 block device of another process) and `vhost-user-scsi` (a SCSI device of another process), see [devices.md](devices.md)."),
+            key("path", Path, Told("required for `file`, `block`, `disc`, `tape`, `changer`, `sg`, `vhost-user-blk` and `vhost-user-scsi`"),
                 "The file or device, the folder of a cartridge or library, or the socket of a process."),
             key("uri", Text { len_max: 8192 }, Told("required for `nbd`"),
                 "The export of an NBD server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`."),
             key("reconnect_timeout", Span { min_ms: 0, max_ms: 86_400_000 }, Value("30s"),
-                "How long commands wait for an NBD server, or the process of a `vhost-user-blk` device, that does not answer, or \
+                "How long commands wait for an NBD server, or the process of a `vhost-user-blk` or `vhost-user-scsi` device, that does not answer, or \
                  is gone, before they fail. `0s` waits for ever."),
             key("dangerous_commands", Switch, Value("false"),
-                "Whether initiators may send a device of this host the commands that change the device itself or \
+                "Whether initiators may send a SCSI device of this host or of another process the commands that change the device itself or \
                  erase it as a whole: firmware, ATA PASS-THROUGH, and on disks FORMAT UNIT, SANITIZE, SECURITY \
-                 PROTOCOL OUT and the removal of storage elements. Only for `sg`."),
+                 PROTOCOL OUT and the removal of storage elements. Only for `sg` and `vhost-user-scsi`."),
             key("shared_with_host", Switch, Value("false"),
                 "Whether a disk that this host itself uses (mounted, swap space, or part of a volume) is served all the \
                  same. Only for `sg`."),

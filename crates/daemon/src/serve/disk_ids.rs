@@ -61,7 +61,9 @@ impl DiskIds {
             (Medium::Null { size }, _) => Data::Null(size.0),
             (Medium::Disc { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. }, _) => Data::Drive,
             (Medium::Nbd { uri, .. }, _) => Data::Export(uri.to_string()),
-            (Medium::VhostUserBlk { .. }, _) => Data::Export(unit.medium.to_string()),
+            (Medium::VhostUserBlk { .. } | Medium::VhostUserScsi { .. }, _) => {
+                Data::Export(unit.medium.to_string())
+            }
             (
                 Medium::File { path, .. }
                 | Medium::Block { path, .. }

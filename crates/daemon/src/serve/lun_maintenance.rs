@@ -39,7 +39,7 @@ const CLONE_MAX: Duration = Duration::from_secs(240);
 
 /// Returns whether a unit keeps what hosts wrote until hosts have it written out.
 const fn keeps_writes(unit: &Unit) -> bool {
-    holds_hosts_writes(unit) || matches!(unit.medium, Medium::Sg { .. })
+    holds_hosts_writes(unit) || matches!(unit.medium, Medium::Sg { .. } | Medium::VhostUserScsi { .. })
 }
 
 /// A LUN, by its names and by its unit.
@@ -171,7 +171,7 @@ impl LunMaintenance<'_> {
             }
             Medium::Sg { .. } => "it is a device of this host; what provides the device can make a snapshot",
             Medium::Nbd { .. } => "its data is behind an NBD server; what serves it can make a snapshot",
-            Medium::VhostUserBlk { .. } => {
+            Medium::VhostUserBlk { .. } | Medium::VhostUserScsi { .. } => {
                 "it is a device of another process; what serves it can make a snapshot"
             }
             Medium::Ram { .. } | Medium::Null { .. } => "its data is in no file",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, Opened, Undo};
+use backends::sg::process::ScsiSpec;
 use backends::sg::{OpenSg, SgSpec};
 use base::buffer::Pool;
 use base::state_machine::MediumId;
@@ -52,7 +53,7 @@ enum Bare {
     Library(OpenLibrary),
     /// An export of an NBD server or a block device over vhost-user, with a connection.
     Nbd(OpenExport),
-    /// A SCSI device of this host.
+    /// A SCSI device of this host or of another process.
     Sg(OpenSg),
 }
 
@@ -131,6 +132,11 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
         }
         Medium::Sg { path, shared_with_host, .. } => {
             let opened = SgSpec { path: path.clone(), shared_with_host: *shared_with_host }.open();
+            let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+            return opened.map(Bare::Sg).map_err(failed);
+        }
+        Medium::VhostUserScsi { path, patience, .. } => {
+            let opened = ScsiSpec { path: path.clone(), patience: *patience }.open();
             let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
             return opened.map(Bare::Sg).map_err(failed);
         }
@@ -247,7 +253,7 @@ enum PlacedBare {
     Nbd(NbdExport),
     /// A tape library.
     Library(OpenLibrary),
-    /// A SCSI device of this host.
+    /// A SCSI device of this host or of another process.
     Sg(PassThrough),
 }
 
@@ -256,7 +262,7 @@ impl OpenMedium {
     pub(super) fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
             Bare::Disk(opened, _) => Some(opened.identity()),
-            Bare::Sg(device) => Some(device.identity()),
+            Bare::Sg(device) => device.identity(),
             Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
             Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Library(_) | Bare::Nbd(_) => None,
         }

@@ -190,6 +190,7 @@ pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
         | Medium::Tape { .. }
         | Medium::Nbd { .. }
         | Medium::VhostUserBlk { .. }
+        | Medium::VhostUserScsi { .. }
         | Medium::Sg { .. }
         | Medium::Changer { .. }
         | Medium::LibraryDrive { .. } => None,

@@ -25,7 +25,7 @@ use store::api::{Capabilities, Completion, Failure, Fault, Op};
 use target::units::UnitId;
 
 use crate::config::{Medium, Unit};
-pub(super) use address::{ExportAddress, ExportConnection};
+pub(super) use address::{ExportAddress, ExportConnection, NbdLinks};
 
 /// How long an attempt to connect and to negotiate may take.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
@@ -76,16 +76,6 @@ fn patience(unit: &Unit) -> Option<Duration> {
         Medium::Nbd { patience, .. } | Medium::VhostUserBlk { patience, .. } => patience,
         _ => None,
     }
-}
-
-/// What the owner of the exports provides.
-pub(super) struct NbdLinks {
-    /// Starts an attempt to connect for the export of this number, without blocking.
-    pub(super) connect: Box<dyn Fn(u32, ExportAddress)>,
-    /// Gives the reactor a connection for the export of this number.
-    pub(super) adopt: Box<dyn Fn(u32, ExportConnection)>,
-    /// Ends the watch on the eventfd of the export of this number.
-    pub(super) unwatch: Box<dyn Fn(u32)>,
 }
 
 /// Every export of a reactor.
@@ -200,6 +190,10 @@ impl NbdExports {
         let number = self.connections.remove(&conn)?;
         let export = self.find(number)?;
         let mut inner = export.0.borrow_mut();
+        if inner.is_device() {
+            // The process that was left could go on to signal.
+            (self.links.unwatch)(number);
+        }
         if inner.connection == Some(conn) {
             (inner.connection, inner.queue) = (None, None);
             inner.client.disconnected(now);

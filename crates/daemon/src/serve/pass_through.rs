@@ -1,5 +1,5 @@
-//! A SCSI device of this host on its reactor. The logical unit and the daemon share it. It counts and logs
-//! failures.
+//! A SCSI device of this host, or of another process, on its reactor. The logical unit and the daemon share
+//! it. It counts and logs failures.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -24,6 +24,8 @@ struct Inner {
     state: State,
     path: PathBuf,
     label: String,
+    /// Whether it is a device of another process, which comes back by itself.
+    is_process: bool,
     errors: u64,
     told: Option<Instant>,
     /// Whether the device was removed, and the log says so.
@@ -41,10 +43,11 @@ enum State {
 impl PassThrough {
     /// Serves an opened device. The buffers are those of `queue`.
     pub(super) fn new(device: OpenSg, queue: FileQueue, label: &str) -> Self {
-        let path = device.path().to_owned();
+        let (path, is_process) = (device.path().to_owned(), device.identity().is_none());
         let state = State::Opened(Box::new((device, queue)));
         let label = label.to_owned();
-        Self(Rc::new(RefCell::new(Inner { state, path, label, errors: 0, told: None, is_gone: false })))
+        let (errors, told, is_gone) = (0, None, false);
+        Self(Rc::new(RefCell::new(Inner { state, path, label, is_process, errors, told, is_gone })))
     }
 
     /// Starts the thread of the device, unless it runs. `wake` notifies the reactor from there that the
@@ -77,6 +80,7 @@ impl PassThrough {
     pub(super) fn not_ready(&self) -> Option<String> {
         let inner = self.0.borrow();
         let why = match inner.state {
+            _ if inner.is_gone && inner.is_process => "its process does not answer",
             _ if inner.is_gone => {
                 "the device was removed, or does not respond; reload the configuration when it is there again"
             }
@@ -116,6 +120,7 @@ impl Inner {
         let what = match failure.fault {
             // The initiator aborted the command, or asked for something that the system does not support.
             Fault::Aborted | Fault::Unsupported => return,
+            Fault::Gone if self.is_process => "its process does not answer; commands fail until it does",
             Fault::Gone => "the device was removed, or does not respond",
             Fault::Busy => "the device did not answer in time",
             Fault::Forbidden => "the system does not allow this process to use it",
@@ -129,7 +134,11 @@ impl Inner {
         }
         self.told = Some(Instant::now());
         let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
-        let advice = if is_removal { "; reload the configuration when it is there again" } else { "" };
+        let advice = if is_removal && !self.is_process {
+            "; reload the configuration when it is there again"
+        } else {
+            ""
+        };
         crate::error!("{}: {}: {what}{error}{advice}", self.label, self.path.display());
     }
 }
@@ -155,11 +164,9 @@ impl Store for PassThrough {
     fn poll(&mut self) -> Option<Completion> {
         let mut inner = self.0.borrow_mut();
         let State::Served(store) = &mut inner.state else { return None };
-        let reopened = store.take_reopened();
+        let news: Vec<_> = std::iter::from_fn(|| store.take_news()).collect();
         let next = store.poll_with_error();
-        if let Some(reopened) = reopened {
-            inner.reopened(reopened);
-        }
+        news.into_iter().for_each(|news| inner.reopened(news));
         let (completion, error) = next?;
         if let Err(failure) = completion.result {
             inner.failed(failure, error);
@@ -176,7 +183,8 @@ mod tests {
     fn a_device_that_was_removed_is_not_ready_until_it_is_open_again() {
         let path = PathBuf::from("/dev/sg9");
         let (state, label) = (State::Failed, "LUN 0".to_owned());
-        let inner = Inner { state, path, label, errors: 0, told: None, is_gone: false };
+        let (errors, told, is_gone, is_process) = (0, None, false, false);
+        let inner = Inner { state, path, label, is_process, errors, told, is_gone };
         let device = PassThrough(Rc::new(RefCell::new(inner)));
         let without_thread = "/dev/sg9: its thread could not be started";
         assert_eq!(device.not_ready().as_deref(), Some(without_thread));

@@ -475,7 +475,9 @@ impl RuntimeConfig {
                 Medium::Disc { profile, .. } => DeviceKind::Disc { profile },
                 Medium::Tape { .. } | Medium::LibraryDrive { .. } => DeviceKind::Tape,
                 Medium::Changer { .. } => DeviceKind::Changer,
-                Medium::Sg { dangerous_commands, .. } => DeviceKind::PassThrough { dangerous_commands },
+                Medium::Sg { dangerous_commands, .. } | Medium::VhostUserScsi { dangerous_commands, .. } => {
+                    DeviceKind::PassThrough { dangerous_commands }
+                }
                 _ => DeviceKind::Disk,
             },
             block_size: unit.block_size,

@@ -256,10 +256,10 @@ fn what_a_hostile_device_writes_is_refused() {
         |value: u16| move |device: &mut Device, _: u32| device.memory.store(ring::USED + 2, value).unwrap();
     assert_eq!(hostile(&index(4)), Some(RingError::TooManyUsed));
     assert_eq!(hostile(&index(u16::MAX)), Some(RingError::TooManyUsed));
-    for head in [1, 2, 3 * 64, 256, u32::MAX] {
+    for head in [1, 2, 3 * 42, 128, u32::MAX] {
         assert_eq!(hostile(&|device, _| device.give(head, 1)), Some(RingError::UnknownRequest), "{head}");
     }
-    assert_eq!(hostile(&|device, _| device.give(3 * 60, 1)), Some(RingError::NotUnderWay));
+    assert_eq!(hostile(&|device, _| device.give(3 * 40, 1)), Some(RingError::NotUnderWay));
     let twice = |device: &mut Device, head: u32| {
         done(device, head);
         device.give(head, 4097);

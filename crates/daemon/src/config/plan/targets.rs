@@ -257,7 +257,8 @@ fn lun_details(
     field(details, "io_timeout", &span(was.io_timeout), &span(is.io_timeout));
     let patience = |unit: &Unit| match unit.medium {
         crate::config::Medium::Nbd { patience, .. }
-        | crate::config::Medium::VhostUserBlk { patience, .. } => span(patience),
+        | crate::config::Medium::VhostUserBlk { patience, .. }
+        | crate::config::Medium::VhostUserScsi { patience, .. } => span(patience),
         _ => span(None),
     };
     field(details, "reconnect_timeout", &patience(was), &patience(is));

@@ -198,7 +198,7 @@ impl<'a> UnitResolver<'a> {
     fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
         let is_disc = lun.kind.as_ref().is_some_and(|kind| kind.value == "disc");
         let is_tape = lun.kind.as_ref().is_some_and(|kind| matches!(kind.value, "tape" | "changer"));
-        let is_sg = lun.kind.as_ref().is_some_and(|kind| kind.value == "sg");
+        let is_sg = lun.kind.as_ref().is_some_and(|kind| ["sg", "vhost-user-scsi"].contains(&kind.value));
         let block_size = if is_disc { BlockSize::B2048 } else { block_size(lun.bs.as_ref()) };
         let physical_block_size = match is_disc {
             true => block_size,
@@ -308,9 +308,12 @@ impl<'a> UnitResolver<'a> {
         let (is_tape, is_nbd) = (kind.value == "tape", kind.value == "nbd");
         let is_vhost = kind.value == "vhost-user-blk";
         let is_sg = kind.value == "sg";
+        let is_process = kind.value == "vhost-user-scsi";
         let is_changer = kind.value == "changer";
-        let on_disk =
-            matches!(kind.value, "file" | "block" | "disc" | "tape" | "changer" | "sg" | "vhost-user-blk");
+        let on_disk = matches!(
+            kind.value,
+            "file" | "block" | "disc" | "tape" | "changer" | "sg" | "vhost-user-blk" | "vhost-user-scsi"
+        );
         let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
         if on_disk && !lun.path_given {
             report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
@@ -326,12 +329,13 @@ impl<'a> UnitResolver<'a> {
                 "path" => on_disk,
                 "profile" => is_disc,
                 "uri" => is_nbd,
-                "reconnect_timeout" => is_nbd || is_vhost,
+                "reconnect_timeout" => is_nbd || is_vhost || is_process,
                 name if is_nbd || is_vhost => !nbd::UNFIT_KEYS.contains(&name),
                 "drive_vendor" | "drive_product" => is_changer,
                 name if is_disc => discs::KEYS.contains(&name),
                 name if is_tape => tapes::KEYS.contains(&name),
                 name if is_changer => changers::KEYS.contains(&name),
+                name if is_process => sg::PROCESS_KEYS.contains(&name),
                 name if is_sg => sg::KEYS.contains(&name),
                 "dangerous_commands" | "shared_with_host" => false,
                 "direct" => on_disk,
@@ -368,7 +372,9 @@ impl<'a> UnitResolver<'a> {
                     "tape" => tapes::check(&path, lun.ro),
                     "changer" => changers::check(&path, lun.ro),
                     "sg" => sg::check(&path, lun.shared_with_host),
-                    "vhost-user-blk" => nbd::check_socket(&path, "the process of the device"),
+                    "vhost-user-blk" | "vhost-user-scsi" => {
+                        nbd::check_socket(&path, "the process of the device")
+                    }
                     _ => check_device(&path, lun),
                 };
                 if let Err(why) = checked {
@@ -381,6 +387,11 @@ impl<'a> UnitResolver<'a> {
                     "tape" => Medium::Tape { path },
                     "changer" => Medium::Changer { path },
                     "sg" => sg::medium(lun, path),
+                    "vhost-user-scsi" => Medium::VhostUserScsi {
+                        path,
+                        patience: nbd::patience(lun),
+                        dangerous_commands: lun.dangerous_commands,
+                    },
                     "vhost-user-blk" => Medium::VhostUserBlk { path, patience: nbd::patience(lun) },
                     _ => Medium::Block { path, direct },
                 })

@@ -14,7 +14,8 @@ use super::super::source_span::ConfigReport;
 use crate::os_error;
 
 /// The keys of a LUN that do not apply to an export.
-pub(super) const UNFIT_KEYS: &[&str] = &["path", "size", "direct", "atomic_bs", "encrypt"];
+pub(super) const UNFIT_KEYS: &[&str] =
+    &["path", "size", "direct", "atomic_bs", "encrypt", "dangerous_commands", "shared_with_host"];
 
 /// Returns the medium of an export. Reports a server on this host that is not there. No server is asked,
 /// since some serve a single connection and end.

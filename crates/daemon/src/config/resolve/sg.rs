@@ -14,6 +14,10 @@ use crate::os_error;
 pub(super) const KEYS: &[&str] =
     &["name", "type", "path", "ro", "tst", "tas", "serial", "naa", "dangerous_commands", "shared_with_host"];
 
+/// The keys of a LUN that apply to such a device of another process.
+pub(super) const PROCESS_KEYS: &[&str] =
+    &["name", "type", "path", "ro", "tst", "tas", "serial", "naa", "dangerous_commands", "reconnect_timeout"];
+
 /// Returns the medium.
 pub(super) const fn medium(lun: &raw::Lun, path: PathBuf) -> Medium {
     Medium::Sg { path, dangerous_commands: lun.dangerous_commands, shared_with_host: lun.shared_with_host }

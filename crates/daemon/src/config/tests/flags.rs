@@ -66,11 +66,11 @@ fn wrong_specs_say_what_is_wrong() {
     for (spec, expected) in [
         (
             "disk.img",
-            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer:, sg: or vhost-user-blk:, not \"disk.img\"",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer:, sg:, vhost-user-blk: or vhost-user-scsi:, not \"disk.img\"",
         ),
         (
             "fill:/x",
-            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer:, sg: or vhost-user-blk:, not \"fill\" (did you mean \"file\"?)",
+            "a LUN must begin with file:, block:, ram:, null:, disc:, tape:, nbd:, changer:, sg:, vhost-user-blk: or vhost-user-scsi:, not \"fill\" (did you mean \"file\"?)",
         ),
         ("changer:none", "cannot use DIR/none/library: no such file or directory"),
         (
@@ -144,6 +144,34 @@ fn wrong_specs_say_what_is_wrong() {
         ("tape:none,shared_with_host", "a lun of type tape takes no \"shared_with_host\""),
         ("ram:1M,", "unknown key \"\" in lun"),
         ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),
+    ] {
+        let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
+        let told = scratch.told(&scratch.flags(&flags).expect_err(spec));
+        assert!(told.lines().any(|line| line == format!("--lun {spec}: {expected}")), "{spec}: {told}");
+    }
+}
+
+#[test]
+fn wrong_specs_of_devices_of_other_processes_say_what_is_wrong() {
+    let scratch = Scratch::new();
+    scratch.file("open", [7; 32], 0o640);
+    scratch.file("short", [7; 31], 0o600);
+    scratch.file("good", [7; 32], 0o600);
+    for (spec, expected) in [
+        ("vhost-user-blk:", "\"vhost-user-blk\" has no path (such as vhost-user-blk:/run/disk.sock)"),
+        ("vhost-user-blk:none", "DIR/none does not exist: is the process of the device running?"),
+        ("vhost-user-blk:good", "DIR/good is not a socket"),
+        ("vhost-user-blk:none,size=1M", "a lun of type vhost-user-blk takes no \"size\""),
+        (
+            "vhost-user-blk:none,dangerous_commands",
+            "a lun of type vhost-user-blk takes no \"dangerous_commands\"",
+        ),
+        ("vhost-user-scsi:none", "DIR/none does not exist: is the process of the device running?"),
+        ("vhost-user-scsi:none,bs=512", "a lun of type vhost-user-scsi takes no \"bs\""),
+        (
+            "vhost-user-scsi:none,shared_with_host",
+            "a lun of type vhost-user-scsi takes no \"shared_with_host\"",
+        ),
     ] {
         let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
         let told = scratch.told(&scratch.flags(&flags).expect_err(spec));

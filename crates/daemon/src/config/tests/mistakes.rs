@@ -74,7 +74,7 @@ user = "alice"
         DIR/targe.toml:30:1: unknown key "sise" in lun (did you mean "size"?)
         DIR/targe.toml:31:8: DIR/missing.img does not exist; give "size" to create it
         DIR/targe.toml:33:9: no lun is named "date" (did you mean "data"?)
-        DIR/targe.toml:35:8: "type" must be one of file, block, ram, null, disc, tape, nbd, changer, sg, vhost-user-blk, not "floppy"
+        DIR/targe.toml:35:8: "type" must be one of file, block, ram, null, disc, tape, nbd, changer, sg, vhost-user-blk, vhost-user-scsi, not "floppy"
         DIR/targe.toml:36:8: "size" is not a multiple of the block length (512)
         DIR/targe.toml:38:15: no group is named "vmhosts" (did you mean "vm hosts"?)
         DIR/targe.toml:38:27: "x*" matches no initiator name: they begin with "iqn.", "eui." or "naa."

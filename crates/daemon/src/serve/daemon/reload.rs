@@ -218,7 +218,10 @@ pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), St
 const fn fixed_while_served(medium: &Medium) -> &'static str {
     match medium {
         Medium::Tape { .. } => "the type, \"ro\" and \"naa\"",
-        Medium::Changer { .. } | Medium::LibraryDrive { .. } | Medium::Sg { .. } => "the type and \"naa\"",
+        Medium::Changer { .. }
+        | Medium::LibraryDrive { .. }
+        | Medium::Sg { .. }
+        | Medium::VhostUserScsi { .. } => "the type and \"naa\"",
         _ => "the type, block length, provisioning, \"direct\", \"encrypt\" and \"naa\"",
     }
 }

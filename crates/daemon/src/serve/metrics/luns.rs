@@ -35,7 +35,8 @@ fn rows(snapshot: &Snapshot) -> Vec<Row> {
             let Some(view) = id.filter(|id| seen.insert(*id)).and_then(|id| views.get(&id)) else { continue };
             let (name, lun) = (target.name.to_string(), mapped.lun.to_string());
             let unit = snapshot.runtime.config.units.get(mapped.unit.0);
-            let is_passed = unit.is_some_and(|unit| matches!(unit.medium, Medium::Sg { .. }));
+            let is_passed = unit
+                .is_some_and(|unit| matches!(unit.medium, Medium::Sg { .. } | Medium::VhostUserScsi { .. }));
             let row = Row {
                 target: name,
                 lun,
@@ -168,6 +169,7 @@ fn info(snapshot: &Snapshot) -> Family {
             Medium::Changer { .. } => "changer",
             Medium::Nbd { .. } => "nbd",
             Medium::VhostUserBlk { .. } => "vhost-user-blk",
+            Medium::VhostUserScsi { .. } => "vhost-user-scsi",
             Medium::Sg { .. } => "sg",
         };
         let labels = [

@@ -31,6 +31,16 @@ pub(in crate::serve) struct ExportConnection {
     pub(in crate::serve) queue: Option<(Box<BlkLink>, OwnedFd)>,
 }
 
+/// What the owner of the exports provides.
+pub(in crate::serve) struct NbdLinks {
+    /// Starts an attempt to connect for the export of this number, without blocking.
+    pub(in crate::serve) connect: Box<dyn Fn(u32, ExportAddress)>,
+    /// Gives the reactor a connection for the export of this number.
+    pub(in crate::serve) adopt: Box<dyn Fn(u32, ExportConnection)>,
+    /// Ends the watch on the eventfd of the export of this number.
+    pub(in crate::serve) unwatch: Box<dyn Fn(u32)>,
+}
+
 impl fmt::Display for ExportAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -8,6 +8,7 @@ impl ReactorShard {
     /// ended.
     pub(super) fn reopen_devices(&self) {
         for (id, device) in &self.devices {
+            // A device of another process opens itself.
             if let Some(Medium::Sg { shared_with_host, .. }) = self.runtime.unit(*id).map(|unit| &unit.medium)
             {
                 device.reopen(*shared_with_host);

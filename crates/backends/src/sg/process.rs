@@ -1,0 +1,443 @@
+//! A SCSI device of another process, over vhost-user.
+//!
+//! It behaves like a SCSI generic device of this host, and the thread of such a device drives it. When the
+//! process dies, commands wait for it. Those that were under way go on exactly as the in-flight region of the
+//! standard says, if the process has one: it executes what it had not ended, and nothing twice. Without one
+//! they end, because nobody knows whether they were executed.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use base::int_cast::{to_u64, to_usize};
+use drivers::files::Errno;
+use drivers::sg::{SgData, SgReply, SgRequest};
+use drivers::waker::Waker;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, recv};
+use store::api::DeviceInfo;
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
+use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
+use virtio::blk::ConfigError;
+use virtio::ring::SIZE;
+use virtio::scsi::{self, COMMAND_LEN_MAX, QUEUES, ScsiData, ScsiQueue, ScsiReply, ScsiResponse, queue_at};
+
+use super::{Device, OpenSg, SgError, block_len, did, has_blocks, names};
+use crate::vhost_user::{Kick, Step, VhostUserError, connect, negotiate, share, start_queue, within};
+
+/// How long an attempt to connect and to negotiate may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+
+/// How long to wait before the next attempt: at first, and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A device to serve: logical unit 0 of target 0 of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScsiSpec {
+    /// The socket of the process.
+    pub path: PathBuf,
+    /// How long commands wait for the process; `None` for no limit.
+    pub patience: Option<Duration>,
+}
+
+impl ScsiSpec {
+    /// Connects to the process and asks the device what it is.
+    ///
+    /// # Errors
+    /// [`SgError`]
+    pub fn open(&self) -> Result<OpenSg, SgError> {
+        let (path, patience) = (self.path.clone(), self.patience);
+        let (link, fresh) = open_link(&path, None)?;
+        let Some((queue, region)) = fresh else { return Err(SgError::NoDevice { path }) };
+        let mut device = Device::VhostUser(Box::new(ScsiDevice {
+            path: path.clone(),
+            patience,
+            queue,
+            region,
+            link: Some(link),
+            commands: VecDeque::new(),
+            replies: VecDeque::new(),
+            outage: None,
+            delay: RETRY_FIRST,
+            news: VecDeque::new(),
+        }));
+        let failed = |source| SgError::Query { path: path.clone(), source };
+        let names = names(&mut device).map_err(failed)?;
+        if let Device::VhostUser(device) = &mut device
+            && let Some(Err(error)) = device.take_news()
+        {
+            return Err(error);
+        }
+        // The peripheral qualifier says whether there is a device.
+        let kind = names.first().and_then(|inquiry| inquiry.first()).filter(|first| **first >> 5 == 0);
+        let Some(kind) = kind.copied() else { return Err(SgError::NoDevice { path }) };
+        let block_len = if has_blocks(kind) { block_len(&mut device).map_err(failed)? } else { None };
+        let transfer_max = device.transfer_max();
+        let info = DeviceInfo { kind, block_len, transfer_max };
+        Ok(OpenSg { device, path, identity: None, info, names })
+    }
+}
+
+/// A connection to the process.
+#[derive(Debug)]
+struct Link {
+    socket: UnixStream,
+    call: OwnedFd,
+    kick: Kick,
+    /// Those of the control queue and the event queue. The device never gets one, nor an end of the pipe.
+    _idle: Vec<Kick>,
+}
+
+/// The in-flight region: a file of the process, which only it reads and writes.
+type Region = (VhostUserInflight, File);
+
+struct Command {
+    request: SgRequest,
+    since: Instant,
+    is_sent: bool,
+}
+
+/// The device, and the commands that it executes.
+pub(crate) struct ScsiDevice {
+    path: PathBuf,
+    patience: Option<Duration>,
+    queue: ScsiQueue,
+    region: Option<Region>,
+    link: Option<Link>,
+    /// The commands that have not ended, in the order of their submission.
+    commands: VecDeque<Command>,
+    replies: VecDeque<SgReply>,
+    outage: Option<Outage>,
+    delay: Duration,
+    news: VecDeque<Result<(), SgError>>,
+}
+
+/// The process is away.
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    since: Instant,
+    retry_at: Instant,
+    /// The limit has passed: commands fail at once until the process is back.
+    given_up: bool,
+}
+
+impl std::fmt::Debug for ScsiDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ScsiDevice({})", self.path.display())
+    }
+}
+
+impl ScsiDevice {
+    /// Returns the longest data of one command.
+    pub(crate) const fn transfer_max(&self) -> u32 {
+        self.queue.data_len_max()
+    }
+
+    /// Returns how many commands have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// Returns the next change of the connection: it has ended, or is there again.
+    pub(crate) fn take_news(&mut self) -> Option<Result<(), SgError>> {
+        self.news.pop_front()
+    }
+
+    /// Submits a command. The caller has fewer than [`drivers::sg::IN_FLIGHT_MAX`] in flight.
+    ///
+    /// # Errors
+    /// The command, if the queue has no room for its bytes.
+    pub(crate) fn submit(&mut self, request: SgRequest) -> Result<(), (SgRequest, Errno)> {
+        if request.command.len() > COMMAND_LEN_MAX {
+            return Err((request, Errno::OPNOTSUPP));
+        }
+        let command = Command { request, since: Instant::now(), is_sent: false };
+        if self.outage.is_some_and(|outage| outage.given_up) {
+            self.replies.push_back(failed(command.request, did::NO_CONNECT));
+        } else {
+            self.commands.push_back(command);
+            self.send();
+        }
+        Ok(())
+    }
+
+    /// Returns the next command that has ended.
+    pub(crate) fn receive(&mut self) -> Option<SgReply> {
+        self.collect();
+        self.pass_deadlines(Instant::now());
+        self.replies.pop_front()
+    }
+
+    /// Waits until something happens, or `waker` is signalled.
+    pub(crate) fn wait(&mut self, waker: Option<&Waker>) {
+        let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        // A millisecond more, so that the deadline has passed then.
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()).saturating_add(1_000_000).min(999_999_999),
+        });
+        let mut fds = Vec::with_capacity(3);
+        if let Some(link) = &self.link {
+            fds.push(PollFd::new(&link.socket, PollFlags::IN));
+            fds.push(PollFd::new(&link.call, PollFlags::IN));
+        }
+        fds.extend(waker.map(|waker| PollFd::new(waker, PollFlags::IN)));
+        // A wait that fails ends early, and the caller looks again.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let (has_message, is_signalled) = (is_ready(0), is_ready(1));
+        let Some(link) = &self.link else { return };
+        if is_signalled {
+            // It fails when there is nothing to read: then nothing is lost.
+            let _ = rustix::io::read(&link.call, &mut [0_u8; 8][..]);
+        }
+        if has_message {
+            let mut byte = [0];
+            match recv(&link.socket, &mut byte[..], RecvFlags::DONTWAIT) {
+                Ok((_, 1..)) => self.broken(&"the process sent a message that nobody asked for", did::ERROR),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                _ => self.ended(),
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        match self.outage {
+            Some(Outage { since, retry_at, given_up }) => {
+                let limit = self.patience.filter(|_| !given_up).and_then(|limit| since.checked_add(limit));
+                Some(limit.map_or(retry_at, |limit| limit.min(retry_at)))
+            }
+            None => self.commands.iter().filter_map(Command::deadline).min(),
+        }
+    }
+
+    fn pass_deadlines(&mut self, now: Instant) {
+        let Some(outage) = self.outage else {
+            if self.commands.iter().filter_map(Command::deadline).any(|at| at <= now) {
+                // Nothing aborts a command: the connection does.
+                self.broken(&"the process did not answer a command in time", did::TIME_OUT);
+            }
+            return;
+        };
+        if outage.retry_at <= now {
+            self.reconnect();
+        }
+        let is_over = |patience| now.saturating_duration_since(outage.since) >= patience;
+        if let Some(outage) = &mut self.outage
+            && !outage.given_up
+            && self.patience.is_some_and(is_over)
+        {
+            outage.given_up = true;
+            self.abandon(did::NO_CONNECT, |_| true);
+        }
+    }
+
+    fn reconnect(&mut self) {
+        let resumed = self.region.as_ref().map(|region| (&self.queue, region));
+        match open_link(&self.path, resumed) {
+            Ok((link, fresh)) => {
+                if let Some((queue, region)) = fresh {
+                    (self.queue, self.region) = (queue, region);
+                }
+                (self.link, self.outage) = (Some(link), None);
+                self.news.push_back(Ok(()));
+                self.send();
+            }
+            Err(error) => {
+                if matches!(error, VhostUserError::Missing { .. }) {
+                    // Another program listens there now, which cannot go on with what was under way.
+                    self.abandon(did::TRANSPORT_DISRUPTED, |command| command.is_sent);
+                }
+                self.delay = self.delay.saturating_mul(2).min(RETRY_MAX);
+                if let Some(outage) = &mut self.outage {
+                    outage.retry_at = Instant::now() + self.delay;
+                }
+            }
+        }
+    }
+
+    /// Sends the commands that were not sent.
+    fn send(&mut self) {
+        let Some(link) = &self.link else { return };
+        let len_max = to_usize(self.queue.data_len_max());
+        if self.commands.iter().any(|command| command.len() > len_max) {
+            // The process was replaced by one that takes less.
+            let (long, rest) =
+                self.commands.drain(..).partition::<Vec<_>, _>(|command| command.len() > len_max);
+            self.replies.extend(long.into_iter().map(|command| failed(command.request, did::ERROR)));
+            self.commands = rest.into();
+        }
+        let mut result = Ok(());
+        for command in self.commands.iter_mut().filter(|command| !command.is_sent) {
+            let SgRequest { token, command: bytes, data, .. } = &command.request;
+            let data = match data {
+                SgData::Nothing => ScsiData::Nothing,
+                SgData::In { len, .. } => ScsiData::In(*len),
+                SgData::Out(data) => ScsiData::Out(data),
+            };
+            result = result.and_then(|()| self.queue.submit(*token, bytes, data));
+            (command.is_sent, command.since) = (true, Instant::now());
+        }
+        match result.and_then(|()| self.queue.tell()) {
+            Ok(true) => link.kick.notify(),
+            Ok(false) => {}
+            Err(error) => self.broken(&error, did::ERROR),
+        }
+    }
+
+    /// Takes what the process has ended.
+    fn collect(&mut self) {
+        while self.link.is_some() {
+            match self.queue.next_reply() {
+                Ok(None) => return,
+                Ok(Some(reply)) => self.take(&reply),
+                Err(error) => self.broken(&error, did::TRANSPORT_DISRUPTED),
+            }
+        }
+    }
+
+    fn take(&mut self, reply: &ScsiReply) {
+        let is_its = |command: &Command| command.request.token == reply.token;
+        let Some(at) = self.commands.iter().position(is_its) else { return };
+        let Some(Command { request, .. }) = self.commands.remove(at) else { return };
+        let mut ended = failed(request, host_status(reply.response));
+        if let SgData::In { bufs, .. } = &mut ended.data
+            && self.queue.copy_to(reply, bufs).is_err()
+        {
+            ended.host_status = did::ERROR;
+        }
+        (ended.status, ended.transferred) = (reply.status, reply.transferred);
+        ended.sense.clone_from(&reply.sense);
+        self.delay = RETRY_FIRST;
+        self.replies.push_back(ended);
+    }
+
+    /// Handles the end of the connection: the process has died, or has left.
+    fn ended(&mut self) {
+        self.collect();
+        if self.region.is_none() {
+            self.abandon(did::TRANSPORT_DISRUPTED, |command| command.is_sent);
+        }
+        self.lost(&"its process has ended");
+    }
+
+    /// Handles that the process broke the protocol: nothing that it says counts any more.
+    fn broken(&mut self, why: &dyn std::fmt::Display, host_status: u16) {
+        self.abandon(host_status, |command| command.is_sent);
+        self.lost(why);
+    }
+
+    fn lost(&mut self, why: &dyn std::fmt::Display) {
+        if self.link.take().is_some() {
+            let since = Instant::now();
+            self.outage = Some(Outage { since, retry_at: since + self.delay, given_up: false });
+            let wait = self.patience.map_or("without a limit".to_owned(), |most| format!("up to {most:?}"));
+            let (path, why) = (self.path.clone(), why.to_string());
+            self.news.push_back(Err(SgError::Lost { path, why, wait }));
+        }
+    }
+
+    /// Ends commands, and gives up the queue that they are in: the next connection gets a fresh one.
+    fn abandon(&mut self, host_status: u16, is_meant: impl Fn(&Command) -> bool) {
+        self.region = None;
+        let commands = std::mem::take(&mut self.commands);
+        let (ended, kept): (Vec<_>, Vec<_>) = commands.into_iter().partition(is_meant);
+        self.replies.extend(ended.into_iter().map(|command| failed(command.request, host_status)));
+        self.commands.extend(kept);
+    }
+}
+
+impl Command {
+    fn len(&self) -> usize {
+        match &self.request.data {
+            SgData::Nothing => 0,
+            SgData::In { len, .. } => *len,
+            SgData::Out(data) => data.len(),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.since.checked_add(Duration::from_millis(u64::from(self.request.timeout_ms)))
+    }
+}
+
+/// Returns the end of a command that has no answer of the device.
+fn failed(request: SgRequest, host_status: u16) -> SgReply {
+    let SgRequest { token, data, .. } = request;
+    SgReply { token, status: 0, host_status, sense: Vec::new(), transferred: 0, data }
+}
+
+/// Returns what a host adapter of this host would say.
+const fn host_status(response: ScsiResponse) -> u16 {
+    match response {
+        ScsiResponse::OK => 0,
+        ScsiResponse::ABORTED => did::ABORT,
+        ScsiResponse::BAD_TARGET => did::NO_CONNECT,
+        ScsiResponse::RESET => did::RESET,
+        ScsiResponse::BUSY => did::BUS_BUSY,
+        ScsiResponse::TRANSPORT_FAILURE => did::TRANSPORT_DISRUPTED,
+        _ => did::ERROR,
+    }
+}
+
+/// A queue that is new, and its in-flight region, if the process has one.
+type Fresh = (ScsiQueue, Option<Region>);
+
+/// Connects to a process. It goes on with a queue and its region, or begins with a fresh queue.
+fn open_link(
+    path: &Path,
+    resumed: Option<(&ScsiQueue, &Region)>,
+) -> Result<(Link, Option<Fresh>), VhostUserError> {
+    let socket = connect(path, ATTEMPT_MAX)?;
+    let (result, is_late) = within(&socket, ATTEMPT_MAX, || {
+        start(Frontend::from_stream(socket.try_clone()?, to_u64(QUEUES)), resumed)
+    });
+    let (call, mut kicks, fresh) = result.map_err(|step| step.at(path, ATTEMPT_MAX, is_late))?;
+    let kick = kicks.pop().ok_or_else(|| Step::Missing("a queue").at(path, ATTEMPT_MAX, false))?;
+    Ok((Link { socket, call, kick, _idle: kicks }, fresh))
+}
+
+fn start(
+    mut front: Frontend,
+    resumed: Option<(&ScsiQueue, &Region)>,
+) -> Result<(OwnedFd, Vec<Kick>, Option<Fresh>), Step> {
+    let (_, agreed) = negotiate(&front, scsi::FEATURES)?;
+    let has_region = agreed.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD);
+    if resumed.is_some() && !has_region {
+        return Err(Step::Missing("VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD any more"));
+    }
+    let mut fresh = None;
+    if resumed.is_none() {
+        let place = vec![0; to_usize(scsi::CONFIG_LEN)];
+        let (_, config) = front.get_config(0, scsi::CONFIG_LEN, VhostUserConfigFlags::empty(), &place)?;
+        let len = scsi::data_len_max(&config).ok_or(Step::Config(ConfigError::NoQueues))?;
+        let queues = u16::try_from(QUEUES).unwrap_or(u16::MAX);
+        let wanted = VhostUserInflight::new(0, 0, queues, SIZE);
+        let region = if has_region { Some(front.get_inflight_fd(&wanted)?) } else { None };
+        fresh = Some((ScsiQueue::new(len)?, region));
+    }
+    let (queue, region) = match (resumed, &fresh) {
+        (Some((queue, region)), _) => (queue, Some(region)),
+        (None, Some((queue, region))) => (queue, region.as_ref()),
+        (None, None) => return Err(Step::Missing("a queue")),
+    };
+    if let Some((inflight, file)) = region {
+        front.set_inflight_fd(inflight, file.as_raw_fd())?;
+    }
+    share(&front, queue.memory())?;
+    let mut kicks = Vec::with_capacity(QUEUES);
+    for number in 0..QUEUES - 1 {
+        // The control queue and the event queue stay empty.
+        kicks.push(start_queue(&mut front, number, (queue_at(number), 0))?.0);
+    }
+    let place = (queue_at(QUEUES - 1), queue.used_index());
+    let (kick, call) = start_queue(&mut front, QUEUES - 1, place)?;
+    // A process that goes on with what was under way may look at the queue only after a notice.
+    kick.notify();
+    kicks.push(kick);
+    Ok((call, kicks, fresh))
+}

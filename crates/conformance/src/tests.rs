@@ -139,7 +139,7 @@ fn judge_target(id: &str, fault: Fault) -> CaseResult {
     });
     let portal = peers.relay(portal, sound, fault);
     let selection = Selection::new(&[id.to_owned()]);
-    target::run(&target_options(portal), &selection, |_| ()).unwrap().remove(0)
+    target::run(&target_options(portal), &selection, |_| ()).unwrap().results.remove(0)
 }
 
 /// Tests an initiator that writes and reads with one case and one fault.
@@ -148,7 +148,8 @@ fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
     let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let portal = peers.relay(listen, fault, sound);
     peers.keep(move || {
-        let unit = target::fixture::Unit { lun: 0, block: 512, blocks: 1 << 17 };
+        let unit =
+            target::fixture::Unit { lun: 0, kind: target::UnitKind::Disk, block: 512, blocks: 1 << 17 };
         let options = Rc::new(target_options(portal));
         let mut fixture = target::fixture::Fixture::new(&options, initiator::TARGET, unit);
         let _ = fixture.start(&[]).and_then(|mut conn| {
@@ -234,7 +235,7 @@ fn judge_mortal(revive: Option<String>) -> Vec<CaseResult> {
         format!("touch {0}; while [ -e {0} ]; do sleep 0.01; done; sleep 0.1; {command}", coffin.display())
     });
     let only = ["ffp-t-1.1", "ffp-t-2.1", "ffp-t-3.1"].map(str::to_owned);
-    target::run(&options, &Selection::new(&only), |_| ()).unwrap()
+    target::run(&options, &Selection::new(&only), |_| ()).unwrap().results
 }
 
 #[test]

@@ -51,15 +51,16 @@ impl Configuration {
     }
 }
 
-/// Parses the data of GET CONFIGURATION.
+/// Parses the data of GET CONFIGURATION. That nothing follows what DATA LENGTH tells of is judged by a case of
+/// its own.
 ///
 /// # Errors
-/// Lengths that contradict each other, and features that do not ascend.
+/// Other lengths that contradict each other, and features that do not ascend.
 fn configuration(data: &[u8]) -> Outcome<Configuration> {
-    require!(data.len() >= 8, "{} bytes are no feature header", data.len());
-    let len = usize::try_from(word(data, 0)).unwrap_or(usize::MAX);
-    require!(len == data.len() - 4, "DATA LENGTH tells of {len} bytes, {} came", data.len() - 4);
-    let mut rest = data.get(8..).unwrap_or_default();
+    let len = usize::try_from(word(data, 0)).unwrap_or(usize::MAX).saturating_add(4);
+    let Some(mut rest) = data.get(8..len) else {
+        fail!("DATA LENGTH tells of {len} bytes with the header, {} came", data.len())
+    };
     let mut features: Vec<Feature> = Vec::new();
     while !rest.is_empty() {
         let code = half(rest, 0);
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn a_configuration_that_contradicts_itself_fails() {
         for (at, value, part) in [
-            (3, 15, "DATA LENGTH tells of 15 bytes, 16 came"),
+            (3, 17, "DATA LENGTH tells of 21 bytes with the header, 20 came"),
             (11, 3, "feature 0000 has 3 bytes"),
             (11, 20, "feature 0000 is beyond the end"),
             (17, 0, "feature 0000 is behind 0000"),

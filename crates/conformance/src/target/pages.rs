@@ -112,7 +112,11 @@ pub(super) fn mode_pages_agree(device: &mut Device) -> Outcome {
     let numbered: Vec<u8> = order.iter().copied().filter(|code| *code != 0).collect();
     require!(numbered.is_sorted(), "the pages do not ascend: {}", hex(&order));
     for page in &all.pages {
-        let code = page.code;
+        let (code, subpage) = (page.code, page.subpage);
+        require!(
+            subpage == 0,
+            "page {code:02x}/{subpage:02x} is among all pages, and subpages were not asked for"
+        );
         let alone = device.mode_10(code)?;
         require!(
             alone.pages.first() == Some(page),

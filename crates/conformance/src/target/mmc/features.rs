@@ -14,6 +14,7 @@ use super::{Drive, profile};
 pub(super) const CASES: &[Test] = &[
     case("mmc-inquiry", "MMC-6, INQUIRY", "a drive has removable media", inquiry),
     case("mmc-features", "MMC-6, GET CONFIGURATION", "RT 0 reports features that ascend, profile list and core among them", all),
+    case("mmc-features-length", "MMC-6, GET CONFIGURATION", "DATA LENGTH is that of the data", length),
     case("mmc-features-current", "MMC-6, GET CONFIGURATION", "RT 1 reports those that are current", current),
     case("mmc-features-one", "MMC-6, GET CONFIGURATION", "RT 2 reports one feature", one),
     case("mmc-features-none", "MMC-6, GET CONFIGURATION", "RT 2 of a feature that does not exist reports none", none),
@@ -40,6 +41,14 @@ fn all(fixture: &mut Fixture) -> Outcome {
     for code in [0x0000, 0x0001] {
         require!(configuration.has(code), "feature {code:04x} is missing or not current");
     }
+    Ok(())
+}
+
+fn length(fixture: &mut Fixture) -> Outcome {
+    let mut device = Device::attach(fixture)?;
+    let data = device.get(&[0x46, 0, 0, 0, 0, 0, 0, 0x10, 0, 0], 0x1000)?.good("GET CONFIGURATION")?.data;
+    let (told, came) = (word(&data, 0), data.len().saturating_sub(4));
+    require!(usize::try_from(told) == Ok(came), "it tells of {told} bytes behind itself, {came} came");
     Ok(())
 }
 

@@ -140,8 +140,15 @@ fn refused(
 fn empty_source(fixture: &mut Fixture) -> Outcome {
     let mut changer = Changer::attach(fixture)?;
     let empty = changer.find(kind::STORAGE, false)?;
-    let [from, to, ..] = empty.as_slice() else {
-        need!(false, "the case needs two empty slots");
+    let others = [kind::STORAGE, kind::IMPORT_EXPORT, kind::DATA_TRANSFER];
+    let mut places = Vec::new();
+    for kind in others {
+        places.append(&mut changer.find(kind, false)?);
+    }
+    let from = empty.first();
+    let to = places.iter().find(|place| Some(place.address) != from.map(|from| from.address));
+    let (Some(from), Some(to)) = (from, to) else {
+        need!(false, "the case needs an empty slot, and another empty element");
         return Ok(());
     };
     refused(&mut changer, "MOVE MEDIUM from an empty slot", asc::SOURCE_EMPTY, |changer| {

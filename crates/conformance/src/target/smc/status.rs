@@ -5,7 +5,7 @@ use crate::verdict::Outcome;
 use crate::wire::word;
 
 use super::super::Test;
-use super::super::device::{asc, byte, hex, key};
+use super::super::device::{asc, byte, hex, key, triple};
 use super::super::fixture::Fixture;
 use super::super::pages;
 use super::{
@@ -20,6 +20,7 @@ pub(super) const CASES: &[Test] = &[
     case("smc-mode-pages", "SPC-4, MODE SENSE(10)", "each page is the same alone as among all", mode_pages),
     case("smc-log-pages", "SPC-4, LOG SENSE", "every page that is listed has the right form", log_pages),
     case("smc-status", "SMC-3, READ ELEMENT STATUS", "all elements are those of the address assignment page", status),
+    case("smc-status-length", "SMC-3, READ ELEMENT STATUS", "BYTE COUNT OF REPORT is that of the report", length),
     case("smc-status-types", "SMC-3, READ ELEMENT STATUS", "each type alone has its elements", types),
     case("smc-status-count", "SMC-3, READ ELEMENT STATUS", "NUMBER OF ELEMENTS is the most that are reported", count),
     case("smc-status-start", "SMC-3, READ ELEMENT STATUS", "the report begins at the starting address", start),
@@ -99,6 +100,15 @@ fn status(fixture: &mut Fixture) -> Outcome {
     let came = names(&changer.status(kind::ALL, 0, u16::MAX, 0)?.elements);
     let wanted = assigned(&changer, kind::ALL);
     require!(came == wanted, "page 1D has the elements (type, address) {wanted:?}, reported are {came:?}");
+    Ok(())
+}
+
+fn length(fixture: &mut Fixture) -> Outcome {
+    let mut changer = Changer::attach(fixture)?;
+    let done = changer.device.get(&status_cdb(kind::ALL, 0, u16::MAX, 0), 0xfff0)?;
+    let data = done.good("READ ELEMENT STATUS")?.data;
+    let (told, came) = (triple(&data, 5), data.len().saturating_sub(8));
+    require!(usize::try_from(told) == Ok(came), "it tells of {told} bytes behind the header, {came} came");
     Ok(())
 }
 

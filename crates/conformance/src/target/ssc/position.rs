@@ -198,7 +198,7 @@ fn end(fixture: &mut Fixture) -> Outcome {
     tape.space(space::END_OF_DATA, 0)?.good("SPACE(6) to the end of data")?;
     tape.stands_at("at the end of data", 3)?;
     tape.write(&super::content(3))?.good("WRITE(6) at the end of data")?;
-    tape.locate(2)?.good("LOCATE(10)")?;
+    tape.space(space::BLOCKS, -2)?.good("SPACE(6) of -2 blocks")?;
     tape.reads_block("READ(6) of the block before the one appended", 2)?;
     tape.reads_block("READ(6) of the block appended", 3)
 }
@@ -206,7 +206,7 @@ fn end(fixture: &mut Fixture) -> Outcome {
 fn nothing(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("bbb")?;
-    tape.locate(1)?.good("LOCATE(10)")?;
+    tape.space(space::BLOCKS, -2)?.good("SPACE(6) of -2 blocks")?;
     for code in [space::BLOCKS, space::FILEMARKS] {
         tape.space(code, 0)?.good("SPACE(6) of nothing")?;
         tape.stands_at("after SPACE(6) of nothing", 1)?;
@@ -291,9 +291,9 @@ fn locate_to_end(fixture: &mut Fixture) -> Outcome {
 fn erase(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("bbb")?;
-    tape.locate(1)?.good("LOCATE(10)")?;
+    tape.space(space::BLOCKS, -2)?.good("SPACE(6) of -2 blocks")?;
     tape.device.ask(&six(0x19, 1, 0))?.optional("ERASE(6)")?.good("ERASE(6) with LONG")?;
-    tape.locate(0)?.good("LOCATE(10)")?;
+    tape.rewind()?;
     tape.reads_block("READ(6) before the position of ERASE(6)", 0)?;
     tape.read(0, BLOCK_U32)?.reports("READ(6) where ERASE(6) began", at_end_of_data(BLOCK_U32.into()))
 }

@@ -74,6 +74,19 @@ struct Status {
     elements: Vec<Element>,
 }
 
+impl Status {
+    /// Fails unless the header names the lowest address of the report.
+    fn begins_rightly(&self) -> Outcome {
+        let lowest = self.elements.iter().map(|element| element.address).min();
+        require!(
+            lowest.is_none_or(|lowest| lowest == self.first),
+            "FIRST ELEMENT ADDRESS REPORTED is {}, the lowest in the report is {lowest:?}",
+            self.first
+        );
+        Ok(())
+    }
+}
+
 /// Parses element status data. BYTE COUNT OF REPORT is judged by a case of its own.
 ///
 /// # Errors
@@ -102,11 +115,6 @@ fn parse(data: &[u8]) -> Outcome<Status> {
         elements.len() == usize::from(count),
         "NUMBER OF ELEMENTS AVAILABLE is {count}, {} are reported",
         elements.len()
-    );
-    let lowest = elements.iter().map(|element| element.address).min();
-    require!(
-        lowest.is_none_or(|lowest| lowest == first),
-        "FIRST ELEMENT ADDRESS REPORTED is {first}, the lowest in the report is {lowest:?}"
     );
     Ok(Status { first, count, elements })
 }
@@ -164,7 +172,9 @@ impl Changer {
     /// Returns the data of READ ELEMENT STATUS; `kind` may have VOLTAG.
     fn status(&mut self, kind: u8, start: u16, count: u16, flags: u8) -> Outcome<Status> {
         let done = self.device.get(&status_cdb(kind, start, count, flags), u32::from(DATA_MAX))?;
-        parse(&done.good("READ ELEMENT STATUS")?.data)
+        let status = parse(&done.good("READ ELEMENT STATUS")?.data)?;
+        status.begins_rightly()?;
+        Ok(status)
     }
 
     /// Returns every element, with volume tags. Asks for one type at a time, as Linux and mtx do, and takes
@@ -281,7 +291,10 @@ mod tests {
         };
         fails(&report()[..100], "beyond the end of the report");
         fails(&with(3, 3), "NUMBER OF ELEMENTS AVAILABLE is 3, 2 are reported");
-        fails(&with(1, 0xe7), "FIRST ELEMENT ADDRESS REPORTED is 999");
+        match parse(&with(1, 0xe7)).unwrap().begins_rightly() {
+            Err(Stop::Fail(why)) => assert!(why.contains("REPORTED is 999"), "{why}"),
+            other => panic!("expected a failure; came {other:?}"),
+        }
         fails(&with(11, 50), "104 bytes of element type 2");
         fails(&with(15, 105), "beyond the end of the report");
     }

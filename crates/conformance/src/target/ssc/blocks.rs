@@ -10,7 +10,7 @@ use super::super::Test;
 use super::super::conn::Flow;
 use super::super::device::{Device, Expected, asc, byte, half, key, triple};
 use super::super::fixture::Fixture;
-use super::{BLOCK_U32, Tape, content, six};
+use super::{BLOCK_U32, Tape, content, six, space};
 
 const FIXED: u8 = 0x01;
 const SILI: u8 = 0x02;
@@ -92,7 +92,7 @@ fn short_block(fixture: &mut Fixture) -> Outcome {
         "expected a residual underflow of 900, came {:?}",
         done.residual
     );
-    tape.stands_at("behind the block", 1)
+    tape.reads_block("READ(6) behind the block", 1)
 }
 
 fn long_block(fixture: &mut Fixture) -> Outcome {
@@ -105,7 +105,7 @@ fn long_block(fixture: &mut Fixture) -> Outcome {
         Some(done.data.as_slice()) == content(0).get(..100),
         "the first 100 bytes of the block do not come with the report"
     );
-    tape.stands_at("behind the block", 1)
+    tape.reads_block("READ(6) behind the block", 1)
 }
 
 fn sili_short(fixture: &mut Fixture) -> Outcome {
@@ -119,7 +119,7 @@ fn sili_short(fixture: &mut Fixture) -> Outcome {
         "expected a residual underflow of 900, came {:?}",
         done.residual
     );
-    tape.stands_at("behind the block", 1)
+    tape.reads_block("READ(6) behind the block", 1)
 }
 
 fn sili_long(fixture: &mut Fixture) -> Outcome {
@@ -128,7 +128,7 @@ fn sili_long(fixture: &mut Fixture) -> Outcome {
     tape.rewind()?;
     let done = tape.read(SILI, 100)?.good("READ(6) with SILI of 500 bytes too few")?;
     require!(Some(done.data.as_slice()) == content(0).get(..100), "these are not its first 100 bytes");
-    tape.stands_at("behind the block", 1)
+    tape.reads_block("READ(6) behind the block", 1)
 }
 
 fn sili_mode(fixture: &mut Fixture) -> Outcome {
@@ -137,7 +137,7 @@ fn sili_mode(fixture: &mut Fixture) -> Outcome {
     tape.rewind()?;
     tape.with_block_len(512, |tape| {
         tape.read(SILI, 100)?.reports("READ(6) with SILI of 500 bytes too few", wrong_length(-500))?;
-        tape.stands_at("behind the block", 1)
+        tape.reads_block("READ(6) behind the block", 1)
     })
 }
 
@@ -148,7 +148,7 @@ fn sili_fixed(fixture: &mut Fixture) -> Outcome {
     tape.with_block_len(BLOCK_U32, |tape| {
         let done = tape.device.get(&six(0x08, FIXED | SILI, 1), BLOCK_U32)?;
         done.refused("READ(6) with FIXED and SILI", key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_CDB)?;
-        tape.stands_at("behind the refusal", 0)
+        tape.reads_block("READ(6) after the refusal", 0)
     })
 }
 
@@ -168,7 +168,6 @@ fn fixed(fixture: &mut Fixture) -> Outcome {
     let data = [content(0), content(1), content(2)].concat();
     tape.with_block_len(BLOCK_U32, |tape| {
         tape.device.put(&six(0x0a, FIXED, 3), &data)?.good("WRITE(6) of 3 fixed-length blocks")?;
-        tape.stands_at("behind the blocks", 3)?;
         tape.rewind()?;
         let done = tape.device.get(&six(0x08, FIXED, 3), 3 * BLOCK_U32)?;
         let done = done.good("READ(6) of 3 fixed-length blocks")?;
@@ -189,18 +188,24 @@ fn fixed_ili(fixture: &mut Fixture) -> Outcome {
         done.reports("READ(6) of 4 blocks, the third too short", wrong_length(2))?;
         let first = [content(0), content(1)].concat();
         require!(done.data.starts_with(&first), "the first two blocks do not come with the report");
-        tape.stands_at("behind the block of another length", 3)
+        tape.reads_block("READ(6) behind the block of another length", 0)
     })
 }
 
 /// The sense data of a command that meets a filemark.
-const fn at_filemark(information: i64) -> Expected {
+pub(super) const fn at_filemark(information: i64) -> Expected {
     Expected { key: key::NO_SENSE, code: asc::FILEMARK, bits: stream::FILEMARK, information }
 }
 
 /// The sense data of a command that meets the end of data.
 pub(super) const fn at_end_of_data(information: i64) -> Expected {
     Expected { key: key::BLANK_CHECK, code: asc::END_OF_DATA, bits: 0, information }
+}
+
+/// Fails unless the next READ meets the end of data.
+pub(super) fn is_at_end(tape: &mut Tape) -> Outcome {
+    let done = tape.read(0, BLOCK_U32)?;
+    done.reports("READ(6) at the end of data", at_end_of_data(BLOCK_U32.into()))
 }
 
 fn fixed_filemark(fixture: &mut Fixture) -> Outcome {
@@ -212,7 +217,7 @@ fn fixed_filemark(fixture: &mut Fixture) -> Outcome {
         done.reports("READ(6) of 5 blocks, a filemark behind 2", at_filemark(3))?;
         let first = [content(0), content(1)].concat();
         require!(done.data == first, "the two blocks do not come with the report");
-        tape.stands_at("behind the filemark", 3)
+        tape.reads_block("READ(6) behind the filemark", 3)
     })
 }
 
@@ -223,7 +228,7 @@ fn fixed_end(fixture: &mut Fixture) -> Outcome {
     tape.with_block_len(BLOCK_U32, |tape| {
         let done = tape.device.get(&six(0x08, FIXED, 5), 5 * BLOCK_U32)?;
         done.reports("READ(6) of 5 blocks, 2 before the end of data", at_end_of_data(3))?;
-        tape.stands_at("at the end of data", 2)
+        is_at_end(tape)
     })
 }
 
@@ -241,11 +246,8 @@ fn filemark(fixture: &mut Fixture) -> Outcome {
 fn end_of_data(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("b")?;
-    for _ in 0..2 {
-        let done = tape.read(0, BLOCK_U32)?;
-        done.reports("READ(6) at the end of data", at_end_of_data(BLOCK_U32.into()))?;
-    }
-    tape.stands_at("at the end of data", 1)
+    is_at_end(&mut tape)?;
+    is_at_end(&mut tape)
 }
 
 fn read_nothing(fixture: &mut Fixture) -> Outcome {
@@ -253,7 +255,7 @@ fn read_nothing(fixture: &mut Fixture) -> Outcome {
     tape.lay_out("bb")?;
     tape.rewind()?;
     tape.device.ask(&six(0x08, 0, 0))?.good("READ(6) of 0 bytes")?;
-    tape.stands_at("after READ(6) of 0 bytes", 0)
+    tape.reads_block("READ(6) after READ(6) of 0 bytes", 0)
 }
 
 fn write_nothing(fixture: &mut Fixture) -> Outcome {
@@ -261,7 +263,6 @@ fn write_nothing(fixture: &mut Fixture) -> Outcome {
     tape.lay_out("bb")?;
     tape.rewind()?;
     tape.device.ask(&six(0x0a, 0, 0))?.good("WRITE(6) of 0 bytes")?;
-    tape.stands_at("after WRITE(6) of 0 bytes", 0)?;
     tape.reads_block("READ(6) after WRITE(6) of 0 bytes", 0)
 }
 
@@ -284,7 +285,9 @@ fn long_write(fixture: &mut Fixture) -> Outcome {
     tape.device.conn.send(&task, &[]);
     let done = tape.device.conn.finish(&task, &[])?;
     done.refused("WRITE(6) of a longer block", key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_CDB)?;
-    tape.stands_at("after the refusal", 0)
+    tape.lay_out("b")?;
+    tape.rewind()?;
+    tape.reads_block("READ(6) of the block that was written after the refusal", 0)
 }
 
 fn sixteen(fixture: &mut Fixture) -> Outcome {
@@ -296,21 +299,22 @@ fn sixteen(fixture: &mut Fixture) -> Outcome {
     tape.rewind()?;
     let done = tape.device.get(&transfer(0x88), BLOCK_U32)?.optional("READ(16)")?.good("READ(16)")?;
     require!(done.data == content(0), "the block is not that which was written");
-    tape.stands_at("behind the block", 1)
+    is_at_end(&mut tape)
 }
 
 fn filemarks(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("b")?;
     tape.write_filemarks(3)?;
-    tape.stands_at("behind a block and 3 filemarks", 4)
+    tape.space(space::FILEMARKS, -3)?.good("SPACE(6) of -3 filemarks")?;
+    tape.space(space::BLOCKS, -1)?.good("SPACE(6) of -1 block")?;
+    tape.reads_block("READ(6) of the block before them", 0)
 }
 
 fn no_filemarks(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("b")?;
     tape.write_filemarks(0)?;
-    tape.stands_at("after WRITE FILEMARKS(6) of none", 1)?;
     tape.read(0, BLOCK_U32)?.reports("READ(6) behind no filemarks", at_end_of_data(BLOCK_U32.into()))
 }
 
@@ -318,7 +322,9 @@ fn filemarks_16(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     let done = tape.device.ask(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0])?;
     done.optional("WRITE FILEMARKS(16)")?.good("WRITE FILEMARKS(16)")?;
-    tape.stands_at("behind 2 filemarks", 2)
+    tape.rewind()?;
+    tape.space(space::FILEMARKS, 2)?.good("SPACE(6) of 2 filemarks")?;
+    is_at_end(&mut tape)
 }
 
 /// VERIFY(6) of a variable-length block.
@@ -331,7 +337,7 @@ fn verify(fixture: &mut Fixture) -> Outcome {
     tape.lay_out("bb")?;
     tape.rewind()?;
     tape.device.ask(&verify_cdb(BLOCK_U32))?.optional("VERIFY(6)")?.good("VERIFY(6)")?;
-    tape.stands_at("behind the block", 1)
+    tape.reads_block("READ(6) behind the block", 1)
 }
 
 fn verify_length(fixture: &mut Fixture) -> Outcome {
@@ -340,7 +346,7 @@ fn verify_length(fixture: &mut Fixture) -> Outcome {
     tape.rewind()?;
     let done = tape.device.ask(&verify_cdb(BLOCK_U32 + 900))?.optional("VERIFY(6)")?;
     done.reports("VERIFY(6) of 900 bytes too many", wrong_length(900))?;
-    tape.stands_at("behind the block", 1)
+    tape.reads_block("READ(6) behind the block", 1)
 }
 
 fn verify_filemark(fixture: &mut Fixture) -> Outcome {
@@ -349,5 +355,5 @@ fn verify_filemark(fixture: &mut Fixture) -> Outcome {
     tape.rewind()?;
     let done = tape.device.ask(&verify_cdb(BLOCK_U32))?.optional("VERIFY(6)")?;
     done.reports("VERIFY(6) of a filemark", at_filemark(BLOCK_U32.into()))?;
-    tape.stands_at("behind the filemark", 1)
+    tape.reads_block("READ(6) behind the filemark", 1)
 }

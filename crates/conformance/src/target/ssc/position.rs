@@ -9,7 +9,7 @@ use super::super::Test;
 use super::super::device::{Expected, asc, byte, double, half, key};
 use super::super::fixture::Fixture;
 use super::super::task::Done;
-use super::blocks::at_end_of_data;
+use super::blocks::{at_end_of_data, at_filemark, is_at_end};
 use super::{BLOCK_U32, Tape, six, space};
 
 /// BOP in byte 0 of READ POSITION.
@@ -19,6 +19,7 @@ const BEGINNING: u8 = 0x80;
 pub(super) const CASES: &[Test] = &[
     writing("ssc-rewind", "SSC-4, REWIND", "REWIND leads to the beginning of the partition", rewind),
     writing("ssc-rewind-immediate", "SSC-4, REWIND", "REWIND with IMMED leads there too", rewind_immediate),
+    writing("ssc-position-beginning", "SSC-4, READ POSITION", "BOP is set at the beginning of the partition alone", bop),
     writing("ssc-position-short", "SSC-4, READ POSITION, short form", "the short form counts objects", short),
     writing("ssc-position-long", "SSC-4, READ POSITION, long form", "the long form counts filemarks too", long),
     writing("ssc-position-extended", "SSC-4, READ POSITION, extended form", "the extended form counts objects", extended),
@@ -44,6 +45,13 @@ pub(super) const CASES: &[Test] = &[
 ];
 
 fn rewind(fixture: &mut Fixture) -> Outcome {
+    let mut tape = Tape::blank(fixture)?;
+    tape.lay_out("bb")?;
+    tape.rewind()?;
+    tape.reads_block("READ(6) after REWIND", 0)
+}
+
+fn bop(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("bb")?;
     let flags = byte(&tape.short_position()?, 0);
@@ -141,6 +149,12 @@ fn unsigned(tape: &Tape, done: &Done) -> Option<SenseData> {
     Some(SenseData { information: sense.information.map(i64::abs), ..sense })
 }
 
+/// Fails unless the next READ meets a filemark.
+fn reads_filemark(tape: &mut Tape) -> Outcome {
+    let done = tape.read(0, BLOCK_U32)?;
+    done.reports("READ(6) before the filemark", at_filemark(BLOCK_U32.into()))
+}
+
 fn back_mark(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("bbfbb")?;
@@ -151,7 +165,7 @@ fn back_mark(fixture: &mut Fixture) -> Outcome {
         sense == Some((stream::FILEMARK, Some(2))),
         "expected FILEMARK and INFORMATION 2, came {sense:02x?}"
     );
-    tape.stands_at("before the filemark", 2)
+    reads_filemark(&mut tape)
 }
 
 fn blocks_end(fixture: &mut Fixture) -> Outcome {
@@ -159,7 +173,7 @@ fn blocks_end(fixture: &mut Fixture) -> Outcome {
     tape.lay_out("bbb")?;
     tape.rewind()?;
     tape.space(space::BLOCKS, 9)?.reports("SPACE(6) of 9 blocks, 3 before the end", at_end_of_data(6))?;
-    tape.stands_at("at the end of data", 3)
+    is_at_end(&mut tape)
 }
 
 fn marks(fixture: &mut Fixture) -> Outcome {
@@ -169,7 +183,8 @@ fn marks(fixture: &mut Fixture) -> Outcome {
     tape.space(space::FILEMARKS, 2)?.good("SPACE(6) of 2 filemarks")?;
     tape.reads_block("READ(6) behind the second filemark", 5)?;
     tape.space(space::FILEMARKS, -1)?.good("SPACE(6) of -1 filemark")?;
-    tape.stands_at("before the second filemark", 4)
+    reads_filemark(&mut tape)?;
+    tape.reads_block("READ(6) behind the second filemark", 5)
 }
 
 fn marks_end(fixture: &mut Fixture) -> Outcome {
@@ -178,7 +193,7 @@ fn marks_end(fixture: &mut Fixture) -> Outcome {
     tape.rewind()?;
     let done = tape.space(space::FILEMARKS, 5)?;
     done.reports("SPACE(6) of 5 filemarks, 2 before the end", at_end_of_data(3))?;
-    tape.stands_at("at the end of data", 5)
+    is_at_end(&mut tape)
 }
 
 fn beginning(fixture: &mut Fixture) -> Outcome {
@@ -188,7 +203,7 @@ fn beginning(fixture: &mut Fixture) -> Outcome {
     done.refused("SPACE(6) of -9 blocks, 3 behind the beginning", key::NO_SENSE, asc::BEGINNING_OF_MEDIUM)?;
     let sense = unsigned(&tape, &done).map(|sense| (sense.bits, sense.information));
     require!(sense == Some((stream::EOM, Some(6))), "expected EOM and INFORMATION 6, came {sense:02x?}");
-    tape.stands_at("at the beginning", 0)
+    tape.reads_block("READ(6) at the beginning", 0)
 }
 
 fn end(fixture: &mut Fixture) -> Outcome {
@@ -196,7 +211,6 @@ fn end(fixture: &mut Fixture) -> Outcome {
     tape.lay_out("bfb")?;
     tape.rewind()?;
     tape.space(space::END_OF_DATA, 0)?.good("SPACE(6) to the end of data")?;
-    tape.stands_at("at the end of data", 3)?;
     tape.write(&super::content(3))?.good("WRITE(6) at the end of data")?;
     tape.space(space::BLOCKS, -2)?.good("SPACE(6) of -2 blocks")?;
     tape.reads_block("READ(6) of the block before the one appended", 2)?;
@@ -209,9 +223,8 @@ fn nothing(fixture: &mut Fixture) -> Outcome {
     tape.space(space::BLOCKS, -2)?.good("SPACE(6) of -2 blocks")?;
     for code in [space::BLOCKS, space::FILEMARKS] {
         tape.space(code, 0)?.good("SPACE(6) of nothing")?;
-        tape.stands_at("after SPACE(6) of nothing", 1)?;
     }
-    Ok(())
+    tape.reads_block("READ(6) after SPACE(6) of nothing", 1)
 }
 
 fn reserved_code(fixture: &mut Fixture) -> Outcome {
@@ -219,7 +232,7 @@ fn reserved_code(fixture: &mut Fixture) -> Outcome {
     tape.lay_out("b")?;
     let done = tape.space(7, 1)?;
     done.refused("SPACE(6), CODE 7", key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_CDB)?;
-    tape.stands_at("after the refusal", 1)
+    is_at_end(&mut tape)
 }
 
 fn space_16(fixture: &mut Fixture) -> Outcome {
@@ -248,7 +261,7 @@ fn locate_end(fixture: &mut Fixture) -> Outcome {
     tape.rewind()?;
     let done = tape.locate(1000)?;
     done.refused("LOCATE(10) behind the end of data", key::BLANK_CHECK, asc::END_OF_DATA)?;
-    tape.stands_at("at the end of data", 2)
+    is_at_end(&mut tape)
 }
 
 fn partition(fixture: &mut Fixture) -> Outcome {
@@ -256,7 +269,7 @@ fn partition(fixture: &mut Fixture) -> Outcome {
     tape.lay_out("b")?;
     let done = tape.device.ask(&[0x2b, 0x02, 0, 0, 0, 0, 0, 0, 200, 0])?;
     done.refused("LOCATE(10) in partition 200", key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_CDB)?;
-    tape.stands_at("after the refusal", 1)
+    is_at_end(&mut tape)
 }
 
 /// LOCATE(16) with this destination type.
@@ -285,7 +298,7 @@ fn locate_to_end(fixture: &mut Fixture) -> Outcome {
     tape.rewind()?;
     let done = tape.device.ask(&locate_cdb(3, 0))?;
     done.optional_form("LOCATE(16) of the end of data")?.good("LOCATE(16) of the end of data")?;
-    tape.stands_at("at the end of data", 4)
+    is_at_end(&mut tape)
 }
 
 fn erase(fixture: &mut Fixture) -> Outcome {

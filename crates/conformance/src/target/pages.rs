@@ -1,6 +1,7 @@
 //! Mode pages and log pages of any type of unit: their form, and the cases on it that all types share.
 
 use crate::verdict::Outcome;
+use crate::wire::word;
 
 use super::device::{DATA_MAX, Device, byte, half, hex};
 
@@ -207,6 +208,45 @@ pub(super) fn log_pages_are_well_formed(device: &mut Device) -> Outcome {
         let page = log_page(&device.log_sense(code)?, code)?;
         let ascends = page.parameters.is_sorted_by_key(|(number, _)| *number);
         require!(ascends, "the parameters of log page {code:02x} do not ascend");
+    }
+    Ok(())
+}
+
+/// REPORT SUPPORTED OPERATION CODES with this reporting option.
+fn operation_codes(device: &mut Device, option: u8, opcode: u8, action: u16) -> Outcome<Vec<u8>> {
+    let ([a, b], [c, d]) = (action.to_be_bytes(), DATA_MAX.to_be_bytes());
+    let cdb = [0xa3, 0x0c, option, opcode, a, b, 0, 0, c, d, 0, 0];
+    let what = "REPORT SUPPORTED OPERATION CODES";
+    Ok(device.get(&cdb, u32::from(DATA_MAX))?.optional_form(what)?.good(what)?.data)
+}
+
+/// Judges that every command of the list is supported when it is asked for alone, with a CDB of the same
+/// length that begins with its operation code.
+pub(super) fn operation_codes_agree(device: &mut Device) -> Outcome {
+    /// Of reporting options: a command without service actions, and one with.
+    const PLAIN: u8 = 1;
+    const WITH_ACTION: u8 = 2;
+    let list = operation_codes(device, 0, 0, 0)?;
+    let told = usize::try_from(word(&list, 0)).unwrap_or(usize::MAX);
+    let (commands, rest) = list.get(4..).unwrap_or_default().as_chunks::<8>();
+    require!(
+        list.len().checked_sub(4) == Some(told) && rest.is_empty(),
+        "COMMAND DATA LENGTH tells of {told} bytes, {} came",
+        list.len().saturating_sub(4)
+    );
+    require!(!commands.is_empty(), "the list is empty");
+    for command in commands {
+        let (opcode, action, len) = (byte(command, 0), half(command, 2), usize::from(half(command, 6)));
+        let option = if byte(command, 5) & 1 == 0 { PLAIN } else { WITH_ACTION };
+        let alone = operation_codes(device, option, opcode, action)?;
+        let support = byte(&alone, 1) & 7;
+        require!(support == 3, "{opcode:02x}/{action:02x} is in the list; alone, SUPPORT is {support}");
+        let usage = alone.get(4..).unwrap_or_default();
+        require!(
+            usage.len() == len && usize::from(half(&alone, 2)) == len && usage.first() == Some(&opcode),
+            "{opcode:02x}/{action:02x} has {len} bytes in the list; alone, its usage map is {}",
+            hex(usage)
+        );
     }
     Ok(())
 }

@@ -31,6 +31,9 @@ const VOLUME_TAGS: u8 = 0x10;
 const DEVICE_IDENTIFIERS: u8 = 0x01;
 const CURRENT_DATA: u8 = 0x02;
 
+/// ACCESS in an element descriptor.
+const ACCESS: u8 = 0x08;
+
 /// The elements of one type: the first address and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
@@ -201,11 +204,14 @@ impl Changer {
         }
     }
 
-    /// Returns full, or empty, elements of a type that cartridges can be moved to and from.
+    /// Returns the full, or the empty, elements of a type. A cartridge that an operator keeps from motions is
+    /// left out; that is so in mail slots alone.
     fn find(&mut self, kind: u8, is_full: bool) -> Outcome<Vec<Element>> {
         let mut elements = self.elements()?;
-        elements
-            .retain(|element| element.kind == kind && element.is_full() == is_full && element.flags & 8 != 0);
+        elements.retain(|element| {
+            let is_kept = element.kind == kind::IMPORT_EXPORT && element.flags & ACCESS == 0;
+            element.kind == kind && element.is_full() == is_full && !is_kept
+        });
         Ok(elements)
     }
 

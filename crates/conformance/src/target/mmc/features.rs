@@ -26,6 +26,7 @@ pub(super) const CASES: &[Test] = &[
     case("mmc-core", "MMC-6, core feature", "the physical interface is named", core),
     case("mmc-removable", "MMC-6, removable medium feature", "feature and capabilities page agree on the tray", removable),
     case("mmc-mode-pages", "SPC-4, MODE SENSE(10)", "each page is the same alone as among all", mode_pages),
+    case("mmc-operation-codes", "SPC-4, REPORT SUPPORTED OPERATION CODES", "each command is the same alone as in the list", operation_codes),
     case("mmc-log-pages", "SPC-4, LOG SENSE", "every page that is listed has the right form", log_pages),
 ];
 
@@ -175,6 +176,10 @@ fn removable(fixture: &mut Fixture) -> Outcome {
 
 fn mode_pages(fixture: &mut Fixture) -> Outcome {
     pages::mode_pages_agree(&mut Device::attach(fixture)?)
+}
+
+fn operation_codes(fixture: &mut Fixture) -> Outcome {
+    pages::operation_codes_agree(&mut Device::attach(fixture)?)
 }
 
 fn log_pages(fixture: &mut Fixture) -> Outcome {

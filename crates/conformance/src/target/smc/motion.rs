@@ -7,12 +7,13 @@ use super::super::Test;
 use super::super::device::{asc, key};
 use super::super::fixture::Fixture;
 use super::super::task::Done;
-use super::{Changer, Element, kind, tag_text};
+use super::{ACCESS, Changer, Element, kind, tag_text};
 
 #[rustfmt::skip]
 pub(super) const CASES: &[Test] = &[
     writing("smc-move", "SMC-3, MOVE MEDIUM", "a cartridge moves with its volume tag, from slot to slot", move_slot),
     writing("smc-move-source", "SMC-3, READ ELEMENT STATUS", "an element tells which slot its cartridge came from", move_source),
+    writing("smc-move-access", "SMC-3, READ ELEMENT STATUS", "slots that cartridges move between are ACCESS", move_access),
     writing("smc-move-drive", "SMC-3, MOVE MEDIUM", "a cartridge moves into a drive and out again", move_drive),
     writing("smc-move-mail", "SMC-3, MOVE MEDIUM", "a cartridge moves into a mail slot and out again", move_mail),
     writing("smc-move-transport", "SMC-3, MOVE MEDIUM", "the first transport element is the default one", transport),
@@ -78,6 +79,17 @@ fn move_source(fixture: &mut Fixture) -> Outcome {
             "SOURCE STORAGE ELEMENT ADDRESS is {source:?}, the cartridge came from {}",
             full.address
         );
+        Ok(())
+    })
+}
+
+fn move_access(fixture: &mut Fixture) -> Outcome {
+    let mut changer = Changer::attach(fixture)?;
+    let (full, empty) = changer.full_and_empty()?;
+    there_and_back(&mut changer, &full, empty.address, |_| {
+        for slot in [&full, &empty] {
+            require!(slot.flags & ACCESS != 0, "slot {} has the flags {:02x}", slot.address, slot.flags);
+        }
         Ok(())
     })
 }

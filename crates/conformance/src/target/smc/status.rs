@@ -18,6 +18,7 @@ pub(super) const CASES: &[Test] = &[
     case("smc-geometry", "SMC-3, transport geometry page", "the page has a descriptor for each transport element", geometry),
     case("smc-capabilities", "SMC-3, device capabilities page", "slots hold media, and media can be moved to drives", capabilities),
     case("smc-mode-pages", "SPC-4, MODE SENSE(10)", "each page is the same alone as among all", mode_pages),
+    case("smc-operation-codes", "SPC-4, REPORT SUPPORTED OPERATION CODES", "each command is the same alone as in the list", operation_codes),
     case("smc-log-pages", "SPC-4, LOG SENSE", "every page that is listed has the right form", log_pages),
     case("smc-status", "SMC-3, READ ELEMENT STATUS", "all elements are those of the address assignment page", status),
     case("smc-status-length", "SMC-3, READ ELEMENT STATUS", "BYTE COUNT OF REPORT is that of the report", length),
@@ -76,6 +77,10 @@ fn capabilities(fixture: &mut Fixture) -> Outcome {
 
 fn mode_pages(fixture: &mut Fixture) -> Outcome {
     pages::mode_pages_agree(&mut Changer::attach(fixture)?.device)
+}
+
+fn operation_codes(fixture: &mut Fixture) -> Outcome {
+    pages::operation_codes_agree(&mut Changer::attach(fixture)?.device)
 }
 
 fn log_pages(fixture: &mut Fixture) -> Outcome {

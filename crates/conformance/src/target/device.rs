@@ -114,9 +114,13 @@ impl Device {
     }
 }
 
-/// Returns bytes as text.
+/// The most bytes that are shown.
+const SHOWN_MAX: usize = 48;
+
+/// Returns bytes as text; of many the first.
 pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+    let text = bytes.iter().take(SHOWN_MAX).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    if bytes.len() > SHOWN_MAX { format!("{text} … ({} bytes)", bytes.len()) } else { text }
 }
 
 /// What the sense data of a stream must be.

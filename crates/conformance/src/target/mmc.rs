@@ -46,6 +46,10 @@ impl Configuration {
         self.features.iter().find(|feature| feature.code == code)
     }
 
+    fn codes(&self) -> Vec<u16> {
+        self.features.iter().map(|feature| feature.code).collect()
+    }
+
     fn has(&self, code: u16) -> bool {
         self.feature(code).is_some_and(|feature| feature.is_current)
     }

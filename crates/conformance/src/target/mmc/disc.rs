@@ -343,7 +343,7 @@ fn read_cd_sector(fixture: &mut Fixture) -> Outcome {
     require!(sector.len() == 2352, "a whole sector has {} bytes", sector.len());
     require!(sector.starts_with(&SYNC), "it begins with {}", hex(sector.get(..12).unwrap_or_default()));
     let frames = lba + 150;
-    let bcd = |value: u32| u8::try_from(value / 10 << 4 | value % 10).unwrap_or(0);
+    let bcd = |value: u32| u8::try_from(value / 10 * 16 + value % 10).unwrap_or(0);
     let header = [bcd(frames / 4500), bcd(frames / 75 % 60), bcd(frames % 75), 1];
     require!(
         sector.get(12..16) == Some(&header),

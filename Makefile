@@ -129,7 +129,7 @@ bench: build packages  ## targe beside tgt and a bare echo, by the laboratory: P
 bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, by the laboratory: HYPERSCSI_PLAN=FILE for another plan
 	$(AS_ROOT) $(TARGE) lab hyperscsi --plan $(HYPERSCSI_PLAN) --out out/bench/hyperscsi-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
-conform: build packages  ## RFC 7143 and 7144, case by case, against our own target and initiator
+conform: build packages  ## RFC 7143 and 7144, SSC, SMC and MMC, case by case, against our own target and initiator
 	$(PYTEST) tests/conform/test_conform_target.py --server $(SERVER) $(ARGS)
 	$(PYTEST) tests/conform/test_conform_initiator.py $(ARGS)
 

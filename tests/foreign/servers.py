@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import ending
 import media
+import tgt_devices
 from listening import free_port, listeners, listens
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -185,64 +186,15 @@ class Server:
         return dict(os.environ)
 
 
-SLOTS, DRIVES = 2, 4
-
-
-@dataclass(frozen=True)
-class Library:
-    """A library in tgt's terms: first address and number of the elements of each type, and the cartridges in its first slots."""
-    elements: dict
-    barcodes: tuple
-
-
-LIBRARY = Library({1: (1, 1), SLOTS: (1000, 4), 3: (10, 2), DRIVES: (500, 2)}, ("A00001L8", "A00002L8", "A00003L8"))
-
-
 class Tgt(Server):
     """Debian's tgtd. It has no memory backend (a file stands in) and counts units from 1: unit 0 is its own."""
 
     first_lun = 1
     every_medium_is_a_file = True
-    # What it calls the units that are no disks.
-    types = {"disc": "cd", "tape": "tape", "changer": "changer"}
 
     def make_media(self):
         for unit, lun in enumerate(self.export.luns):
-            path = self.medium_path(unit)
-            if lun.medium == "tape":
-                self.make_cartridge(path, f"A{unit:05}L8", lun.size)
-            elif lun.medium == "changer":
-                with open(path, "wb") as file:
-                    file.truncate(1024)
-                os.makedirs(path + ".media", exist_ok=True)
-                for barcode in LIBRARY.barcodes:
-                    self.make_cartridge(os.path.join(path + ".media", barcode), barcode, lun.size)
-            else:
-                media.make(self, unit, lun)
-
-    def make_cartridge(self, path, barcode, size):
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
-        subprocess.run(["tgtimg", "--op", "new", "--device-type", "tape", "--barcode", barcode, "--size", str(size // MIB), "--type", "data",
-                        "--file", path], check=True, timeout=20, capture_output=True)
-
-    def make_library(self, which, unit):
-        """Gives a changer what media.make_library gives ours; its drives follow the last unit."""
-        update = ("--op", "update", *which, "--params")
-        first = self.first_lun + len(self.export.luns)
-        self.admin(*update, f"media_home={self.medium_path(unit)}.media")
-        for kind, (address, count) in LIBRARY.elements.items():
-            self.admin(*update, f"element_type={kind},start_address={address},quantity={count}")
-        address, drives = LIBRARY.elements[DRIVES]
-        for number in range(drives):
-            barcode = LIBRARY.barcodes[number]
-            drive = ("--mode", "logicalunit", "--tid", "1", "--lun", str(first + number))
-            self.admin("--op", "new", *drive, "-b", f"{self.medium_path(unit)}.media/{barcode}", "--device-type", "tape")
-            self.admin("--op", "update", *drive, "--params", "online=0")
-            self.admin(*update, f"element_type={DRIVES},address={address + number},tid=1,lun={first + number}")
-        address, _ = LIBRARY.elements[SLOTS]
-        for number, barcode in enumerate(LIBRARY.barcodes):
-            self.admin(*update, f"element_type={SLOTS},address={address + number},barcode={barcode},sides=1")
+            tgt_devices.make_medium(self, unit, lun)
 
     def command(self):
         portals = ",".join(f"portal={host}:{self.port}" for host in ("127.0.0.1", "127.0.0.2"))
@@ -261,11 +213,8 @@ class Tgt(Server):
         self.admin("--op", "new", *on_target, "-T", self.iqn)
         for unit, lun in enumerate(self.export.luns):
             which = ("--mode", "logicalunit", "--tid", "1", "--lun", str(self.first_lun + unit))
-            if lun.medium in self.types:
-                self.admin("--op", "new", *which, "-b", self.medium_path(unit), "--device-type", self.types[lun.medium])
-                self.admin("--op", "update", *which, "--params", f"removable=1,readonly={int(lun.readonly)}")
-                if lun.medium == "changer":
-                    self.make_library(which, unit)
+            if lun.medium in tgt_devices.TYPES:
+                tgt_devices.serve(self, which, unit, lun)
                 continue
             self.admin("--op", "new", *which, "-b", self.medium_path(unit), "-y", "rdwr", "--blocksize", str(lun.block))
             exponent = (lun.physical // lun.block).bit_length() - 1

@@ -225,8 +225,8 @@ fn revive(options: &Rc<Options>, why: &mut String) -> Option<(String, Unit)> {
     }
 }
 
-/// Finds the name of the target and a unit to test with: a disk, or else a unit of another type that there are
-/// cases for.
+/// Finds the name of the target and a unit to test with: a disk, or else a unit of another type that
+/// there are cases for.
 fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
     let nowhere = Unit { lun: 0, kind: UnitKind::Disk, block: 512, blocks: 0 };
     let name = match &options.target {

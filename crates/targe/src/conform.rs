@@ -62,12 +62,12 @@ pub(crate) struct ConformTarget {
     /// Its name [default: the first that discovery shows]
     #[arg(long, value_name = "IQN")]
     pub(crate) target: Option<String>,
-    /// The LUN to use, which decides the cases: a disk, tape drive, medium changer or disc drive [default: the
-    /// first disk, or else the first LUN of another of these types]
+    /// The LUN to use, whose type decides the cases: a disk, tape drive, medium changer or disc drive
+    /// [default: the first disk, or else the first LUN of another of these types]
     #[arg(long)]
     pub(crate) lun: Option<u16>,
-    /// Let cases overwrite the first blocks of a disk and the cartridge of a tape drive, move the cartridges of
-    /// a changer and eject a disc
+    /// Let cases overwrite the first blocks of a disk and the cartridge of a tape drive, move the cartridges
+    /// of a changer and eject a disc
     #[arg(long)]
     pub(crate) write: bool,
     /// Restart the target with this command when it cannot be reached any more, and continue; the first line

@@ -17,8 +17,8 @@ impl UnitKind {
     /// Every type.
     pub const ALL: [Self; 4] = [Self::Disk, Self::Tape, Self::Changer, Self::Disc];
 
-    /// Returns the type with this first byte of INQUIRY data: peripheral qualifier 0 and the peripheral device
-    /// type.
+    /// Returns the type with this first byte of INQUIRY data: peripheral qualifier 0 and the peripheral
+    /// device type.
     pub(crate) const fn of_inquiry(first: u8) -> Option<Self> {
         match first {
             0x00 => Some(Self::Disk),

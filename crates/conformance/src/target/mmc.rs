@@ -55,8 +55,8 @@ impl Configuration {
     }
 }
 
-/// Parses the data of GET CONFIGURATION. That nothing follows what DATA LENGTH tells of is judged by a case of
-/// its own.
+/// Parses the data of GET CONFIGURATION. That nothing follows what DATA LENGTH tells of is judged by a case
+/// of its own.
 ///
 /// # Errors
 /// Other lengths that contradict each other, and features that do not ascend.

@@ -1,7 +1,7 @@
 //! Cases on medium changers: SMC-3, a case for each rule.
 //!
-//! A case that moves a cartridge moves it back. Motions are between storage elements where one is empty; a case
-//! that finds no element of the kind that it needs is skipped.
+//! A case that moves a cartridge moves it back. Motions are between storage elements where one is empty; a
+//! case that finds no element of the kind that it needs is skipped.
 
 mod motion;
 mod status;

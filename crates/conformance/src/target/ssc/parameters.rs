@@ -1,5 +1,5 @@
-//! What a tape drive tells of itself and of its cartridge: mode pages, log pages, densities, and the memory of
-//! the cartridge.
+//! What a tape drive tells of itself and of its cartridge: mode pages, log pages, densities, and the memory
+//! of the cartridge.
 
 use crate::suite::{case, writing};
 use crate::verdict::Outcome;

@@ -145,7 +145,7 @@ bench-tape: build packages  ## tapes and discs of targe beside those of tgt and 
 bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, by the laboratory: HYPERSCSI_PLAN=FILE for another plan
 	$(AS_ROOT) $(TARGE) lab hyperscsi --plan $(HYPERSCSI_PLAN) --out out/bench/hyperscsi-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
-conform: build packages  ## RFC 7143 and 7144, case by case, against our own target and initiator
+conform: build packages  ## RFC 7143 and 7144, SSC, SMC and MMC, case by case, against our own target and initiator
 	$(PYTEST) tests/conform/test_conform_target.py --server $(SERVER) $(ARGS)
 	$(PYTEST) tests/conform/test_conform_initiator.py $(ARGS)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import subprocess
 
@@ -13,7 +14,8 @@ WITH_PATH = ("file", "block", "disc", "tape", "changer")
 def make(server, unit, lun):
     """Makes the medium of a unit: full of zeros, or blank."""
     if lun.medium == "tape":
-        make_cartridge(server.binary, server.medium_path(unit), f"A{unit:05}L8", lun.size)
+        kind = ["--worm"] if ("worm", True) in lun.claims else []
+        make_cartridge(server.binary, server.medium_path(unit), f"A{unit:05}{'LY' if kind else 'L8'}", lun.size, *kind)
     elif lun.medium == "changer":
         make_library(server.binary, server.medium_path(unit), lun)
     elif lun.writable:
@@ -26,6 +28,8 @@ def make_file(path, lun):
     with open(path, "wb") as file:
         # An encrypted disk becomes a LUKS2 image, whose header comes before the data.
         file.truncate(lun.size + (16 * MIB if lun.encrypted else 0))
+        if lun.medium == "disc":
+            file.write(random.Random(1).randbytes(MIB))
         if not lun.thin:
             zeros = bytes(MIB)
             for _ in range(lun.size // MIB):
@@ -39,9 +43,9 @@ def make_disc(binary, path, kind, size):
     subprocess.run([binary, "disc", "create", path, "--medium", kind, "--capacity", str(size)], check=True, capture_output=True)
 
 
-def make_cartridge(binary, folder, barcode, size):
+def make_cartridge(binary, folder, barcode, size, *kind):
     shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([binary, "tape", "create", folder, "--barcode", barcode, "--capacity", str(size)], check=True, capture_output=True)
+    subprocess.run([binary, "tape", "create", folder, "--barcode", barcode, "--capacity", str(size), *kind], check=True, capture_output=True)
 
 
 def make_library(binary, folder, lun):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import ending
 import media
+import tgt_devices
 from listening import free_port, listeners, listens
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -195,6 +196,10 @@ class Tgt(Server):
     first_lun = 1
     every_medium_is_a_file = True
 
+    def make_media(self):
+        for unit, lun in enumerate(self.export.luns):
+            tgt_devices.make_medium(self, unit, lun)
+
     def command(self):
         portals = ",".join(f"portal={host}:{self.port}" for host in ("127.0.0.1", "127.0.0.2"))
         return ["/usr/sbin/tgtd", "-f", "--iscsi", portals]
@@ -212,6 +217,9 @@ class Tgt(Server):
         self.admin("--op", "new", *on_target, "-T", self.iqn)
         for unit, lun in enumerate(self.export.luns):
             which = ("--mode", "logicalunit", "--tid", "1", "--lun", str(self.first_lun + unit))
+            if lun.medium in tgt_devices.TYPES:
+                tgt_devices.serve(self, which, unit, lun)
+                continue
             self.admin("--op", "new", *which, "-b", self.medium_path(unit), "-y", "rdwr", "--blocksize", str(lun.block))
             exponent = (lun.physical // lun.block).bit_length() - 1
             flags = f"thin_provisioning={int(lun.thin)},removable={int(lun.removable)},lbppbe={exponent}"
@@ -287,9 +295,10 @@ class Targe(Server):
                 yield 'mutual_user = "{}"\nmutual_secret = "{}"'.format(*self.export.outgoing)
         for unit, lun in enumerate(self.export.luns):
             yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"')
-            yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
+            yield from (f"{key} = {toml(value)}" for key, value in lun.claims if key != "worm")
             yield f'path = "{self.medium_path(unit)}"' if lun.medium in media.WITH_PATH else f"size = {lun.size}"
             if lun.medium in ("disc", "tape", "changer"):
+                yield from ["ro = true"] * lun.readonly
                 continue
             if lun.medium != "block":
                 yield f'provisioning = "{"thin" if lun.thin else "full"}"'

@@ -1,8 +1,11 @@
 //! Tests of a target: this crate is the initiator.
 
 mod conn;
+mod device;
 pub(crate) mod fixture;
+pub(crate) mod kind;
 mod login;
+mod pages;
 mod task;
 
 mod chap;
@@ -13,12 +16,15 @@ mod erl2;
 mod login_phase;
 mod logout;
 mod management;
+mod mmc;
 mod numbering;
 mod ping;
 mod reject;
 mod response;
 mod rfc7144;
+mod smc;
 mod snack;
+mod ssc;
 mod text;
 mod transfer;
 
@@ -37,6 +43,7 @@ use conn::{Conn, Flow};
 use fixture::{Fixture, Unit};
 
 pub use fixture::{INITIATOR, Options};
+pub use kind::UnitKind;
 
 /// The default time limit of one case.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -46,26 +53,61 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 /// A case that tests a target.
 type Test = Case<Fixture>;
 
+/// The cases on disks: those on iSCSI, whatever is served.
+const DISK_TABLES: &[&[Test]] = &[
+    numbering::CASES,
+    transfer::CASES,
+    management::CASES,
+    snack::CASES,
+    logout::CASES,
+    reject::CASES,
+    ping::CASES,
+    response::CASES,
+    text::CASES,
+    login_phase::CASES,
+    chap::CASES,
+    digests::CASES,
+    connections::CASES,
+    erl1::CASES,
+    erl2::CASES,
+    rfc7144::CASES,
+];
+
+/// Returns the cases on a type of unit.
+fn cases_on(kind: UnitKind) -> impl Iterator<Item = &'static Test> {
+    let tables = match kind {
+        UnitKind::Disk => DISK_TABLES,
+        UnitKind::Tape => ssc::TABLES,
+        UnitKind::Changer => smc::TABLES,
+        UnitKind::Disc => mmc::TABLES,
+    };
+    tables.iter().copied().flatten()
+}
+
 fn cases() -> impl Iterator<Item = &'static Test> {
-    let tables = [
-        numbering::CASES,
-        transfer::CASES,
-        management::CASES,
-        snack::CASES,
-        logout::CASES,
-        reject::CASES,
-        ping::CASES,
-        response::CASES,
-        text::CASES,
-        login_phase::CASES,
-        chap::CASES,
-        digests::CASES,
-        connections::CASES,
-        erl1::CASES,
-        erl2::CASES,
-        rfc7144::CASES,
-    ];
-    tables.into_iter().flatten()
+    UnitKind::ALL.into_iter().flat_map(cases_on)
+}
+
+/// What a run did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The results of the cases on the type of the unit.
+    pub results: Vec<CaseResult>,
+    /// The type of the unit.
+    pub kind: UnitKind,
+    /// The other types of which cases were selected, and how many. These cases were not run.
+    pub left_out: Vec<(UnitKind, usize)>,
+}
+
+impl Run {
+    /// Returns which cases were not run because of the type of the unit, as a sentence without its full stop.
+    pub fn left_out_words(&self) -> Option<String> {
+        let each = |(kind, count): &(UnitKind, usize)| format!("{count} on {}", kind.words());
+        let each: Vec<String> = self.left_out.iter().map(each).collect();
+        let kind = self.kind.words();
+        (!each.is_empty())
+            .then(|| format!("The LUN is {kind}; cases on other types were skipped: {}", each.join(", ")))
+    }
 }
 
 /// Lists the cases in the order in which they run.
@@ -76,26 +118,31 @@ pub fn list() -> Vec<CaseInfo> {
 /// Runs the selected cases one after the other; calls `told` with the result of each when it ends.
 ///
 /// # Errors
-/// When the target cannot be reached or shows no usable disk, so that no case could mean anything.
+/// When the target cannot be reached, shows no usable unit, or one of a type that no selected case is for.
 pub fn run(
     options: &Options,
     selection: &Selection,
     mut told: impl FnMut(&CaseResult),
-) -> Result<Vec<CaseResult>, String> {
+) -> Result<Run, String> {
     let options = Rc::new(options.clone());
     let (name, unit) = look_around(&options).map_err(|stop| match stop {
         Stop::Fail(why) | Stop::Skip(why) => why,
     })?;
+    let kind = unit.kind;
+    let selected = |kind| cases_on(kind).filter(|case| selection.takes(case.id));
+    let others = UnitKind::ALL.into_iter().filter(|other| *other != kind);
+    let left_out = others.map(|other| (other, selected(other).count())).filter(|(_, count)| *count > 0);
+    let left_out: Vec<(UnitKind, usize)> = left_out.collect();
     let mut results = Vec::new();
     let mut gone_since = None;
     let mut unit = unit;
-    for case in cases().filter(|case| selection.takes(case.id)) {
+    for case in selected(kind) {
         let mut fixture = Fixture::new(&options, &name, unit);
         let began = Instant::now();
         let mut outcome = if let Some(since) = gone_since {
             Err(Stop::Skip(format!("the target cannot be reached since {since}")))
         } else if case.writes && !options.write {
-            Err(Stop::Skip("it overwrites blocks of the unit, and --write was not given".to_owned()))
+            Err(Stop::Skip(format!("it {}, and --write was not given", changes(kind))))
         } else {
             (case.run)(&mut fixture)
         };
@@ -114,7 +161,20 @@ pub fn run(
         told(&result);
         results.push(result);
     }
-    Ok(results)
+    if results.is_empty() {
+        return Err(format!("the LUN is {}, and no selected case is for that type", kind.words()));
+    }
+    Ok(Run { results, kind, left_out })
+}
+
+/// Returns what the cases that need `--write` do to a unit.
+const fn changes(kind: UnitKind) -> &'static str {
+    match kind {
+        UnitKind::Disk => "overwrites blocks of the unit",
+        UnitKind::Tape => "moves or overwrites the tape",
+        UnitKind::Changer => "moves cartridges",
+        UnitKind::Disc => "ejects the disc",
+    }
 }
 
 /// How long to wait for a target that failed a case to crash because of it. A target with several threads
@@ -165,9 +225,10 @@ fn revive(options: &Rc<Options>, why: &mut String) -> Option<(String, Unit)> {
     }
 }
 
-/// Finds the name of the target and a disk to test with.
+/// Finds the name of the target and a unit to test with: a disk, or else a unit of another type that
+/// there are cases for.
 fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
-    let nowhere = Unit { lun: 0, block: 512, blocks: 0 };
+    let nowhere = Unit { lun: 0, kind: UnitKind::Disk, block: 512, blocks: 0 };
     let name = match &options.target {
         Some(name) => name.clone(),
         None => discover(&mut Fixture::new(options, "", nowhere))?,
@@ -182,12 +243,17 @@ fn look_around(options: &Rc<Options>) -> Outcome<(String, Unit)> {
         },
         None => report_luns(&mut conn)?,
     };
+    let mut other = None;
     for lun in luns {
-        if let Some(unit) = look_at(&mut conn, lun)? {
-            return Ok((name, unit));
+        match look_at(&mut conn, lun)? {
+            Some(unit) if unit.kind == UnitKind::Disk => return Ok((name, unit)),
+            found => other = other.or(found),
         }
     }
-    fail!("{name} shows no disk")
+    match other {
+        Some(unit) => Ok((name, unit)),
+        None => fail!("{name} shows no disk, tape drive, medium changer or disc drive"),
+    }
 }
 
 /// Returns the first target that a discovery session lists.
@@ -214,12 +280,14 @@ fn report_luns(conn: &mut Conn) -> Outcome<Vec<u64>> {
     fail!("REPORT LUNS does not succeed")
 }
 
-/// Returns the unit if it is a disk and ready.
+/// Returns the unit if there are cases for its type; a disk must be ready.
 fn look_at(conn: &mut Conn, lun: u64) -> Outcome<Option<Unit>> {
     conn.unit.lun = lun;
     let inquiry = conn.run(cdb::inquiry(36), Flow::Read, 36, &[])?;
-    if !inquiry.is_good() || inquiry.data.first() != Some(&0) {
-        return Ok(None);
+    let kind = inquiry.data.first().and_then(|first| UnitKind::of_inquiry(*first));
+    let Some(kind) = kind.filter(|_| inquiry.is_good()) else { return Ok(None) };
+    if kind != UnitKind::Disk {
+        return Ok(Some(Unit { lun, kind, block: 0, blocks: 0 }));
     }
     for _ in 0..8 {
         let done = conn.run(cdb::read_capacity(), Flow::Read, 8, &[])?;
@@ -231,7 +299,7 @@ fn look_at(conn: &mut Conn, lun: u64) -> Outcome<Option<Unit>> {
                 block >= 512 && blocks >= 256,
                 "the disk is too small: {blocks} blocks of {block} bytes"
             );
-            return Ok(Some(Unit { lun, block, blocks }));
+            return Ok(Some(Unit { lun, kind, block, blocks }));
         }
     }
     Ok(None)

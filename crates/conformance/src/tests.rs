@@ -116,6 +116,11 @@ fn target_options(portal: SocketAddr) -> target::Options {
 
 /// Tests the scripted target with one case and one fault.
 fn judge_target(id: &str, fault: Fault) -> CaseResult {
+    run_on_target(id, fault).unwrap().results.remove(0)
+}
+
+/// Tests the scripted target with the cases that a pattern names and one fault.
+fn run_on_target(pattern: &str, fault: Fault) -> Result<target::Run, String> {
     let peers = Peers::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let portal = listener.local_addr().unwrap();
@@ -138,8 +143,8 @@ fn judge_target(id: &str, fault: Fault) -> CaseResult {
         }
     });
     let portal = peers.relay(portal, sound, fault);
-    let selection = Selection::new(&[id.to_owned()]);
-    target::run(&target_options(portal), &selection, |_| ()).unwrap().remove(0)
+    let selection = Selection::new(&[pattern.to_owned()]);
+    target::run(&target_options(portal), &selection, |_| ())
 }
 
 /// Tests an initiator that writes and reads with one case and one fault.
@@ -148,7 +153,8 @@ fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
     let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let portal = peers.relay(listen, fault, sound);
     peers.keep(move || {
-        let unit = target::fixture::Unit { lun: 0, block: 512, blocks: 1 << 17 };
+        let unit =
+            target::fixture::Unit { lun: 0, kind: target::UnitKind::Disk, block: 512, blocks: 1 << 17 };
         let options = Rc::new(target_options(portal));
         let mut fixture = target::fixture::Fixture::new(&options, initiator::TARGET, unit);
         let _ = fixture.start(&[]).and_then(|mut conn| {
@@ -234,7 +240,7 @@ fn judge_mortal(revive: Option<String>) -> Vec<CaseResult> {
         format!("touch {0}; while [ -e {0} ]; do sleep 0.01; done; sleep 0.1; {command}", coffin.display())
     });
     let only = ["ffp-t-1.1", "ffp-t-2.1", "ffp-t-3.1"].map(str::to_owned);
-    target::run(&options, &Selection::new(&only), |_| ()).unwrap()
+    target::run(&options, &Selection::new(&only), |_| ()).unwrap().results
 }
 
 #[test]
@@ -308,6 +314,58 @@ fn each_fault_of_a_target_is_found_by_its_case() {
             }),
         ],
     );
+}
+
+/// Changes the peripheral device type in INQUIRY data.
+fn inquiry_of(kind: u8, header: &mut [u8], data: &mut [u8]) {
+    let is_disk = header[0] == 0x25 && data.len() >= 36 && data[0] == 0;
+    if is_disk {
+        data[0] = kind;
+    }
+}
+
+#[test]
+fn the_type_of_the_unit_selects_the_cases() {
+    use target::UnitKind::{Changer, Disc, Disk, Tape};
+    let cases = "ffp-t-3.1,ssc-inquiry,mmc-inquiry,smc-status*";
+    let as_tape: Fault = |header, data| inquiry_of(1, header, data);
+    let as_disc: Fault = |header, data| inquiry_of(5, header, data);
+    for (fault, kind, id) in
+        [(sound as Fault, Disk, "ffp-t-3.1"), (as_tape, Tape, "ssc-inquiry"), (as_disc, Disc, "mmc-inquiry")]
+    {
+        let run = run_on_target(cases, fault).unwrap();
+        assert_eq!(run.kind, kind);
+        assert_eq!(run.results.iter().map(|result| result.entry.id).collect::<Vec<_>>(), [id]);
+        let others: Vec<_> = run.left_out.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(
+            others,
+            [Disk, Tape, Changer, Disc].into_iter().filter(|other| *other != kind).collect::<Vec<_>>()
+        );
+        assert!(run.left_out_words().unwrap().starts_with(&format!("The LUN is {};", kind.words())));
+    }
+    let alone = run_on_target("ffp-t-3.1", sound).unwrap();
+    assert_eq!(alone.left_out_words(), None);
+    let why = run_on_target("smc-*", as_tape).unwrap_err();
+    assert_eq!(why, "the LUN is a tape drive, and no selected case is for that type");
+}
+
+#[test]
+fn a_disk_that_poses_as_another_type_fails_its_cases() {
+    // RMB is 0, blocks have 512 bytes, and the commands of the type do not exist.
+    for (fault, ids) in [
+        ((|header, data| inquiry_of(1, header, data)) as Fault, "ssc-inquiry,ssc-block-limits,ssc-density"),
+        (
+            |header, data| inquiry_of(5, header, data),
+            "mmc-inquiry,mmc-capacity,mmc-features,mmc-toc,mmc-events",
+        ),
+        (|header, data| inquiry_of(8, header, data), "smc-assignment,smc-status,smc-move"),
+    ] {
+        let run = run_on_target(ids, fault).unwrap();
+        assert_eq!(run.results.len(), ids.split(',').count());
+        for result in run.results {
+            assert_eq!(result.verdict, Verdict::Fail, "{}: {}", result.entry.id, result.why);
+        }
+    }
 }
 
 #[test]

@@ -62,10 +62,12 @@ pub(crate) struct ConformTarget {
     /// Its name [default: the first that discovery shows]
     #[arg(long, value_name = "IQN")]
     pub(crate) target: Option<String>,
-    /// The LUN to use [default: the first disk]
+    /// The LUN to use, whose type decides the cases: a disk, tape drive, medium changer or disc drive
+    /// [default: the first disk, or else the first LUN of another of these types]
     #[arg(long)]
     pub(crate) lun: Option<u16>,
-    /// Let cases overwrite the first blocks of the LUN
+    /// Let cases overwrite the first blocks of a disk and the cartridge of a tape drive, move the cartridges
+    /// of a changer and eject a disc
     #[arg(long)]
     pub(crate) write: bool,
     /// Restart the target with this command when it cannot be reached any more, and continue; the first line
@@ -125,10 +127,13 @@ fn on_target(args: &ConformTarget) -> Result<(), Failure> {
         return Ok(());
     }
     let options = options(args)?;
-    let results = target::run(&options, &selection, |result| tell(result, shown.json, shown.verbose))
+    let run = target::run(&options, &selection, |result| tell(result, shown.json, shown.verbose))
         .map_err(Failure::Failed)?;
+    if let Some(words) = run.left_out_words() {
+        eprintln!("targe: {words}");
+    }
     let subject = shown.subject.clone().unwrap_or_else(|| args.portals.join(", "));
-    finish(&results, shown.json, shown.report.as_deref(), &subject, "targe conform target")
+    finish(&run.results, shown.json, shown.report.as_deref(), &subject, "targe conform target")
 }
 
 fn on_initiator(args: &ConformInitiator) -> Result<(), Failure> {

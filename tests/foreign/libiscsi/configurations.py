@@ -20,26 +20,41 @@ NO_ZEROS = ("unmapped", "unspecified")
 
 READING = ("SCSI.Inquiry", "SCSI.Mandatory", "SCSI.ModeSense6", "SCSI.Read10", "SCSI.Read12", "SCSI.Read16", "SCSI.Read6",
            "SCSI.ReadCapacity10", "SCSI.ReadCapacity16", "SCSI.ReadOnly", "SCSI.TestUnitReady")
-# What has something to say of a drive for discs. Of a tape drive it has nothing: the tool gives up before its first test where
-# READ CAPACITY(10) is refused.
+# What has something to say of a drive for discs.
 OF_ANY_TYPE = ("SCSI.Inquiry", "SCSI.Mandatory", "SCSI.ModeSense6", "SCSI.NoMedia", "SCSI.PreventAllow", "SCSI.StartStopUnit",
                "SCSI.Read10", "SCSI.Read12", "SCSI.ReadCapacity10", "SCSI.ReportSupportedOpcodes", "SCSI.TestUnitReady", "SCSI.Reserve6",
-               "SCSI.PrinReadKeys", "SCSI.PrinReportCapabilities", "SCSI.ProutRegister", "SCSI.ProutClear", "SCSI.ProutPreempt",
+               "SCSI.PrinReadKeys", "SCSI.PrinReportCapabilities", "SCSI.PrinServiceactionRange", "SCSI.ProutRegister", "SCSI.ProutClear", "SCSI.ProutPreempt",
                "iSCSI.iSCSITMF",
                # Its other tests write.
                *(f"SCSI.ProutReserve.{name}" for name in ("OwnershipEA", "OwnershipEAAR", "OwnershipEARO", "OwnershipWE", "OwnershipWEAR", "OwnershipWERO", "Simple")))
+# What has something to say of units without blocks, where 1Bh is not START STOP UNIT either, but LOAD UNLOAD of a tape drive and
+# OPEN/CLOSE IMPORT/EXPORT ELEMENT of a changer.
+WITHOUT_BLOCKS = tuple(name for name in OF_ANY_TYPE if not name.startswith(("SCSI.Read1", "SCSI.ReadCapacity", "SCSI.StartStopUnit")))
+# The tests of these that skip themselves on everything but a disk.
+OF_DISKS = frozenset((
+    "SCSI.Inquiry.BlockLimits", "SCSI.Inquiry.MandatoryVPDSBC", "SCSI.Mandatory.MandatorySBC", "SCSI.ModeSense6.Control-SWP",
+    "SCSI.NoMedia.NoMediaSBC", "iSCSI.iSCSITMF.AbortTaskSimpleAsync", "iSCSI.iSCSITMF.LUNResetSimpleAsync",
+    *(f"SCSI.PreventAllow.{name}" for name in ("Simple", "Eject", "ITNexusLoss", "Logout", "WarmReset", "ColdReset", "LUNReset", "2ITNexuses")),
+    # It looks for the version of SBC, and asserts nothing without one.
+    "SCSI.Inquiry.VersionDescriptors"))
+# Of discs: read protection, FUA, and a test of many reads.
+NOT_OF_DISCS = OF_DISKS | {f"SCSI.{suite}.{name}" for suite in ("Read10", "Read12") for name in ("ReadProtect", "DpoFua")} | {"SCSI.Read10.Async"}
+# It needs the sense data of a READ(16), which a disc drive and a changer do not have.
+NEEDS_READ_16 = frozenset(("SCSI.ModeSense6.Control-D_SENSE",))
 LOGGING_IN = ("SCSI.Mandatory", "SCSI.Read16", "SCSI.Write16", "SCSI.Reserve6", "SCSI.ProutReserve", "iSCSI.iSCSITMF",
               "iSCSI.iSCSICHAP")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """`only`: the suites or single tests it is meant for, all when empty. `mended`: needs what no libiscsi does as it
-    comes: 1.19 has no data digests, and with those of 2026 it stumbles over its own feet (see mend)."""
+    """`only`: the suites or single tests it is meant for, all when empty. `skips`: the tests that skip themselves here; if given, all
+    others must pass here. `mended`: needs what no libiscsi does as it comes: 1.19 has no data digests, and with those of 2026 it
+    stumbles over its own feet (see mend)."""
     name: str
     export: Export
     query: str = ""
     only: tuple = ()
+    skips: frozenset = None
     mended: bool = False
 
 
@@ -63,7 +78,9 @@ CONFIGURATIONS = [
     Configuration("removable, encrypted", Export(luns=(Lun("file", removable=True, encrypted=True),))),
     Configuration("write-protected", Export(luns=(Lun("file", readonly=True),)), only=READING),
     Configuration("write-protected memory", Export(luns=(Lun("ram", readonly=True),)), only=READING),
-    Configuration("disc", Export(luns=(Lun("disc"),)), only=OF_ANY_TYPE),
+    Configuration("disc", Export(luns=(Lun("disc"),)), only=OF_ANY_TYPE, skips=NOT_OF_DISCS | NEEDS_READ_16),
+    Configuration("tape", Export(luns=(Lun("tape"),)), only=WITHOUT_BLOCKS, skips=OF_DISKS),
+    Configuration("changer", Export(luns=(Lun("changer", size=24 * MIB),)), only=WITHOUT_BLOCKS, skips=OF_DISKS | NEEDS_READ_16),
     Configuration("large", Export(luns=(Lun("file", size=3 << 40),)), only=("SCSI.ReadCapacity10", "SCSI.ReadCapacity16",
                   "SCSI.GetLBAStatus", "SCSI.Read10", "SCSI.Read16", "SCSI.Write16", "SCSI.ExtendedCopy.Large")),
     Configuration("user", Export(incoming=PLAIN, luns=(Lun("ram", size=64 * MIB),)), only=LOGGING_IN),

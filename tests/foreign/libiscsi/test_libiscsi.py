@@ -35,7 +35,7 @@ def results(request, kind, server_name):
     counter = suite.build_counter(out)
     suites = {}
     for item in request.session.items:
-        if item.path == request.path:
+        if item.path == request.path and "test" in item.callspec.params:
             name, _, test = item.callspec.params["test"].rpartition(".")
             suites.setdefault(name, []).append(test)
     chosen = [configuration for configuration in CONFIGURATIONS
@@ -51,6 +51,12 @@ def results(request, kind, server_name):
 
 
 def pytest_generate_tests(metafunc):
+    if "where" in metafunc.fixturenames:
+        # Sources of 2026 skip others.
+        judged = [] if metafunc.config.getoption("newer") else [one for one in CONFIGURATIONS if one.skips is not None]
+        chosen = [one for one in judged if re.search(metafunc.config.getoption("on"), one.name)]
+        metafunc.parametrize("where", chosen, ids=[one.name for one in chosen])
+        return
     exceptions = exceptions_of(metafunc.config)
     rows = []
     for name, tests in suite.list_suites(metafunc.config.getoption("tool") or suite.TOOL).items():
@@ -70,6 +76,17 @@ class AsExpected(Exception):
 
 def test_libiscsi(results, pytestconfig, test):
     judge({where: run[test] for where, run in results.items() if test in run}, exceptions_of(pytestconfig).get(test))
+
+
+def test_skips_by_type(results, where):
+    """On a unit of another type than a disk exactly the tests skip themselves that are for disks; the others pass."""
+    verdicts = results[where.name]
+    expect(verdicts, "no test of those that were selected is for this unit")
+    others = {test: verdict for test, verdict in verdicts.items() if verdict.kind != "PASS"}
+    odd = {test: others[test].reasons for test in sorted(others.keys() - where.skips)}
+    expect(not odd, f"neither pass nor are among the skips that are expected: {odd}")
+    missed = sorted(test for test in where.skips & verdicts.keys() if test not in others)
+    expect(not missed, f"pass, and are among the skips that are expected: {missed}")
 
 
 def exceptions_of(config):

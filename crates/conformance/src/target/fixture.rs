@@ -12,6 +12,7 @@ use crate::transcript::Record;
 use crate::verdict::Outcome;
 
 use super::conn::Conn;
+use super::kind::UnitKind;
 use super::login::{Auth, LoginPlan};
 
 /// How to reach and to test the target.
@@ -21,7 +22,8 @@ pub struct Options {
     pub portals: Vec<SocketAddr>,
     /// The iSCSI name of the target; without one, the first that a discovery session lists.
     pub target: Option<String>,
-    /// The number of the logical unit; without one, the first disk.
+    /// The number of the logical unit; without one, the first disk, or else the first unit of another type
+    /// that there are cases for.
     pub lun: Option<u16>,
     /// The iSCSI name that we log in with.
     pub initiator: String,
@@ -29,7 +31,8 @@ pub struct Options {
     pub user: Option<Credentials>,
     /// The target's CHAP credentials, if the target is to authenticate itself (mutual CHAP).
     pub mutual: Option<Credentials>,
-    /// Whether cases may overwrite the first blocks of the unit.
+    /// Whether cases may overwrite the first blocks of a disk or the cartridge of a tape drive, move the
+    /// cartridges of a changer and eject a disc.
     pub write: bool,
     /// The longest that one case may take.
     pub limit: Duration,
@@ -49,9 +52,10 @@ pub const INITIATOR: &str = "iqn.2026-11.example.targe:conform";
 pub(crate) struct Unit {
     /// The LUN as the PDU header carries it.
     pub(crate) lun: u64,
-    /// The logical block length, in bytes.
+    pub(crate) kind: UnitKind,
+    /// The logical block length of a disk, in bytes.
     pub(crate) block: u32,
-    /// The number of blocks, as far as READ CAPACITY(10) can report it.
+    /// The number of blocks of a disk, as far as READ CAPACITY(10) can report it.
     pub(crate) blocks: u32,
 }
 

@@ -8,11 +8,13 @@ use super::api::{Failure, LINE_LEN_MAX, Method, REQUEST_LEN_MAX, Request, Sessio
 use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Plan};
 use super::lun_api::{Drained, Luns, Snapshot};
 use super::shape::{Described, Object, Shape};
+use super::trace_api::{TraceEnd, TraceStarted};
 
 /// Returns the description of the protocol.
 pub fn document() -> Value {
     let mut types = BTreeMap::new();
     let request = value(&Request::describe(&mut types));
+    TraceEnd::describe(&mut types);
     let error = value(&Failure::describe(&mut types));
     let mut results = Map::new();
     for (method, shape) in [
@@ -27,6 +29,7 @@ pub fn document() -> Value {
         (Method::DrainLun, Drained::describe(&mut types)),
         (Method::SnapshotLun, Snapshot::describe(&mut types)),
         (Method::Library, LibraryChanged::describe(&mut types)),
+        (Method::Trace, TraceStarted::describe(&mut types)),
     ] {
         if let Ok(Value::String(name)) = serde_json::to_value(method) {
             results.insert(name, value(&shape));

@@ -1,8 +1,9 @@
 //! The admin protocol: one JSON object per line over a Unix socket that only its owner can open.
 //!
-//! [`api`], [`change_api`], [`counters_api`] and [`lun_api`] define every type of the protocol, [`document`]
-//! generates `docs/admin-api.json` from these types, [`server`] and [`client`] are the two ends. The results
-//! that the daemon returns are made by the implementation of [`server::RequestHandler`].
+//! [`api`], [`change_api`], [`counters_api`], [`lun_api`] and [`trace_api`] define every type of the
+//! protocol, [`document`] generates `docs/admin-api.json` from these types, [`server`] and [`client`] are the
+//! two ends. The results that the daemon returns are made by the implementation of
+//! [`server::RequestHandler`].
 //!
 //! **Invariant:** this module touches no session; requests are posted to the reactors, and every wait is
 //! bounded.
@@ -17,6 +18,7 @@ pub mod lun_api;
 pub mod server;
 pub mod shape;
 mod socket_dir;
+pub mod trace_api;
 
 #[cfg(test)]
 mod tests;

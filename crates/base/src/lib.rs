@@ -15,6 +15,7 @@ pub mod ether;
 pub mod fault_injection;
 pub mod int_cast;
 pub mod memory_quota;
+pub mod pcapng;
 pub mod rng;
 pub mod serial;
 pub mod state_machine;

@@ -203,6 +203,22 @@ impl Receiver {
         &self.ahs
     }
 
+    /// Returns whether the header of the present PDU carries a CRC32C, and the padding and the CRC32C of its
+    /// data segment, once that was read to its end. An AEAD digest is not a part of them.
+    pub(crate) fn wire_form(&self) -> (bool, &[u8]) {
+        let padding = usize::try_from(self.bhs.data_len()).unwrap_or(usize::MAX).wrapping_neg() % 4;
+        match &self.opener {
+            // The padding may have been opened on its way; it has no meaning.
+            Some(_) => (false, [0; 3].get(..padding).unwrap_or_default()),
+            None => (self.framing.header_digest, self.trailer.get(..self.trailer_len).unwrap_or_default()),
+        }
+    }
+
+    /// Returns whether a PDU has lost its data segment because its AEAD tag was wrong.
+    pub(crate) const fn lost_data(&self, pdu: &ReceivedPdu) -> bool {
+        self.opener.is_some() && !pdu.digest_ok
+    }
+
     /// Reads from `bytes` and moves it past the bytes that were read.
     ///
     /// # Errors

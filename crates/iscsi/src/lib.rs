@@ -27,3 +27,4 @@ pub mod recovery;
 pub mod serial;
 pub mod target;
 pub mod text;
+pub mod trace;

@@ -10,12 +10,14 @@ use alloc::boxed::Box;
 
 use base::buffer::{Bytes, Pool};
 use base::transmit::Transmit;
+use smallvec::SmallVec;
 
 use self::sealer::Sealer;
 use crate::aead::{Encryptor, SEGMENT_LEN_MAX};
 use crate::digest::{Crc32c, DIGEST_LEN};
 use crate::negotiate::{ConnectionParameters, Digest};
 use crate::pdu::{BHS_LEN, Bhs};
+use crate::trace::ConnectionTrace;
 
 /// Writes the PDUs of a connection, in the order in which they are sent: an AEAD digest numbers them. Each
 /// PDU is a header and, if the header announces one, a data segment.
@@ -24,13 +26,15 @@ pub(crate) struct PduWriter {
     digests: Digests,
     /// What seals the PDUs, if their digest is an AEAD.
     sealer: Option<Box<Sealer>>,
+    /// The traces that show the PDUs, before they are sealed.
+    pub(crate) trace: Option<Box<ConnectionTrace>>,
 }
 
 impl PduWriter {
     /// Returns a writer for full feature phase. Ciphertext is written into buffers of `pool`.
     pub(crate) fn new(parameters: &ConnectionParameters, encryptor: Option<Encryptor>, pool: &Pool) -> Self {
         let sealer = encryptor.map(|encryptor| Box::new(Sealer::new(encryptor, pool.clone())));
-        Self { digests: Digests::of(parameters), sealer }
+        Self { digests: Digests::of(parameters), sealer, trace: None }
     }
 
     /// Returns how long a data segment should be at most, in bytes.
@@ -44,6 +48,9 @@ impl PduWriter {
             None => self.digests.header(bhs, out),
             Some(sealer) => sealer.header(bhs, &[], out),
         }
+        if self.trace.is_some() {
+            self.trace_header(bhs, &[]);
+        }
     }
 
     /// Appends a header with additional header segments, whose length is a multiple of four bytes.
@@ -52,11 +59,22 @@ impl PduWriter {
             None => self.digests.long_header(bhs, ahs, out),
             Some(sealer) => sealer.header(bhs, ahs, out),
         }
+        if self.trace.is_some() {
+            self.trace_header(bhs, ahs);
+        }
     }
 
     /// Appends a data segment by reference, or its ciphertext. `len` is the length of all its parts, in
     /// bytes.
     pub(crate) fn shared(&mut self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
+        if self.trace.is_some() {
+            let parts = self.trace_data(parts.into_iter().collect());
+            return self.write_shared(len, parts, out);
+        }
+        self.write_shared(len, parts, out);
+    }
+
+    fn write_shared(&mut self, len: usize, parts: impl IntoIterator<Item = Bytes>, out: &mut Transmit) {
         match &mut self.sealer {
             None => self.digests.shared(len, parts, out),
             Some(sealer) => sealer.shared(len, parts.into_iter().collect(), out),
@@ -65,10 +83,31 @@ impl PduWriter {
 
     /// Appends a small data segment by copying it.
     pub(crate) fn copied(&mut self, data: &[u8], out: &mut Transmit) {
+        if let Some(trace) = &mut self.trace {
+            trace.sent_data(&[data]);
+        }
         match &mut self.sealer {
             None => self.digests.copied(data, out),
             Some(sealer) => sealer.copied(data, out),
         }
+    }
+
+    #[cold]
+    fn trace_header(&mut self, bhs: &Bhs, ahs: &[u8]) {
+        let digests = (self.digests.header, self.digests.data);
+        if let Some(trace) = &mut self.trace {
+            trace.sent_header(bhs, ahs, digests);
+        }
+    }
+
+    /// Shows the traces a data segment, and returns its parts.
+    #[cold]
+    fn trace_data(&mut self, parts: SmallVec<[Bytes; 4]>) -> SmallVec<[Bytes; 4]> {
+        if let Some(trace) = &mut self.trace {
+            let shown: SmallVec<[&[u8]; 4]> = parts.iter().map(|part| &**part).collect();
+            trace.sent_data(&shown);
+        }
+        parts
     }
 }
 

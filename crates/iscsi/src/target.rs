@@ -64,6 +64,7 @@ mod task;
 mod teardown;
 mod text;
 mod timer;
+mod tracing;
 mod view;
 mod violation;
 mod window;

@@ -21,3 +21,4 @@ pub mod losses;
 pub mod session_counts;
 pub mod shard;
 mod slow_commands;
+pub mod trace;

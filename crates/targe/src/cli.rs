@@ -48,6 +48,8 @@ pub(crate) enum Command {
     /// End sessions
     #[command(subcommand)]
     Session(crate::session::SessionCommand),
+    /// Record what the sessions of an initiator do in a capture that Wireshark opens
+    Trace(crate::trace::TraceArgs),
     /// List the targets of an iSCSI portal, or of a HyperSCSI group, and their LUNs
     Discover(DiscoverArgs),
     /// Show what a LUN reports: INQUIRY, vital product data, capacity, negotiated parameters

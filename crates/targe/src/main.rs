@@ -39,6 +39,7 @@ mod tables;
 mod tape;
 mod terminal;
 mod top;
+mod trace;
 mod verify;
 mod version;
 
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         Command::Acl(command) => edit::acl(command),
         Command::User(command) => edit::user(command),
         Command::Session(command) => session::run(command),
+        Command::Trace(args) => trace::run(&args),
         Command::Discover(args) => discover::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Read(args) => read_write::read(&args),

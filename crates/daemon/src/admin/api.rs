@@ -9,6 +9,7 @@ use super::change_api::{Change, LibraryRequest, SessionSelector};
 use super::counters_api::{IscsiTotals, Memory, TlsTotals};
 use super::lun_api::{Limit, LunSelector};
 use super::shape::{Described, Field, Object, Shape, object, words};
+use super::trace_api::TraceRequest;
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
@@ -51,6 +52,9 @@ words! {
         Events = "events",
         /// Reads the configuration file again, as SIGHUP does.
         Reload = "reload",
+        /// Records sessions in a capture, which follows the answer: pieces, each with its length in four
+        /// bytes (big-endian) before it; a piece of length zero; a line with a `TraceEnd`. Needs `trace`.
+        Trace = "trace",
     }
 }
 
@@ -67,13 +71,15 @@ object! {
         lun: Option<LunSelector>,
         /// The change that `library` makes; null or absent otherwise.
         library: Option<LibraryRequest>,
+        /// What `trace` records; null or absent otherwise.
+        trace: Option<TraceRequest>,
     }
 }
 
 impl Request {
     /// Returns a request without arguments.
     pub const fn new(method: Method) -> Self {
-        Self { method, change: None, sessions: None, lun: None, library: None }
+        Self { method, change: None, sessions: None, lun: None, library: None, trace: None }
     }
 }
 

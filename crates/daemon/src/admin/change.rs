@@ -1,6 +1,8 @@
 //! What the server keeps of one client: who it is, and the change that it has prepared.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender};
 
 use serde_json::Value;
@@ -65,6 +67,15 @@ pub struct PreparedChange {
     pub outcome: Receiver<Result<Value, Failure>>,
 }
 
+/// What writes to a client after its request was answered. The connection is closed when it returns.
+pub struct Continuation(pub Box<dyn FnOnce(&UnixStream) + Send>);
+
+impl fmt::Debug for Continuation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Continuation")
+    }
+}
+
 /// A client, for the handler of its requests.
 #[derive(Debug)]
 pub struct Client {
@@ -72,12 +83,14 @@ pub struct Client {
     pub peer: Peer,
     /// The change that it has prepared.
     pub prepared: Option<PreparedChange>,
+    /// What takes over the connection once the present request is answered.
+    pub continuation: Option<Continuation>,
 }
 
 impl Client {
     /// Returns a client that has prepared nothing.
     pub const fn new(peer: Peer) -> Self {
-        Self { peer, prepared: None }
+        Self { peer, prepared: None, continuation: None }
     }
 
     /// Decides about the prepared change; returns the result.

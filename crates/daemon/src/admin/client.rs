@@ -115,6 +115,11 @@ impl Connection {
         }
     }
 
+    /// Returns the connection itself, for what follows the last answer.
+    pub fn into_stream(self) -> BufReader<UnixStream> {
+        self.stream
+    }
+
     fn broken(&self, why: String) -> ClientError {
         ClientError::Broken { path: self.path.clone(), why }
     }

@@ -9,11 +9,13 @@ use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Pla
 use super::event_api::Events;
 use super::lun_api::{Drained, Luns, Snapshot};
 use super::shape::{Described, Object, Shape};
+use super::trace_api::{TraceEnd, TraceStarted};
 
 /// Returns the description of the protocol.
 pub fn document() -> Value {
     let mut types = BTreeMap::new();
     let request = value(&Request::describe(&mut types));
+    TraceEnd::describe(&mut types);
     let error = value(&Failure::describe(&mut types));
     let mut results = Map::new();
     for (method, shape) in result_shapes(&mut types) {
@@ -47,6 +49,7 @@ pub(super) fn result_shapes(types: &mut BTreeMap<&'static str, Object>) -> Vec<(
         (Method::DrainLun, Drained::describe(types)),
         (Method::SnapshotLun, Snapshot::describe(types)),
         (Method::Library, LibraryChanged::describe(types)),
+        (Method::Trace, TraceStarted::describe(types)),
         (Method::Events, Events::describe(types)),
         (Method::Reload, Reloaded::describe(types)),
     ]

@@ -1,7 +1,7 @@
 //! The admin protocol: one JSON object per line over a Unix socket that only its owner can open.
 //!
-//! [`api`], [`change_api`], [`counters_api`], [`event_api`] and [`lun_api`] define every type of the
-//! protocol. From these types [`document`] generates `docs/admin-api.json` and [`open_api`]
+//! [`api`], [`change_api`], [`counters_api`], [`event_api`], [`lun_api`] and [`trace_api`] define every
+//! type of the protocol. From these types [`document`] generates `docs/admin-api.json` and [`open_api`]
 //! `docs/http-api.json`. [`server`] and [`client`] are the two ends. The results that the daemon returns are
 //! made by the implementation of [`server::RequestHandler`].
 //!
@@ -20,6 +20,7 @@ pub mod open_api;
 pub mod server;
 pub mod shape;
 mod socket_dir;
+pub mod trace_api;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::api::{ErrorKind as Kind, Failure, REQUEST_LEN_MAX, Request, Response};
-use super::change::{Client as Caller, Peer};
+use super::change::{Client as Caller, Continuation, Peer};
 use super::socket_dir::SocketLock;
 use crate::os_error;
 
@@ -272,9 +272,13 @@ fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, g
             }
             Err(error) => Response::Error(Failure { kind: Kind::Malformed, message: error.to_string() }),
         };
-        guard.clients.set_asking(guard.number, caller.prepared.is_some());
+        let continues = caller.continuation.take();
+        guard.clients.set_asking(guard.number, caller.prepared.is_some() || continues.is_some());
         if !send(stream, &response) {
             return;
+        }
+        if let Some(Continuation(write)) = continues {
+            return write(stream);
         }
     }
 }

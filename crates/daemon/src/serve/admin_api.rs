@@ -41,6 +41,7 @@ use super::runtime_config::RuntimeConfig;
 use super::session_drop;
 use super::state::StateDir;
 use super::tls_handshakes::HandshakeCounters;
+use super::trace;
 use crate::admin::api::{
     Connection, ErrorKind, Failure, FrameTotals, Group, Method, Portal, Reactor, Reload, Repairs, Request,
     Session, Sessions, Status, Target, VERSION,
@@ -63,7 +64,7 @@ pub(super) struct Shared {
     tls_handshakes: Arc<HandshakeCounters>,
     http: OnceLock<SocketAddr>,
     events: Sender<DaemonEvent>,
-    pub(super) audit: AuditLog,
+    pub(super) audit: Arc<AuditLog>,
     name_servers: Reports,
     pub(super) current: Mutex<Current>,
 }
@@ -110,6 +111,7 @@ impl RequestHandler for Shared {
             Method::Library => {
                 json(&library_change::make(&self.reactors, &self.audit, request.library, &caller.peer)?)
             }
+            Method::Trace => json(&trace::start(&self.reactors, &self.audit, request.trace, caller)?),
         }
     }
 }
@@ -135,7 +137,7 @@ impl Shared {
         state: StateDir,
         name_servers: Reports,
     ) -> Self {
-        let audit = AuditLog::new(state.audit_log());
+        let audit = Arc::new(AuditLog::new(state.audit_log()));
         let current = Current { runtime: runtime.clone(), revision, generation: 1, reloads: 0, reload: None };
         Self {
             started: Instant::now(),

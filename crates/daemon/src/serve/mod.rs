@@ -29,6 +29,7 @@ mod placement;
 mod portals;
 mod reactor_shard;
 mod reactors;
+mod recorder;
 mod router;
 mod runtime_config;
 mod served_size;
@@ -42,6 +43,7 @@ mod tape;
 mod target_ports;
 mod tls_handshakes;
 mod tls_portals;
+mod trace;
 
 use std::io;
 use std::net::SocketAddr;

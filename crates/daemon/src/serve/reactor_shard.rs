@@ -9,6 +9,7 @@ mod maintenance;
 mod nbd;
 mod reload;
 mod streams;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,6 +59,8 @@ pub(super) struct ReactorShard {
     drives: BTreeMap<UnitId, DiscDrive>,
     tapes: BTreeMap<UnitId, Tape>,
     nbd: NbdExports,
+    /// The traces of HyperSCSI sessions.
+    frame_traces: Vec<traces::FrameTrace>,
     /// The tape libraries, by the unit of the changer.
     libraries: BTreeMap<UnitId, ServedLibrary>,
     devices: BTreeMap<UnitId, PassThrough>,
@@ -142,6 +145,7 @@ impl ReactorShard {
             drives: BTreeMap::new(),
             tapes: BTreeMap::new(),
             nbd: NbdExports::new(nbd::links(&own)),
+            frame_traces: Vec::new(),
             libraries: BTreeMap::new(),
             devices: BTreeMap::new(),
             naas,
@@ -440,6 +444,9 @@ impl FrameMachine for ReactorShard {
 
     fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
         self.nbd.set_time(now);
+        if !self.frame_traces.is_empty() {
+            self.trace_received(&frame);
+        }
         self.shard.frame_received(now, frame);
     }
 
@@ -448,7 +455,11 @@ impl FrameMachine for ReactorShard {
     }
 
     fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
+        let before = out.len();
         self.shard.transmit_frames(now, port, out);
+        if !self.frame_traces.is_empty() {
+            self.trace_sent(port, out, before);
+        }
     }
 
     fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {

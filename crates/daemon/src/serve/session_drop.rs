@@ -82,7 +82,7 @@ fn post(
 }
 
 /// Parses 12 hexadecimal digits.
-fn parse_isid(text: &str) -> Result<[u8; 6], Failure> {
+pub(super) fn parse_isid(text: &str) -> Result<[u8; 6], Failure> {
     let is_hex = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = u64::from_str_radix(text, 16).ok().filter(|_| is_hex);
     let wrong =

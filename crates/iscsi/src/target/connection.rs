@@ -177,7 +177,8 @@ impl Connection {
         pool: &Pool,
     ) -> Result<(), ProtocolError> {
         let codec = PduCodec::new(Role::Target, &parameters, level, record_keys, pool);
-        let PduCodec { framing, decryptor, writer } = codec.ok_or_else(ProtocolError::impossible)?;
+        let PduCodec { framing, decryptor, mut writer } = codec.ok_or_else(ProtocolError::impossible)?;
+        writer.trace = self.writer.trace.take();
         (self.framing, self.decryptor, self.writer) = (framing, decryptor, writer);
         (self.parameters, self.level) = (parameters, level);
         self.exp_stat_sn = self.stat_sn;

@@ -53,6 +53,9 @@ impl Engine {
                 Ok(FramingEvent::Pdu(segment)) => {
                     self.stats.pdus_in += 1;
                     let context = PduContext { now, conn, directory };
+                    if !self.traces.is_empty() {
+                        self.trace_received(&context, &segment, receiver);
+                    }
                     self.handle_pdu(context, segment, receiver.ahs())?;
                     let Some(connection) = self.conn_mut(conn) else {
                         return Err(ProtocolError::impossible());

@@ -14,6 +14,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
@@ -36,6 +37,7 @@ use crate::login::directory::{Directory, TargetId};
 use crate::login::target::ClaimedIdentity;
 use crate::pdu::{TargetSn, Ttt};
 use crate::recovery::{TargetAction, TargetResponse};
+use crate::trace::PduTrace;
 
 /// Every iSCSI connection and session of a shard.
 pub struct Engine {
@@ -69,6 +71,8 @@ pub struct Engine {
     pub(super) notes: Notes,
     /// The rate limit on guesses of passwords.
     pub(super) guesses: GuessLimit,
+    /// The traces that are on.
+    pub(super) traces: Vec<Arc<dyn PduTrace>>,
     pub(super) next_ttt: u32,
     /// The time at the last call.
     pub(super) now: Instant,
@@ -273,6 +277,7 @@ impl Engine {
             failed_logins: VecDeque::new(),
             notes: Notes::default(),
             guesses: GuessLimit::default(),
+            traces: Vec::new(),
             next_ttt: 0,
             now: Instant::ORIGIN,
             stats: EngineStats::default(),

@@ -260,6 +260,9 @@ impl Engine {
         self.release_login_slot(conn);
         self.stats.logins += 1;
         self.watch_silence(context.now, conn);
+        if !self.traces.is_empty() {
+            self.trace_logged_in(conn, protection);
+        }
         if let Some(up) = announced {
             self.events.push_back(Event::SessionUp(up));
         }

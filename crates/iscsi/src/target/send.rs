@@ -107,9 +107,15 @@ impl Engine {
         // The last PDU of the login, which negotiates the digests, carries none itself (§13.1).
         let mut plain = PduWriter::default();
         let is_login = matches!(control, Control::Login(_));
+        if is_login {
+            plain.trace = connection.writer.trace.take();
+        }
         let writer = if is_login { &mut plain } else { &mut connection.writer };
         writer.header(&bhs.with_data_len(data.len()), out);
         writer.copied(data, out);
+        if is_login {
+            connection.writer.trace = plain.trace;
+        }
         self.stats.pdus_out += 1;
         uses_stat_sn
     }

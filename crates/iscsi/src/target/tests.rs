@@ -17,4 +17,5 @@ mod sessions;
 mod stall;
 mod stream;
 mod text;
+mod tracing;
 mod world;

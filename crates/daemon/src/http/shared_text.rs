@@ -69,37 +69,48 @@ impl SharedTexts {
     }
 }
 
-/// The text of one path, which requests that arrive while it is made share.
-#[derive(Debug, Default)]
-pub struct SharedResponse(tokio::sync::Mutex<Option<Made>>);
+/// The text of one path, or why there is none, which requests that arrive while it is made share.
+#[derive(Debug)]
+pub struct SharedResponse<E>(tokio::sync::Mutex<Option<Made<E>>>);
 
 #[derive(Debug)]
-struct Made {
+struct Made<E> {
     begun: Instant,
-    text: Weak<SharedText>,
+    text: Result<Weak<SharedText>, E>,
 }
 
-impl SharedResponse {
+impl<E> Default for SharedResponse<E> {
+    fn default() -> Self {
+        Self(tokio::sync::Mutex::new(None))
+    }
+}
+
+impl<E: Clone> SharedResponse<E> {
     /// Returns a text that was begun no earlier than this call: one that another request waited for as well,
     /// or the one that `make` makes.
     ///
     /// # Errors
-    /// That of `make`.
-    pub async fn get<E>(
+    /// That of the text.
+    pub async fn get(
         &self,
         texts: &SharedTexts,
         make: impl Future<Output = Result<Vec<u8>, E>>,
     ) -> Result<Arc<SharedText>, E> {
         let asked = Instant::now();
         let mut last = self.0.lock().await;
-        let shared = last.as_ref().filter(|made| made.begun >= asked).and_then(|made| made.text.upgrade());
-        if let Some(shared) = shared {
-            return Ok(shared);
+        match last.as_ref().filter(|made| made.begun >= asked).map(|made| &made.text) {
+            Some(Err(why)) => return Err(why.clone()),
+            Some(Ok(text)) => {
+                if let Some(text) = text.upgrade() {
+                    return Ok(text);
+                }
+            }
+            None => {}
         }
         let begun = Instant::now();
-        let text = texts.add(make.await?);
-        *last = Some(Made { begun, text: Arc::downgrade(&text) });
-        Ok(text)
+        let text = make.await.map(|text| texts.add(text));
+        *last = Some(Made { begun, text: text.as_ref().map(Arc::downgrade).map_err(E::clone) });
+        text
     }
 }
 
@@ -204,6 +215,7 @@ mod tests {
             let (texts, response, _) = &*shared;
             let failed = response.get(texts, async { Err::<Vec<u8>, _>(Withdrawn) }).await;
             assert_eq!(failed.unwrap_err(), Withdrawn);
+            assert!(matches!(response.0.lock().await.as_ref().unwrap().text, Err(Withdrawn)));
         });
     }
 }

@@ -31,8 +31,8 @@ struct Served {
     collector: Collector,
     api: JsonApi,
     texts: SharedTexts,
-    open_metrics: SharedResponse,
-    plain_metrics: SharedResponse,
+    open_metrics: SharedResponse<NoAnswer>,
+    plain_metrics: SharedResponse<NoAnswer>,
 }
 
 /// Starts the server of a configuration, if it has one.

@@ -37,7 +37,7 @@ const DRAIN_WAIT_MAX_S: u32 = 60;
 /// What the routes of the API share.
 pub(super) struct JsonApi {
     shared: Arc<Shared>,
-    reads: [SharedResponse; READS.len()],
+    reads: [SharedResponse<Failure>; READS.len()],
     readers: Arc<Semaphore>,
     changers: Arc<Semaphore>,
 }

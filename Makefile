@@ -19,7 +19,7 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build deb tidy packages dist test-nbd
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build deb tidy packages dist test-nbd
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test-libiscsi: build packages  ## libiscsi's suite on every configuration
 
 test-guest: build packages  ## the Linux kernel's initiator, in a QEMU guest
 	$(PYTEST) tests/foreign/guest --server $(SERVER) $(ARGS)
+
+test-bacula: build packages  ## Bacula with our tape library, in a QEMU guest, by hand
+	$(PYTEST) tests/foreign/guest/test_bacula.py --server $(SERVER) $(ARGS)
 
 test-qemu: build packages  ## QEMU's own iSCSI driver
 	$(PYTEST) tests/foreign/qemu --server $(SERVER) $(ARGS)

@@ -13,7 +13,7 @@ def make(server, unit, lun):
     if lun.medium == "tape":
         make_cartridge(server.binary, server.medium_path(unit), f"A{unit:05}L8", lun.size)
     elif lun.medium == "changer":
-        make_library(server.binary, server.medium_path(unit), lun.size)
+        make_library(server.binary, server.medium_path(unit), lun)
     else:
         make_file(server.medium_path(unit), lun)
 
@@ -33,8 +33,8 @@ def make_cartridge(binary, folder, barcode, size):
     subprocess.run([binary, "tape", "create", folder, "--barcode", barcode, "--capacity", str(size)], check=True, capture_output=True)
 
 
-def make_library(binary, folder, size):
-    """Two drives, four slots of which three have a cartridge of this size, and two mail slots."""
+def make_library(binary, folder, lun):
+    """Two drives, slots of which some have a cartridge, and two mail slots."""
     shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([binary, "changer", "create", folder, "--drives", "2", "--slots", "4", "--mail-slots", "2", "--cartridges", "3",
-                    "--capacity", str(size)], check=True, capture_output=True)
+    subprocess.run([binary, "changer", "create", folder, "--drives", "2", "--slots", str(lun.slots), "--mail-slots", "2", "--cartridges",
+                    str(lun.cartridges), "--capacity", str(lun.size)], check=True, capture_output=True)

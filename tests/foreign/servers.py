@@ -42,7 +42,8 @@ DIGEST_POLICIES = {"offered": ("offer", "offer"), "required": ("require", "requi
 class Lun:
     """One logical unit. `thin` files start as one hole, others are written full of zeros. `atomic`: what atomic writes are
     multiples of, if anything. `encrypted`: whether what it holds is stored encrypted. `claims`: what the unit says of
-    itself otherwise than as it comes, as keys of targe's configuration; other products say what they say."""
+    itself otherwise than as it comes, as keys of targe's configuration; other products say what they say. `slots` and
+    `cartridges` are those of a library; `size` is the capacity of each cartridge."""
     medium: str = "file"
     size: int = 100 * MIB
     thin: bool = True
@@ -54,6 +55,8 @@ class Lun:
     atomic: int = 0
     encrypted: bool = False
     claims: tuple = ()
+    slots: int = 4
+    cartridges: int = 3
 
 
 @dataclass(frozen=True)

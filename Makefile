@@ -19,7 +19,7 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-hyperscsi doc build deb tidy packages dist test-nbd
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build deb tidy packages dist test-nbd
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,10 @@ bench: build packages  ## targe beside tgt and a bare echo, by the laboratory: P
 	$(if $(BESIDE),ln -sf $(abspath $(BESIDE)) out/bench/bin/targe-other-build)
 	PATH="$(CURDIR)/out/bench/bin:$$PATH" $(AS_ROOT) $(TARGE) lab targets --plan $(PLAN) --rivals bench/rivals --rival tgt \
 		$(if $(BESIDE),--rival other-build) --out out/bench/targets-$$(date +%Y%m%d-%H%M%S) $(ARGS)
+
+bench-tape: build packages  ## tapes and discs of targe beside those of tgt and beside a disk of targe, by hand: ARGS="--folder FOLDER"
+	$(CARGO) build --release --locked --package targe-lab --example stream
+	bench/tape $(ARGS)
 
 bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, by the laboratory: HYPERSCSI_PLAN=FILE for another plan
 	$(AS_ROOT) $(TARGE) lab hyperscsi --plan $(HYPERSCSI_PLAN) --out out/bench/hyperscsi-$$(date +%Y%m%d-%H%M%S) $(ARGS)

@@ -26,8 +26,8 @@ OF_THIS_MACHINE = ["/usr/sbin/mtx", "/usr/sbin/tapeinfo", "/usr/bin/sg_raw", "/u
 DAEMON_FOLDERS = ["var/lib/bacula", "run/bacula", "usr/lib/bacula", "etc/bacula"]
 # Longest that a job may take in an emulated machine, seconds.
 JOB_MAX_S = 900
-# How Bacula's log ends the report of a job.
-ENDED_WELL = "Backup OK"
+# How Bacula's log ends the report of a job. "with warnings" is something else: it names volumes that may not be readable.
+ENDED_WELL = re.compile(r"Termination: +Backup OK$")
 
 
 def prepare(out, extra):
@@ -134,7 +134,7 @@ class Bacula:
     def report(self, job):
         """The director's report of a job that has ended."""
         log = self.guest.run("cat /var/lib/bacula/log", check=False)
-        found = re.search(rf"JobId {job}: Bacula [^\n]*\n.*?Termination: [^\n]*", log, re.DOTALL)
+        found = re.search(rf"JobId {job}: (?:Error: )?Bacula [^\n]*\n.*?Termination: [^\n]*", log, re.DOTALL)
         if not found:
             raise CommandFailed(f"job {job} has no report: {log[-2000:]}")
         return found[0]

@@ -5,7 +5,6 @@ import pytest
 from guest.disc_writer import growisofs, writing
 from verdicts import expect
 
-# wodim addresses only logical unit 0, as drives had before SCSI-3.
 DISCS = {"dvd-r at once": "dvd-r", "dvd+rw": "dvd+rw", "bd-re": "bd-re", "bd-r": "bd-r", "bd-r of growisofs": "bd-r"}
 pytestmark = pytest.mark.timeout(1800)
 
@@ -18,11 +17,11 @@ def writer(request, kind, server_name):
         yield writer
 
 
-def test_wodim_writes_a_dvd_r_at_once(writer):
+def test_growisofs_writes_a_dvd_r_at_once(writer):
     with writer.initiator.logged_in():
         device = writer.drive("dvd-r at once")
         writer.guest.run("genisoimage -quiet -R -V ONE -o /tmp/first.iso /tmp/first")
-        writer.burn(device, f"wodim dev={device} -dao -v /tmp/first.iso")
+        writer.burn(device, f"growisofs -use-the-force-luke=dao -Z {device}=/tmp/first.iso")
         writer.expect_files(device, "first")
         writer.expect_plain_image("dvd-r at once", "first")
         expect(writer.listing("dvd-r at once")["state"] == "complete", writer.listing("dvd-r at once"))

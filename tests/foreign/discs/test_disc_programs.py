@@ -48,12 +48,12 @@ def test_xorriso_writes_sessions_and_completes_a_bd_r(writer):
         expect("is written , is closed" in told, told)
 
 
-def test_growisofs_writes_sessions_to_a_bd_r(writer):
+def test_growisofs_writes_a_bd_r(writer):
     with writer.initiator.logged_in():
+        # Debian's growisofs closes the track, and leaves the session open.
         device = writer.drive("bd-r of growisofs")
         writer.burn(device, growisofs(device, "-Z", "ONE", "/tmp/first"))
-        writer.burn(device, growisofs(device, "-M", "TWO", "/tmp/second"))
-        writer.expect_files(device, "first", "second")
+        writer.expect_files(device, "first")
 
 
 def test_a_killed_daemon_keeps_what_was_synchronized_on_a_dvd_plus_rw(writer):

@@ -169,7 +169,8 @@ impl DiscRecord {
         Ok(())
     }
 
-    /// Returns the offsets and the lengths in bytes of what was padded since `before`, when tracks were closed.
+    /// Returns the offsets and the lengths in bytes of what was padded since `before`, when tracks were
+    /// closed.
     pub fn padding_since(&self, before: &Self) -> Vec<(u64, u64)> {
         let bytes = |sectors: u32| u64::from(sectors) * SECTOR_LEN;
         let now = |was: &Track| self.tracks.iter().find(|is| is.start == was.start && is.next > was.next);

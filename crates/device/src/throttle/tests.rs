@@ -67,7 +67,10 @@ fn commands_that_use_the_medium_count_and_no_others() {
         ["ERASE", "FORMAT MEDIUM", "LOCATE", "READ", "SPACE", "VERIFY", "WRITE", "WRITE FILEMARKS"]
     );
     let disc = DeviceKind::Disc { profile: None };
-    assert_eq!(counted(&crate::mmc::COMMAND_SET, disc), ["READ", "READ CD", "READ CD MSF"]);
+    assert_eq!(
+        counted(&crate::mmc::COMMAND_SET, disc),
+        ["FORMAT UNIT", "READ", "READ CD", "READ CD MSF", "SYNCHRONIZE CACHE", "WRITE"]
+    );
 }
 
 #[test]

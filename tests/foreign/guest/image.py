@@ -42,7 +42,7 @@ MODULES += ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod
 DISC_PROGRAMS = ["/usr/bin/sg_raw", "/usr/bin/sg_get_config", "/usr/bin/eject", "/usr/bin/xorriso"]
 DISC_MODULES = ["sr_mod", "isofs", "sg"]
 # What the guest that writes discs has beside that.
-WRITER_PROGRAMS = ["/usr/bin/growisofs", "/usr/bin/genisoimage", "/usr/bin/wodim"]
+WRITER_PROGRAMS = ["/usr/bin/growisofs", "/usr/bin/genisoimage"]
 # What the guest with a tape drive has beside that: the one mt of GNU, the other of busybox, which knows other operations.
 TAPE_PROGRAMS = ["/bin/mt-gnu", "/usr/bin/tar", "/usr/bin/dd", "/usr/bin/sg_raw", "/usr/bin/sg_opcodes", "/usr/bin/sg_modes", "/usr/bin/sg_logs",
                  "/usr/bin/sg_read_attr", "/usr/bin/sg_vpd", "/usr/bin/sg_turs", "/usr/bin/stenc"]

@@ -16,6 +16,12 @@ impl Track {
         Self { start, end: None, next: start, session, is_closed: false }
     }
 
+    /// Returns whether it is written to its fixed end, but for a part of an error correction block: a host
+    /// reserves as much as it will write, and the drive whole blocks.
+    pub fn is_full(&self, blocking: u32) -> bool {
+        self.end.is_some_and(|end| self.next.next_multiple_of(blocking) >= end)
+    }
+
     /// Returns whether nothing was written to it.
     pub const fn is_empty(&self) -> bool {
         self.next == self.start
@@ -140,8 +146,9 @@ impl DiscRecord {
             return Ok(());
         }
         let session = self.last_session();
+        let blocking = self.kind.blocking();
         let current = || self.tracks.iter().filter(|track| track.session == session);
-        if current().any(|track| track.end.is_some_and(|end| track.next < end)) {
+        if current().any(|track| track.end.is_some() && !track.is_full(blocking)) {
             return Err(TrackError::Incomplete);
         }
         let is_empty = current().all(Track::is_empty);
@@ -151,7 +158,6 @@ impl DiscRecord {
         if !completes && (self.tracks.len() == TRACKS_MAX || session == u16::MAX) {
             return Err(TrackError::TooMany);
         }
-        let blocking = self.kind.blocking();
         self.tracks.retain(|track| !track.is_empty());
         self.tracks.iter_mut().for_each(|track| track.close(blocking));
         if completes {
@@ -163,12 +169,13 @@ impl DiscRecord {
         Ok(())
     }
 
-    /// Returns the offset and the length in bytes of what was padded since `before`, when a track was closed.
-    /// A command closes at most one track that is not written to its end.
-    pub fn padding_since(&self, before: &Self) -> Option<(u64, u64)> {
-        let mut both = before.tracks.iter().zip(&self.tracks);
-        let (was, is) = both.find(|(was, is)| was.start == is.start && was.next < is.next)?;
-        Some((u64::from(was.next) * SECTOR_LEN, u64::from(is.next - was.next) * SECTOR_LEN))
+    /// Returns the offsets and the lengths in bytes of what was padded since `before`, when tracks were
+    /// closed.
+    pub fn padding_since(&self, before: &Self) -> Vec<(u64, u64)> {
+        let bytes = |sectors: u32| u64::from(sectors) * SECTOR_LEN;
+        let now = |was: &Track| self.tracks.iter().find(|is| is.start == was.start && is.next > was.next);
+        let padded = before.tracks.iter().filter_map(|was| Some((was.next, now(was)?.next)));
+        padded.map(|(from, to)| (bytes(from), bytes(to - from))).collect()
     }
 
     /// Returns whether the tracks are those of a disc of this kind.

@@ -36,7 +36,10 @@ pub(crate) type Change = Box<dyn FnOnce(&mut DiscRecord) -> Result<(), Sense>>;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Erasing,
-    Padding,
+    Padding {
+        /// How many tracks are still being padded.
+        left: usize,
+    },
     Flushing,
     Writing,
 }
@@ -83,7 +86,7 @@ impl ChangeRecord {
     /// in the record that is saved.
     fn apply(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let Some(recorder) = &mut server.recorder else { return JobStep::unexpected_input() };
-        let mut padding = None;
+        let mut padding = Vec::new();
         if let Some(change) = self.change.take() {
             if recorder.appends.are_under_way() {
                 return JobStep::Done(Outcome::CheckCondition(LONG_WRITE_IN_PROGRESS));
@@ -99,13 +102,17 @@ impl ChangeRecord {
             self.saving = Some((recorder.record.clone(), at, bytes));
         }
         // A write that a loss of power took back may have left something there.
-        if let Some((at, len)) = padding {
-            self.step = Step::Padding;
+        if !padding.is_empty() {
+            self.step = Step::Padding { left: padding.len() };
+        }
+        for (at, len) in padding {
             let durability = Durability::Cached;
             server.submit(task, 0, OpAction::WriteZeroes { at, len, may_deallocate: true, durability });
-            return JobStep::Wait;
         }
-        self.flush(server, task)
+        match self.step {
+            Step::Padding { .. } => JobStep::Wait,
+            _ => self.flush(server, task),
+        }
     }
 
     fn flush(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
@@ -150,13 +157,17 @@ impl Job for ChangeRecord {
             JobInput::Locked => self.begin(server, task),
             JobInput::OpCompleted { result, .. } => match (self.step, result) {
                 (Step::Erasing, Ok(_)) => self.apply(server, task),
-                (Step::Padding, Ok(_)) => self.flush(server, task),
+                (Step::Padding { left }, Ok(_)) if left > 1 => {
+                    self.step = Step::Padding { left: left - 1 };
+                    JobStep::Wait
+                }
+                (Step::Padding { .. }, Ok(_)) => self.flush(server, task),
                 (Step::Flushing, result) => match server.flushed(result) {
                     Ok(()) => self.write(server, task),
                     Err(sense) => failed(sense),
                 },
                 (Step::Writing, Ok(output)) => self.written(server, task, output),
-                (Step::Erasing | Step::Padding | Step::Writing, Err(failure)) => {
+                (Step::Erasing | Step::Padding { .. } | Step::Writing, Err(failure)) => {
                     failed(server.medium_failure(failure, IoKind::Writing, None))
                 }
             },

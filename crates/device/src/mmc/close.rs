@@ -77,9 +77,10 @@ pub(super) fn of_disc_at_once(server: &DeviceServer) -> Option<Change> {
     }
     let session = record.last_session();
     let mut reserved = record.tracks().iter().filter(|track| track.session == session && track.end.is_some());
-    let is_written = reserved.next().is_some_and(|track| track.end == Some(track.next));
+    let blocking = record.kind.blocking();
+    let is_written = reserved.next().is_some_and(|track| track.is_full(blocking));
     let completes = !parameters.has_next_session();
-    let may_close = is_written && reserved.all(|track| track.end == Some(track.next));
+    let may_close = is_written && reserved.all(|track| track.is_full(blocking));
     (may_close && !recorder.appends.are_under_way())
         .then(|| change(move |record| record.close_session(completes)))
 }

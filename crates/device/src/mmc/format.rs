@@ -26,6 +26,9 @@ mod kind {
     pub(super) const DVD_PLUS_RW: u8 = 0x26;
     /// BD-RE with spare areas.
     pub(super) const BD_RE_SPARES: u8 = 0x30;
+    /// BD-R with spare areas. Its subtypes ask for pseudo-overwrite, or not: growisofs asks for it also where
+    /// feature 0038h says that the drive has none, and such a disc is formatted without it.
+    pub(super) const BD_R_SPARES: u8 = 0x32;
     /// BD-RE without spare areas.
     pub(super) const BD_RE_NO_SPARES: u8 = 0x31;
 }
@@ -57,7 +60,9 @@ fn formats(record: &DiscRecord) -> Vec<(u32, u8)> {
         }
         WritableKind::DvdR => Vec::new(),
         // Sequential recording without pseudo-overwrite, with spare areas.
-        WritableKind::BdR => Vec::from([(without_spares(record), kind::FULL)]),
+        WritableKind::BdR => {
+            Vec::from([(without_spares(record), kind::FULL), (without_spares(record), kind::BD_R_SPARES)])
+        }
         WritableKind::BdRe => Vec::from([
             (without_spares(record), kind::FULL),
             (without_spares(record), kind::BD_RE_SPARES),

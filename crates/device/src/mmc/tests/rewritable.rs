@@ -72,6 +72,8 @@ fn the_formats_of_each_kind_are_offered() {
     };
     assert_eq!(types(WritableKind::DvdPlusRw), [(3200, 0x00), (3200, 0x26)]);
     assert_eq!(types(WritableKind::BdRe), [(3072, 0x00), (3072, 0x30), (3200, 0x31)]);
+    assert_eq!(types(WritableKind::BdR), [(3072, 0x00), (3072, 0x32)]);
+    assert_eq!(types(WritableKind::DvdR), []);
     let mut empty = disc(0);
     assert_eq!(empty.get(&[0x23, 0, 0, 0, 0, 0, 0, 0, 252, 0])[4..12], [0, 0xba, 0x74, 0, 3, 0, 0x08, 0]);
     let mut rom = disc(CD);

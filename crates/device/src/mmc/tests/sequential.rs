@@ -221,7 +221,8 @@ fn a_disc_at_once_is_reserved_written_and_closed_by_itself() {
         write_to(&mut rig, 0, 16, 1).good();
         rig.run(A, &SYNCHRONIZE, 0, &[]).good();
         assert_eq!(disc_of(&mut rig).0, 1, "not written yet");
-        write_to(&mut rig, 16, 32, 2).good();
+        // 40 sectors are two and a half error correction blocks.
+        write_to(&mut rig, 16, 24, 2).good();
         rig.run(A, &SYNCHRONIZE, 0, &[]).good();
         assert_eq!(disc_of(&mut rig), state);
         assert_eq!(disc_of(&mut disc.drive()), state, "durable");

@@ -15,6 +15,7 @@ mod controller;
 pub mod error;
 mod identity;
 mod kill_point;
+mod lock;
 pub mod node;
 pub mod parameters;
 pub mod pool;

@@ -16,11 +16,11 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::capability::Capability;
 use crate::error::{CsiError, CsiResult};
+use crate::lock;
 use crate::publish::{self, context};
 use crate::record::{self, Record};
 
@@ -104,9 +104,9 @@ impl Node {
         let failed = |error: std::io::Error| CsiError::io("make", &run_dir, &error);
         DirBuilder::new().recursive(true).mode(0o700).create(&run_dir).map_err(failed)?;
         let path = run_dir.join("lock");
-        let lock = File::options().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| CsiError::precondition(format!("another driver uses {}", run_dir.display())))?;
+        let lock = lock::take(&path)
+            .map_err(failed)?
+            .ok_or_else(|| CsiError::precondition(format!("another driver uses {}", run_dir.display())))?;
         let node = Self { settings, busy: Mutex::default(), _lock: lock };
         let records = node.records_dir();
         DirBuilder::new().recursive(true).mode(0o700).create(&records).map_err(failed)?;

@@ -11,11 +11,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock, ioctl_ficlone, statvfs};
+use rustix::fs::{ioctl_ficlone, statvfs};
 use sha2::{Digest, Sha256};
 
 use crate::error::{CsiError, CsiResult};
 use crate::kill_point::kill_point;
+use crate::lock;
 use crate::record::{self, sync_folder};
 
 /// The endings of files that are being made and removed.
@@ -62,9 +63,7 @@ impl Pool {
             }
         }
         let path = own.join("lock");
-        let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let lock = lock.map_err(|error| failed("open", &path, &error))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let lock = lock::take(&path).map_err(|error| failed("lock", &path, &error))?.ok_or_else(|| {
             CsiError::precondition(format!("another driver uses the pool {}", folder.display()))
         })?;
         let mut pool = Self { folder, _lock: lock, owner, can_reflink: false };

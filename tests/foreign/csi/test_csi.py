@@ -318,7 +318,7 @@ def test_a_snapshot_under_load_is_as_after_a_crash(request, tmp_path, reflinks):
     def write():
         number = 0
         while not ends.is_set():
-            with open(f"{target}/{number % 64}", "w") as file:
+            with open(f"{target}/{number % 16}", "w") as file:
                 file.write(f"{number} " * 1000)
                 file.flush()
                 os.fsync(file.fileno())
@@ -328,7 +328,7 @@ def test_a_snapshot_under_load_is_as_after_a_crash(request, tmp_path, reflinks):
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        while len(synced) < 70:
+        while len(synced) < 24:
             expect(writer.is_alive(), "the writer has ended")
             time.sleep(0.01)
         before = len(synced)

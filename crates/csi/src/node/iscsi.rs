@@ -84,7 +84,7 @@ fn iscsiadm(settings: &NodeSettings, staged: &Staged, words: &[&str], allowed: &
     Err(CsiError::unavailable(format!("iscsiadm failed for {} ({code}): {said}", staged.target)))
 }
 
-/// Finds the disk of the session with a target: the name of its block device.
+/// Finds the disk of the session with a target: the name of its block device, once it can be used.
 fn disk(target: &str) -> Option<String> {
     let sessions = fs::read_dir("/sys/class/iscsi_session").ok()?;
     let session = sessions.flatten().map(|entry| entry.path()).find(|session| {
@@ -99,12 +99,19 @@ fn disk(target: &str) -> Option<String> {
     let scsi_target = below(session.join("device"), |name| name.starts_with("target"))?;
     let unit = below(scsi_target, |name| name.ends_with(":0"))?;
     let block = below(unit.join("block"), |_| true)?;
-    Some(block.file_name()?.to_str()?.to_owned())
+    let disk = block.file_name()?.to_str()?.to_owned();
+    // The kernel makes these one after the other.
+    (wwid_path(&disk).exists() && Path::new("/dev").join(&disk).exists()).then_some(disk)
+}
+
+/// Where the kernel tells the name of a disk.
+fn wwid_path(disk: &str) -> PathBuf {
+    Path::new("/sys/block").join(disk).join("device/wwid")
 }
 
 /// Checks that a disk is the volume.
 fn check(disk: &str, staged: &Staged) -> CsiResult<PathBuf> {
-    let path = Path::new("/sys/block").join(disk).join("device/wwid");
+    let path = wwid_path(disk);
     let wwid = fs::read_to_string(&path).map_err(|error| CsiError::io("read", &path, &error))?;
     if !is_volume(wwid.trim(), staged) {
         return Err(CsiError::internal(format!(

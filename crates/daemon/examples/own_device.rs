@@ -109,7 +109,7 @@ impl Store for Processor {
     }
 }
 
-/// Serves the device as LUN 0 to whoever connects, without end.
+/// Serves the device as LUN 0 to every initiator that connects, without end.
 pub(crate) fn serve(listener: TcpListener) -> Result<(), Box<dyn std::error::Error>> {
     let address = listener.local_addr()?;
     let mut reactor = Reactor::new(&Config::default())?;

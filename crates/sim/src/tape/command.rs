@@ -6,9 +6,7 @@ use scsi::opcode as op;
 use scsi::sense::{Sense, SenseKey};
 use scsi::status::Status;
 
-use super::library::{CHANGER, name_of};
-use super::model::LibraryState;
-use super::plan::{CARTRIDGES, DRIVES, MAIL_SLOTS, SLOTS, TapePlan};
+use super::plan::{CARTRIDGES, CHANGER, DRIVES, MAIL_SLOTS, SLOTS, TapePlan, name_of};
 use crate::transport::{Attribute, CommandOutcome, ScsiCommand};
 
 /// How many elements hold cartridges: the mail slots, then the drives, then the slots.
@@ -52,6 +50,14 @@ pub(super) enum DriveCommand {
     Unload,
 }
 
+/// What an initiator knows of the library before it sends a command.
+pub(super) struct Seen {
+    /// Of each drive: whether it has a cartridge, and whether it is loaded.
+    pub(super) drives: [(bool, bool); DRIVES],
+    /// An element that holds a cartridge and is no drive.
+    pub(super) full_slot: Option<usize>,
+}
+
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -75,9 +81,9 @@ pub(super) fn record(number: u32, len: u32) -> Vec<u8> {
 }
 
 impl TapeCommand {
-    /// Draws a command. `number` is that of a record if it writes one, and `state` one that is possible: a
+    /// Draws a command. `number` is that of a record if it writes one, and `seen` may be true: a
     /// drive without a cartridge often gets one.
-    pub(super) fn draw(plan: &TapePlan, rng: &mut Rng, number: u32, state: Option<&LibraryState>) -> Self {
+    pub(super) fn draw(plan: &TapePlan, rng: &mut Rng, number: u32, seen: Option<Seen>) -> Self {
         let below = |rng: &mut Rng, limit: usize| to_usize(rng.below(u64::try_from(limit).unwrap()));
         if rng.chance(1, plan.moves_one_in) {
             let mut element = || below(rng, ELEMENTS);
@@ -91,7 +97,7 @@ impl TapeCommand {
             };
         }
         let drive = below(rng, DRIVES);
-        match state.map(|state| (state.drive(drive), state.full_slot())) {
+        match seen.map(|seen| (seen.drives[drive], seen.full_slot)) {
             Some(((false, _), Some(slot))) if rng.chance(2, 3) => {
                 return Self::Move(slot, FIRST_DRIVE + drive);
             }

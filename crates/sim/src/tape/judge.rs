@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::command::{Answer, DriveCommand, TapeCommand};
-use super::library::CHANGER;
 use super::model::{Expected, LibraryState, Places};
+use super::plan::CHANGER;
 use crate::property::{Property, PropertyViolation};
 use crate::transport::Ticket;
 

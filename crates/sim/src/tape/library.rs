@@ -17,18 +17,10 @@ use netem::probability::DurationRange;
 use scsi::sense::Sense;
 use store::null::Null;
 
-use super::plan::{CARTRIDGES, DRIVES, MAIL_SLOTS, SLOTS};
+use super::plan::{CARTRIDGES, CHANGER, DRIVES, MAIL_SLOTS, SLOTS, name_of};
 use super::shelf::Shelf;
 use crate::transport::direct::UnitSource;
 use crate::units;
-
-/// The unit of the changer. The drives follow.
-pub(super) const CHANGER: usize = 0;
-
-/// Returns the name of a cartridge, which is its bar code too.
-pub(super) fn name_of(cartridge: usize) -> String {
-    format!("C{cartridge:05}L8")
-}
 
 fn cartridge_of(name: &str) -> usize {
     (0..CARTRIDGES).find(|number| name_of(*number) == name).expect("a cartridge that was never there")

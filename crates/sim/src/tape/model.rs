@@ -2,9 +2,8 @@
 
 use std::rc::Rc;
 
-use super::command::{Answer, DriveCommand, ELEMENTS, FIRST_DRIVE, TapeCommand, places_of, record};
-use super::library::CHANGER;
-use super::plan::{CARTRIDGES, DRIVES};
+use super::command::{Answer, DriveCommand, ELEMENTS, FIRST_DRIVE, Seen, TapeCommand, places_of, record};
+use super::plan::{CARTRIDGES, CHANGER, DRIVES};
 use crate::transport::Ticket;
 
 /// The number of an object that is a filemark. Records have a number and a length.
@@ -129,9 +128,12 @@ impl LibraryState {
         self.places.iter().position(|held| *held == Some(cartridge))
     }
 
-    /// Returns whether a drive has a cartridge, and whether it is loaded.
-    pub(super) fn drive(&self, number: usize) -> (bool, bool) {
-        (self.places[FIRST_DRIVE + number].is_some(), self.drives[number].is_loaded)
+    /// Returns what an initiator can know.
+    pub(super) fn seen(&self) -> Seen {
+        let drive =
+            |number: usize| (self.places[FIRST_DRIVE + number].is_some(), self.drives[number].is_loaded);
+        let full_slot = (0..ELEMENTS).rfind(|element| self.places[*element].is_some() && !is_drive(*element));
+        Seen { drives: std::array::from_fn(drive), full_slot }
     }
 
     /// Returns whether a command that was sent to a drive was meant for another cartridge: the one that is
@@ -139,11 +141,6 @@ impl LibraryState {
     pub(super) fn is_outdated(&self, number: usize, ticket: Ticket) -> bool {
         let drive = &self.drives[number];
         drive.is_loaded && drive.motion.is_some_and(|motion| motion > ticket)
-    }
-
-    /// Returns an element that holds a cartridge and is no drive.
-    pub(super) fn full_slot(&self) -> Option<usize> {
-        (0..ELEMENTS).rfind(|element| self.places[*element].is_some() && !is_drive(*element))
     }
 
     /// Returns an empty slot or mail slot.

@@ -13,6 +13,14 @@ pub(super) const SLOTS: usize = 3;
 pub(super) const MAIL_SLOTS: usize = 1;
 pub(super) const CARTRIDGES: usize = 3;
 
+/// The unit of the changer. The drives follow.
+pub(super) const CHANGER: usize = 0;
+
+/// Returns the name of a cartridge, which is its bar code too.
+pub(super) fn name_of(cartridge: usize) -> String {
+    format!("C{cartridge:05}L8")
+}
+
 /// The parameters of a world.
 #[derive(Clone, Debug)]
 pub struct TapePlan {

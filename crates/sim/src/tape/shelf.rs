@@ -16,8 +16,7 @@ use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpOutput};
 use store::null::Null;
 
-use super::library::name_of;
-use super::plan::{CARTRIDGES, DRIVES, TapePlan};
+use super::plan::{CARTRIDGES, DRIVES, TapePlan, name_of};
 use crate::media::Clock;
 
 const SECTOR: usize = 512;

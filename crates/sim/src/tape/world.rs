@@ -9,9 +9,9 @@ use netem::probability::DurationRange;
 
 use super::command::{Answer, DriveCommand, FIRST_DRIVE, TapeCommand};
 use super::judge::Judge;
-use super::library::{LibraryFile, LibraryOwner, name_of};
-use super::model::Places;
-use super::plan::{CARTRIDGES, DRIVES, INITIATORS, MAIL_SLOTS, TapePlan};
+use super::library::{LibraryFile, LibraryOwner};
+use super::model::{LibraryState, Places};
+use super::plan::{CARTRIDGES, DRIVES, INITIATORS, MAIL_SLOTS, TapePlan, name_of};
 use super::shelf::Shelf;
 use crate::media::Clock;
 use crate::property::{Property, PropertyViolation};
@@ -226,7 +226,12 @@ impl World {
             return self.manage(now, initiator);
         }
         self.records += 1;
-        let command = TapeCommand::draw(&self.plan, &mut self.rng, self.records, self.judge.any_state());
+        let command = TapeCommand::draw(
+            &self.plan,
+            &mut self.rng,
+            self.records,
+            self.judge.any_state().map(LibraryState::seen),
+        );
         self.send(now, initiator, command);
     }
 

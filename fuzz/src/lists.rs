@@ -76,6 +76,9 @@ const ROWS: &[Row] = &[
     row(0xa2, 0, 12, (6, 4), Way::In),
     row(0xb5, 0, 12, (6, 4), Way::Out),
     row(0x0b, 0, 6, (5, 0), Way::Out),
+    // WRITE ATTRIBUTE, READ ATTRIBUTE.
+    row(0x8d, 0, 16, (10, 4), Way::Out),
+    row(0x8c, 0, 16, (10, 4), Way::In),
 ];
 
 /// How many bytes of an operation say whom it is from and fill the fields of its CDB.
@@ -132,6 +135,9 @@ const LISTS: &[&[u8]] = &[
     &[1, 0, 0, 4, 0xde, 0xad, 0xbe, 0xef],
     &[0, 0, 0, 0, 0, 0, 0, 1],
     b"a name\0",
+    // A text label of a cartridge, and the medium partition page for two partitions.
+    &[0, 0, 0, 9, 0x08, 0x03, 2, 0, 4, b'm', b'i', b'n', b'e'],
+    &[0, 0, 0x10, 0, 0x11, 14, 3, 1, 0x44, 3, 0, 0, 0, 1, 0xff, 0xff, 0, 0, 0, 0],
     &[],
 ];
 

@@ -16,3 +16,9 @@ base::bugs! {
     /// Loading accepts an item by its header alone.
     TornItemAccepted,
 }
+
+impl Bug {
+    /// The bugs that the simulator finds with the commands of its worlds of tapes.
+    pub const OF_COMMANDS: &[Self] =
+        &[Self::FilemarkUnflushed, Self::EpochKept, Self::UnloadedKept, Self::TornItemAccepted];
+}

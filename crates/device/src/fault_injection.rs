@@ -38,9 +38,20 @@ base::bugs! {
     SpareVictims,
     /// Two changes of the persistent state are computed from the same old state.
     SaveTogether,
+    /// A command that waited while another cartridge was put into the drive uses that one.
+    OutdatedTurnRuns,
+    /// WRITE FILEMARKS writes one filemark, whatever its count.
+    FilemarksWrittenOnce,
+    /// A motion of a medium changer is answered, and forgotten, when it is requested.
+    MotionAnsweredEarly,
 }
 
 impl Bug {
+    /// Returns whether only worlds of tape libraries can show the bug.
+    pub const fn is_of_tapes(self) -> bool {
+        matches!(self, Self::OutdatedTurnRuns | Self::FilemarksWrittenOnce | Self::MotionAnsweredEarly)
+    }
+
     /// The bugs of saving the persistent state, which only the unit's own tests look for.
     pub const OF_SAVING: &[Self] =
         &[Self::ReserveUnsaved, Self::SettingsUnsaved, Self::SpareVictims, Self::SaveTogether];

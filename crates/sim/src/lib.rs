@@ -7,6 +7,9 @@
 //! findings. There is one clock, no thread, no real I/O and no random number that does not follow from the
 //! seed. Two runs of one seed are therefore identical to the last byte; the hash of their [`trace`] shows it.
 //!
+//! [`tape`] has worlds of its own: a tape library, whose judge knows records, filemarks, positions and
+//! elements.
+//!
 //! [`risk`] is smaller and faster: one initiator and one target, and PDUs that are damaged one at a time.
 //!
 //! `docs/simulation.md` lists what is modelled and what is not.
@@ -31,6 +34,7 @@ pub mod property;
 pub mod reservations;
 pub mod risk;
 pub mod scenario;
+pub mod tape;
 pub mod trace;
 pub mod transport;
 pub mod units;

@@ -1,5 +1,6 @@
 //! Runs seeds. `SEEDS=n` runs n seeds, from `FIRST` (default 0) on; `SEED=n` runs one seed and prints every
-//! event. `FABRIC=iscsi` or `FABRIC=hyperscsi` runs one transport; otherwise both run, one after the other.
+//! event. `FABRIC=iscsi` or `FABRIC=hyperscsi` runs the worlds of one transport, `FABRIC=tape` those of a
+//! tape library; otherwise all run, one after the other.
 //! `FRESH=n` runs n more seeds that follow from the commit, so that each commit tries worlds that no earlier
 //! commit tried. `SPECIAL=1` makes a share of the worlds special (reloads, short memory, harmful media),
 //! `SPECIAL=0` none. In a build with the feature `planted`, each planted bug must be found within the given
@@ -14,29 +15,56 @@ use std::time::Instant;
 
 use sim::property::Property;
 use sim::scenario::{SPECIAL, Scenario};
+use sim::tape::{self, TapePlan};
 use sim::trace::Trace;
-use sim::world::{self, Report};
+use sim::world::{self, Failure, Report};
 
-/// The transport of a run.
+/// The worlds of a run.
 #[derive(Clone, Copy, Debug)]
-enum TransportKind {
-    /// iSCSI, or direct calls without a transport.
+enum WorldKind {
+    /// Disks over iSCSI, or direct calls without a transport.
     Iscsi,
     HyperScsi,
+    /// A tape library, without a transport.
+    Tape,
 }
 
-impl TransportKind {
+impl WorldKind {
+    const ALL: &[Self] = &[Self::Iscsi, Self::HyperScsi, Self::Tape];
+
     const fn name(self) -> &'static str {
         match self {
             Self::Iscsi => "iscsi",
             Self::HyperScsi => "hyperscsi",
+            Self::Tape => "tape",
         }
     }
 
-    fn scenario(self, seed: u64) -> Scenario {
+    /// Runs the world of a seed.
+    fn run(self, seed: u64, trace: &Trace) -> Result<Report, Failure> {
         match self {
-            Self::Iscsi => Scenario::of(seed, special()),
-            Self::HyperScsi => Scenario::hyperscsi(seed, special()),
+            Self::Iscsi => world::run(&Scenario::of(seed, special()), trace),
+            Self::HyperScsi => world::run(&Scenario::hyperscsi(seed, special()), trace),
+            Self::Tape => tape::run(&TapePlan::of(seed), trace),
+        }
+    }
+
+    /// Returns how many of so many seeds are run. A world of tapes takes several times as long as one of
+    /// disks: each load of a cartridge reads a chunk of 1 MiB.
+    #[cfg(not(feature = "planted"))]
+    const fn share(self, seeds: u64) -> u64 {
+        match self {
+            Self::Iscsi | Self::HyperScsi => seeds,
+            Self::Tape => seeds.div_ceil(8),
+        }
+    }
+
+    /// Returns the parameters of the world of a seed.
+    fn describe(self, seed: u64) -> String {
+        match self {
+            Self::Iscsi => Scenario::of(seed, special()).to_string(),
+            Self::HyperScsi => Scenario::hyperscsi(seed, special()).to_string(),
+            Self::Tape => format!("{:?}", TapePlan::of(seed)),
         }
     }
 }
@@ -57,11 +85,12 @@ fn main() -> ExitCode {
         return usage("SEEDS, FIRST or FRESH");
     };
     let carriers = match env::var("FABRIC").as_deref() {
-        Err(_) | Ok("") => &[TransportKind::Iscsi, TransportKind::HyperScsi][..],
-        Ok("iscsi") => &[TransportKind::Iscsi],
-        Ok("hyperscsi") => &[TransportKind::HyperScsi],
+        Err(_) | Ok("") => WorldKind::ALL,
+        Ok("iscsi") => &[WorldKind::Iscsi],
+        Ok("hyperscsi") => &[WorldKind::HyperScsi],
+        Ok("tape") => &[WorldKind::Tape],
         Ok(_) => {
-            eprintln!("FABRIC is neither iscsi nor hyperscsi");
+            eprintln!("FABRIC is neither iscsi nor hyperscsi nor tape");
             return ExitCode::from(2);
         }
     };
@@ -110,7 +139,7 @@ fn first_of(commit: &str) -> Option<u64> {
 }
 
 /// Calls `run` with each transport. Succeeds if all of them pass.
-fn all(carriers: &[TransportKind], run: impl Fn(TransportKind) -> bool) -> ExitCode {
+fn all(carriers: &[WorldKind], run: impl Fn(WorldKind) -> bool) -> ExitCode {
     let failed = carriers.iter().filter(|carrier| !run(**carrier)).count();
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -124,10 +153,9 @@ fn number(name: &str, default: u64) -> Option<u64> {
     env::var(name).map_or(Some(default), |value| value.parse().ok())
 }
 
-fn one(carrier: TransportKind, seed: u64) -> bool {
-    let scenario = carrier.scenario(seed);
-    println!("{scenario}");
-    match world::run(&scenario, &Trace::new(0, true)) {
+fn one(carrier: WorldKind, seed: u64) -> bool {
+    println!("{}", carrier.describe(seed));
+    match carrier.run(seed, &Trace::new(0, true)) {
         Ok(report) => {
             println!("{report:?}");
             println!("PASS {} seed {seed}", carrier.name());
@@ -150,9 +178,9 @@ struct Failed {
 }
 
 /// Runs one seed without printing. A panic counts as a failure.
-fn quietly(carrier: TransportKind, seed: u64, kept: usize) -> Result<Report, Failed> {
+fn quietly(carrier: WorldKind, seed: u64, kept: usize) -> Result<Report, Failed> {
     let trace = Trace::new(kept, false);
-    let run = || world::run(&carrier.scenario(seed), &trace);
+    let run = || carrier.run(seed, &trace);
     match panic::catch_unwind(panic::AssertUnwindSafe(run)) {
         Ok(Ok(report)) => Ok(report),
         Ok(Err(failure)) => {
@@ -168,8 +196,8 @@ fn quietly(carrier: TransportKind, seed: u64, kept: usize) -> Result<Report, Fai
 }
 
 #[cfg(not(feature = "planted"))]
-fn run_seeds(carrier: TransportKind, first: u64, seeds: u64) -> bool {
-    let (began, name) = (Instant::now(), carrier.name());
+fn run_seeds(carrier: WorldKind, first: u64, seeds: u64) -> bool {
+    let (began, name, seeds) = (Instant::now(), carrier.name(), carrier.share(seeds));
     let mut failed = Vec::new();
     let (mut ends, mut judged) = ([0; 4], 0);
     // For each event: in how many worlds it happened, and how often in all of them together.
@@ -211,7 +239,8 @@ fn run_seeds(carrier: TransportKind, first: u64, seeds: u64) -> bool {
     }
     // With this many worlds, an event that happened in none of them cannot happen. Some events happen only in
     // special worlds.
-    let is_whole = seeds >= WORLDS_MANY && special();
+    let many = if matches!(carrier, WorldKind::Tape) { TAPE_WORLDS_MANY } else { WORLDS_MANY };
+    let is_whole = seeds >= many && special();
     let never = counts.iter().filter(|(_, (worlds, _))| is_whole && *worlds == 0);
     let never: Vec<_> = never.map(|(what, _)| what).collect();
     if !never.is_empty() {
@@ -226,8 +255,12 @@ fn run_seeds(carrier: TransportKind, first: u64, seeds: u64) -> bool {
 #[cfg(not(feature = "planted"))]
 const WORLDS_MANY: u64 = 1000;
 
+/// The same for worlds of tapes, in which few kinds of events are counted.
+#[cfg(not(feature = "planted"))]
+const TAPE_WORLDS_MANY: u64 = 100;
+
 #[cfg(feature = "planted")]
-fn run_seeds(_carrier: TransportKind, _first: u64, _seeds: u64) -> bool {
+fn run_seeds(_carrier: WorldKind, _first: u64, _seeds: u64) -> bool {
     false
 }
 
@@ -245,8 +278,12 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
         }
         let began = Instant::now();
         inject(Some(bug.name()));
-        let of_frames = matches!(bug, PlantedBug::HyperScsi(_));
-        let carrier = if of_frames { TransportKind::HyperScsi } else { TransportKind::Iscsi };
+        let carrier = match bug {
+            PlantedBug::HyperScsi(_) => WorldKind::HyperScsi,
+            PlantedBug::Cartridge(_) => WorldKind::Tape,
+            PlantedBug::Unit(bug) if bug.is_of_tapes() => WorldKind::Tape,
+            _ => WorldKind::Iscsi,
+        };
         let wanted = Property::broken_by(bug);
         let (mut found, mut others) = (None, 0_u64);
         for seed in first..first.saturating_add(seeds) {

@@ -13,6 +13,8 @@ pub enum PlantedBug {
     Unit(device::fault_injection::Bug),
     /// A bug of the target.
     Target(target::fault_injection::Bug),
+    /// A bug of cartridges, which only worlds of tapes can find.
+    Cartridge(cartridge::fault_injection::Bug),
     /// A bug of the oracle.
     Oracle(oracle::fault_injection::Bug),
 }
@@ -25,8 +27,14 @@ impl PlantedBug {
         let units = device::fault_injection::Bug::ALL.iter().copied();
         let units = units.filter(|bug| !device::fault_injection::Bug::OF_SAVING.contains(bug));
         let target = target::fault_injection::Bug::ALL.iter().copied().map(Self::Target);
+        let cartridges = cartridge::fault_injection::Bug::OF_COMMANDS.iter().copied();
         let oracle = oracle::fault_injection::Bug::ALL.iter().copied().map(Self::Oracle);
-        iscsi.chain(hyperscsi).chain(units.map(Self::Unit)).chain(target).chain(oracle)
+        iscsi
+            .chain(hyperscsi)
+            .chain(units.map(Self::Unit))
+            .chain(cartridges.map(Self::Cartridge))
+            .chain(target)
+            .chain(oracle)
     }
 
     /// Returns the name of the bug.
@@ -36,6 +44,7 @@ impl PlantedBug {
             Self::HyperScsi(bug) => bug.name(),
             Self::Unit(bug) => bug.name(),
             Self::Target(bug) => bug.name(),
+            Self::Cartridge(bug) => bug.name(),
             Self::Oracle(bug) => bug.name(),
         }
     }

@@ -66,6 +66,11 @@ pub enum Property {
     NoFalseAlarm,
     /// A WRITE AND VERIFY that compares data detects that the medium did not keep them.
     Verified,
+    /// Cartridges hold the records and filemarks that were written, and positions are where commands moved
+    /// them.
+    Records,
+    /// Each cartridge is in one element, where commands moved it.
+    Elements,
 }
 
 impl Property {
@@ -100,6 +105,8 @@ impl Property {
             Self::HarmNamed => "the oracle names every block that a medium harmed",
             Self::NoFalseAlarm => "the oracle blames no block that no medium harmed",
             Self::Verified => "WRITE AND VERIFY notices what the medium did not keep",
+            Self::Records => "cartridges hold what was written, and positions are where they were moved",
+            Self::Elements => "each cartridge is in one element, where it was moved",
         }
     }
 
@@ -111,6 +118,7 @@ impl Property {
             PlantedBug::HyperScsi(bug) => Self::broken_by_hyperscsi(bug),
             PlantedBug::Unit(bug) => Self::broken_by_unit(bug),
             PlantedBug::Target(target::fault_injection::Bug::RemapReachesOther) => &[Self::Opened],
+            PlantedBug::Cartridge(_) => &[Self::Records],
             PlantedBug::Oracle(oracle::fault_injection::Bug::BelieveAddress) => &[Self::HarmNamed],
         }
     }
@@ -156,6 +164,8 @@ impl Property {
             Bug::OrderedStartsEarly | Bug::SimplePassesOrdered => &[Self::TaskOrder],
             Bug::RemovalForgetsCommands => &[Self::Answered],
             Bug::VerifyNothing => &[Self::Verified],
+            Bug::OutdatedTurnRuns | Bug::FilemarksWrittenOnce => &[Self::Records],
+            Bug::MotionAnsweredEarly => &[Self::Elements],
             Bug::ReserveUnsaved | Bug::SettingsUnsaved | Bug::SpareVictims | Bug::SaveTogether => &[],
         }
     }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use base::buffer::Pool;
+use base::units::BlockSize;
 use device::contract::{Identity, InquiryOverrides, RelativePort, TargetPort, UnitConfig};
 use device::unit::LogicalUnit;
 
@@ -23,7 +24,7 @@ pub fn naa(unit: u16) -> Vec<u8> {
 }
 
 /// Returns the fixed configuration of a unit.
-pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
+pub fn unit_config(unit: u16, block_size: BlockSize, task_set_max: u16) -> UnitConfig {
     UnitConfig {
         device: device::contract::DeviceKind::Disk,
         identity: Identity {
@@ -33,7 +34,7 @@ pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
             serial: format!("simulated{unit}"),
             naa: naa(unit),
         },
-        block_size: scenario.block_size,
+        block_size,
         physical_exponent: 0,
         read_only: false,
         removable: false,
@@ -43,7 +44,7 @@ pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
         write_cache: true,
         overrides: InquiryOverrides::default(),
         tasks: device::contract::TaskRules::default(),
-        task_set_max: scenario.task_set_max,
+        task_set_max,
         io_timeout: None,
         limit: device::rate_limit::RateLimit::NONE,
         transfer_blocks_max: 32768,
@@ -65,8 +66,8 @@ pub fn unit(
     saved: Option<&[u8]>,
     pool: &Pool,
 ) -> LogicalUnit {
-    let mut unit =
-        LogicalUnit::new(unit_config(number, scenario), medium.plug(), saved, pool.clone()).unwrap();
+    let config = unit_config(number, scenario.block_size, scenario.task_set_max);
+    let mut unit = LogicalUnit::new(config, medium.plug(), saved, pool.clone()).unwrap();
     unit.seed(&[u8::try_from(number & 0x7f).unwrap(); 32]);
     unit
 }

@@ -26,10 +26,11 @@ CONFIG, LOG = "/tmp/targe.toml", "/tmp/targe.log"
 KNOBS = "/sys/bus/pseudo/drivers/scsi_debug"
 # Longest that targe may take to start in the emulated machine, or to write what it must to its log.
 WAIT_MAX_S = 40
-GOOD, CHECK_CONDITION, RESERVATION_CONFLICT = 0, 2, 0x18
+GOOD, CHECK_CONDITION, RESERVATION_CONFLICT, TASK_ABORTED = 0, 2, 0x18, 0x40
 LUN_RESET, ABORT_TASK, TASK_RESPONSE = 5, 1, 0x22
 READ_CAPACITY = struct.pack(">BBIxxxx", 0x25, 0, 0)
 TEST_UNIT_READY = bytes(6)
+REPORT_COMMANDS = bytes([0xA3, 0x0C, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0])
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -325,6 +326,51 @@ def test_slow_commands_are_aborted_and_the_unit_reset(rig):
     expect(first.managed() == 0, "LOGICAL UNIT RESET")
     heard = [first.settle(), second.settle()]
     expect(all([code[:2] for code in codes] == [(6, 0x29)] for codes in heard), f"a reset is told once: {heard}")
+
+
+def test_supported_commands_are_those_that_reach_the_device_and_those_of_targe(rig):
+    first, _ = rig.both(DEBUG)
+    told = first.run(REPORT_COMMANDS, 8192)
+    expect(told.status == GOOD, told.sense.hex())
+    length = int.from_bytes(told.data[:4], "big")
+    codes = {told.data[at] for at in range(4, 4 + length, 8)}
+    expect(length + 4 == len(told.data), f"{length} bytes of commands in {len(told.data)}")
+    expect({0x00, 0x12, 0x28, 0x2A, 0x5E, 0x5F, 0x16, 0x17, 0xA0, 0xA3} <= codes, f"commands are missing: {sorted(codes)}")
+    expect(not codes & {0x04, 0x48, 0x83}, f"commands that are refused are listed: {sorted(codes)}")
+    one = first.run(bytes([0xA3, 0x0C, 1, 0x28, 0, 0, 0, 0, 0, 64, 0, 0]), 64).data
+    expect(one[1] & 7 == 3 and one[4] == 0x28, one.hex())
+
+
+def test_hung_commands_end_when_the_kernel_ends_them(rig):
+    """The device never answers; the kernel gives REPORT SUPPORTED OPERATION CODES ten seconds."""
+    first, second = rig.both(DEBUG)
+    requests = f"/sys/class/scsi_device/{rig.host(rig.nodes[DEBUG])}/device/iorequest_cnt"
+
+    def hang(nexus):
+        before = rig.guest.run(f"cat {requests}").strip()
+        rig.guest.run(f"echo 1 > {KNOBS}/every_nth; echo 4 > {KNOBS}/opts")
+        task = nexus.send(REPORT_COMMANDS, 8192)
+        rig.guest.run(f"until [ $(cat {requests}) != {before} ]; do sleep 0.1; done; echo 0 > {KNOBS}/opts; echo 0 > {KNOBS}/every_nth")
+        return task
+
+    task = hang(first)
+    hang(second)
+    # Others are served meanwhile, and the function is answered when the command has ended.
+    third = Nexus(rig, "third", DEBUG)
+    third.settle()
+    expect(third.run(read_10(0, 8), 4096).status == GOOD, "a read beside commands that hang")
+    first.manage(ABORT_TASK, task)
+    expect(first.managed() == 0, "ABORT TASK")
+    late = second.answer()
+    expect(late.code() == (0x0B, 0x3E, 2), f"a command that takes too long: {late.status} {late.sense.hex()}")
+    hang(second)
+    first.manage(LUN_RESET)
+    expect(first.managed() == 0, "LOGICAL UNIT RESET")
+    ended = second.answer()
+    expect(ended.status == TASK_ABORTED, f"a command of another initiator that is reset: {ended.status} {ended.sense.hex()}")
+    heard = [nexus.settle() for nexus in (first, second, third)]
+    expect(all([code[:2] for code in codes] == [(6, 0x29)] for codes in heard), f"a reset is told once: {heard}")
+    expect(all(nexus.run(read_10(0, 8), 4096).status == GOOD for nexus in (first, second)), "reads after it")
 
 
 def test_dangerous_and_overlong_commands_are_refused(rig):

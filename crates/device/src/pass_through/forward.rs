@@ -44,7 +44,7 @@ impl Answer {
 pub(super) const USUAL_TIMEOUT_S: u32 = 60;
 
 /// The most bytes of an answer that are looked at: no parameter data that concerns the unit is longer.
-pub(super) const LOOKED_AT_MAX: usize = 64 << 10;
+const LOOKED_AT_MAX: usize = 64 << 10;
 
 /// A command that is passed to the device.
 pub(super) struct Forward {

@@ -12,12 +12,14 @@ use scsi::sense::Sense;
 use scsi::status::Status;
 use scsi::supported::{OneCommand, SupportedCommand};
 
-use super::forward::{Answer, Forward, LOOKED_AT_MAX};
+use super::forward::{Answer, Forward};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::device_server::table::Row;
 use crate::task::TaskInfo;
 
+/// How many bytes of a list of commands are asked for. Linux's scsi_debug refuses to send more.
+const LIST_LEN_MAX: usize = 0xffff;
 /// The peripheral device type of drives for discs.
 const KIND_DISC: u8 = 0x05;
 /// RCTD, in byte 2: the timeouts are reported too.
@@ -35,7 +37,7 @@ pub(super) fn ask(server: &DeviceServer, task: &TaskInfo) -> Option<Outcome> {
         return Some(Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4))));
     }
     if option == ALL {
-        let len = LOOKED_AT_MAX.min(to_usize(pass_through.device.transfer_max));
+        let len = LIST_LEN_MAX.min(to_usize(pass_through.device.transfer_max));
         let mut command = vec![op::MAINTENANCE_IN, 0, task.cdb.u8(2) & TIMEOUTS, 0, 0, 0];
         if let Some(byte) = command.get_mut(1) {
             *byte = u8::try_from(REPORT_SUPPORTED_OPERATION_CODES).ok()?;

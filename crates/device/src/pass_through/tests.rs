@@ -695,7 +695,7 @@ fn the_commands_of_the_device_are_listed_as_far_as_they_reach_it() {
         let (mut rig, fake) = with(0, unit(is_dangerous));
         fake.answer(Answer::Data(SupportedCommand::encode_all(of_device.into_iter())));
         let found = listed(&mut rig);
-        assert_eq!(fake.seen(), [vec![0xa3, 0x0c, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]]);
+        assert_eq!(fake.seen(), [vec![0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0]]);
         for passed in [(0x28, None), (0x9e, Some(0x10)), (0xc1, None)] {
             assert!(found.contains(&passed), "{passed:?}");
         }

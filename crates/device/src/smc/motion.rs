@@ -16,6 +16,7 @@ use crate::changer::{Changer, Motion, Movement};
 use crate::contract::UnitEvent;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
+use crate::fault_injection::{self, Bug};
 use crate::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput};
 use crate::task::{TaskId, TaskInfo};
 
@@ -173,6 +174,9 @@ impl DeviceServer {
             let Some(motion) = changer.waiting.pop_front() else { return };
             let is_mail_locked = self.spc.removal.check().is_err();
             match plan(changer, &motion, is_mail_locked) {
+                Ok(Some(_)) if fault_injection::is_injected(Bug::MotionAnsweredEarly) => {
+                    self.end_motion(motion, Ok(()));
+                }
                 Ok(Some((after, change))) => {
                     changer.running = Some((Some(motion), after));
                     self.emit(UnitEvent::Library(LibraryEvent::Change(change)));

@@ -17,6 +17,7 @@ use store::api::{Failure, Fault, OpAction, OpOutput};
 
 use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Overwrite, Running, TapeDrive};
 use crate::task::{TaskId, TaskInfo};
 
@@ -40,7 +41,8 @@ impl DeviceServer {
     /// because it was put in, after the task had been accepted.
     pub(super) fn tape_changed(&self) -> Option<Sense> {
         const CHANGED: Sense = Sense::new(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
-        self.tape.as_ref().is_some_and(|drive| drive.is_turn_outdated).then_some(CHANGED)
+        let is_outdated = self.tape.as_ref().is_some_and(|drive| drive.is_turn_outdated);
+        (is_outdated && !fault_injection::is_injected(Bug::OutdatedTurnRuns)).then_some(CHANGED)
     }
 
     /// Returns how often a cartridge was unloaded; 0 if the unit is no tape drive.

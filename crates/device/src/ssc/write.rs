@@ -16,6 +16,7 @@ use super::transfer::{Transfer, transfer_length};
 use super::turn::{TapeCommand, failed, in_turn, run};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::fault_injection::{self, Bug};
 use crate::settings::ProtectionMethod;
 use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
@@ -280,7 +281,9 @@ impl TapeCommand for Filemarks {
             let left = u64::from(self.count);
             return JobStep::Done(Outcome::CheckCondition(sense.with_information(left)));
         }
-        run(server, Command::WriteFilemarks { count: self.count, is_immediate: self.is_immediate })
+        let is_short = fault_injection::is_injected(Bug::FilemarksWrittenOnce);
+        let count = if is_short { self.count.min(1) } else { self.count };
+        run(server, Command::WriteFilemarks { count, is_immediate: self.is_immediate })
     }
 
     fn ended(

@@ -198,7 +198,7 @@ impl Pair {
     pub(super) fn new(plan: PairPlan, medium: &Medium, scenario: &Scenario, from: Instant) -> Self {
         let (shard_pool, session_pool) = (Pool::new(4 << 20), Pool::new(4 << 20));
         let mut shard = Shard::new(config(), Limits::default(), shard_pool.clone());
-        let unit_config = units::unit_config(0, scenario);
+        let unit_config = units::unit_config(0, scenario.block_size, scenario.task_set_max);
         let unit = LogicalUnit::new(unit_config, Box::new(medium.clone()), None, shard_pool.clone());
         let mut unit = unit.expect("a RAM disk makes a unit");
         unit.seed(&[7; 32]);

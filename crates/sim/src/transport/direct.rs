@@ -13,6 +13,7 @@ use device::contract::{
     Access, Command, Nexus, NexusId, RelativePort, TaskKey, ThirdPartyCaller, ThirdPartyError,
     ThirdPartyUnit, Tmf, TmfKey, TmfOutcome, UnitEvent,
 };
+use device::library::{LibraryEvent, LibraryInput};
 use device::unit::LogicalUnit;
 use netem::probability::DurationRange;
 use scsi::cdb::Cdb;
@@ -26,10 +27,54 @@ use crate::scenario::Scenario;
 use crate::trace::Trace;
 use crate::units;
 
-/// Units, and the initiators that call them.
-pub struct Direct {
+/// The units that initiators call, and what they work on.
+pub trait UnitSource {
+    /// Makes the units, with the persistent state that each has saved.
+    fn build(&mut self, saved: &[Option<Vec<u8>>], pool: &Pool) -> Vec<LogicalUnit>;
+
+    /// Returns whether completions for a unit may be due.
+    fn is_ready(&self, unit: usize, now: Instant) -> bool;
+
+    /// Handles what a medium changer or a drive asks of the owner of its library.
+    fn library_event(&mut self, _now: Instant, _unit: usize, _event: LibraryEvent) {}
+
+    /// Returns what the owner of a library tells a unit now.
+    fn poll_library(&mut self, _now: Instant) -> Option<(usize, LibraryInput)> {
+        None
+    }
+
+    /// Returns when the owner of a library does the next thing.
+    fn next(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// The disks of a scenario.
+struct Disks {
     scenario: Scenario,
     media: Vec<Medium>,
+}
+
+impl UnitSource for Disks {
+    fn build(&mut self, saved: &[Option<Vec<u8>>], pool: &Pool) -> Vec<LogicalUnit> {
+        (0..)
+            .zip(&self.media)
+            .zip(saved)
+            .map(|((number, medium), saved)| {
+                units::unit(number, &self.scenario, medium, saved.as_deref(), pool)
+            })
+            .collect()
+    }
+
+    fn is_ready(&self, unit: usize, now: Instant) -> bool {
+        self.media[unit].next().is_some_and(|at| at <= now)
+    }
+}
+
+/// Units, and the initiators that call them.
+pub struct Direct {
+    source: Box<dyn UnitSource>,
+    data_within: Duration,
     units: Vec<LogicalUnit>,
     pool: Pool,
     trace: Trace,
@@ -78,18 +123,42 @@ enum Scheduled {
     Return(usize),
 }
 
+/// How long commands, functions and answers take at most.
+const COMMANDS_WITHIN: Duration = Duration::from_micros(200);
+
 impl Direct {
-    /// Makes the units of a scenario and brings every initiator up.
+    /// Makes the disks of a scenario and brings every initiator up.
     pub fn new(scenario: &Scenario, media: Vec<Medium>, trace: Trace, now: Instant, seed: u64) -> Self {
+        let source = Disks { scenario: scenario.clone(), media };
+        Self::of(
+            (Box::new(source), scenario.units.into()),
+            (scenario.initiators, scenario.nexus_losses, Duration::from_millis(400)),
+            COMMANDS_WITHIN,
+            trace,
+            now,
+            seed,
+        )
+    }
+
+    /// Makes so many units of a source and brings so many initiators up, which lose so many nexuses within a
+    /// time. Data of commands take up to `data_within`.
+    pub fn of(
+        (source, units): (Box<dyn UnitSource>, usize),
+        (initiators, losses, within): (usize, u32, Duration),
+        data_within: Duration,
+        trace: Trace,
+        now: Instant,
+        seed: u64,
+    ) -> Self {
         let mut direct = Self {
-            scenario: scenario.clone(),
-            saved: vec![None; media.len()],
-            media,
+            source,
+            data_within,
+            saved: vec![None; units],
             units: Vec::new(),
             pool: Pool::new(8 << 20),
             trace,
             rng: Rng::from_seed(seed),
-            hosts: (0..scenario.initiators).map(|_| Host { nexus: None, closed: false, last: now }).collect(),
+            hosts: (0..initiators).map(|_| Host { nexus: None, closed: false, last: now }).collect(),
             tasks: BTreeMap::new(),
             manages: BTreeMap::new(),
             queue: BTreeMap::new(),
@@ -100,27 +169,19 @@ impl Direct {
             trouble: now,
         };
         direct.build();
-        for host in 0..scenario.initiators {
+        for host in 0..initiators {
             direct.come(now, host);
         }
-        for _ in 0..scenario.nexus_losses {
+        for _ in 0..losses {
             let host = usize::try_from(direct.rng.below(direct.hosts.len() as u64)).unwrap();
-            let at = now.after(
-                DurationRange::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut direct.rng),
-            );
+            let at = now.after(DurationRange::between(Duration::ZERO, within).pick(&mut direct.rng));
             direct.schedule(at, Scheduled::Lose(host));
         }
         direct
     }
 
     fn build(&mut self) {
-        self.units = (0..)
-            .zip(&self.media)
-            .zip(&self.saved)
-            .map(|((number, medium), saved)| {
-                units::unit(number, &self.scenario, medium, saved.as_deref(), &self.pool)
-            })
-            .collect();
+        self.units = self.source.build(&self.saved, &self.pool);
     }
 
     fn schedule(&mut self, at: Instant, step: Scheduled) {
@@ -129,7 +190,7 @@ impl Direct {
     }
 
     fn soon(&mut self, now: Instant) -> Instant {
-        let span = DurationRange::between(Duration::from_micros(1), Duration::from_micros(200));
+        let span = DurationRange::between(Duration::from_micros(1), COMMANDS_WITHIN);
         now.after(span.pick(&mut self.rng))
     }
 
@@ -137,7 +198,8 @@ impl Direct {
         let id = NexusId(self.next_nexus);
         self.next_nexus += 1;
         self.hosts[host].nexus = Some(id);
-        let luns: Rc<[Lun]> = (0..self.scenario.units).map(|number| Lun(u64::from(number) << 48)).collect();
+        let luns: Rc<[Lun]> =
+            (0..u64::try_from(self.units.len()).unwrap()).map(|number| Lun(number << 48)).collect();
         for unit in &mut self.units {
             let name = format!("iqn.2026-11.org.example:host{host}");
             let mut port = vec![0x45, 0, 0, 0];
@@ -301,13 +363,18 @@ impl Direct {
                 }
                 quiet += usize::from(!said);
             }
+            while let Some((unit, input)) = self.source.poll_library(now) {
+                quiet = 0;
+                self.units[unit].library_input(now, input);
+            }
         }
     }
 
     fn event(&mut self, now: Instant, unit: usize, event: UnitEvent) {
         match event {
             UnitEvent::FetchDataOut { key, offset, len } => {
-                let at = self.soon(now);
+                let span = DurationRange::between(Duration::from_micros(1), self.data_within);
+                let at = now.after(span.pick(&mut self.rng));
                 self.schedule(at, Scheduled::DataOut(Ticket(key.0), offset, len));
             }
             UnitEvent::DataIn { key, offset, data } => {
@@ -362,8 +429,7 @@ impl Direct {
                     }
                 }
             }
-            // No unit is a medium changer.
-            UnitEvent::Library(_) => {}
+            UnitEvent::Library(event) => self.source.library_event(now, unit, event),
             UnitEvent::ThirdPartyReply { caller, result } => {
                 self.units[usize::try_from(caller.unit).unwrap()].third_party_reply(now, caller.call, result);
             }
@@ -403,7 +469,8 @@ impl Transport for Direct {
 
     fn next_deadline(&self) -> Option<Instant> {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
-        self.units.iter().filter_map(LogicalUnit::poll_timeout).chain(queued).min()
+        let units = self.units.iter().filter_map(LogicalUnit::poll_timeout);
+        units.chain(queued).chain(self.source.next()).min()
     }
 
     fn pending_deadlines(&self) -> String {
@@ -413,7 +480,7 @@ impl Transport for Direct {
 
     fn advance(&mut self, now: Instant) {
         for unit in 0..self.units.len() {
-            if self.media[unit].next().is_some_and(|at| at <= now) {
+            if self.source.is_ready(unit, now) {
                 self.units[unit].store_ready(now);
             }
             if self.units[unit].poll_timeout().is_some_and(|at| at <= now) {

@@ -1,0 +1,269 @@
+//! The commands that initiators send, as CDBs, and what their answers say.
+
+use base::int_cast::to_usize;
+use base::rng::Rng;
+use scsi::opcode as op;
+use scsi::sense::{Sense, SenseKey};
+use scsi::status::Status;
+
+use super::plan::{CARTRIDGES, CHANGER, DRIVES, MAIL_SLOTS, SLOTS, TapePlan, name_of};
+use crate::transport::{Attribute, CommandOutcome, ScsiCommand};
+
+/// How many elements hold cartridges: the mail slots, then the drives, then the slots.
+pub(super) const ELEMENTS: usize = MAIL_SLOTS + DRIVES + SLOTS;
+/// The first drive among the elements.
+pub(super) const FIRST_DRIVE: usize = MAIL_SLOTS;
+/// The most bytes that a READ asks for.
+const READ_LEN: u32 = 64 << 10;
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TapeCommand {
+    /// TEST UNIT READY of a unit.
+    Test(usize),
+    /// A command of a drive.
+    Drive(usize, DriveCommand),
+    /// MOVE MEDIUM, from and to an element.
+    Move(usize, usize),
+    /// EXCHANGE MEDIUM: from an element to the second one, and from there to the third one.
+    Exchange(usize, usize, usize),
+    /// READ ELEMENT STATUS.
+    Elements,
+}
+
+/// A command of a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DriveCommand {
+    /// WRITE(6) of the record with a number.
+    Write(u32, u32),
+    /// WRITE FILEMARKS(6), immediate or not.
+    Marks(u32, bool),
+    Read,
+    SpaceRecords(i32),
+    SpaceMarks(i32),
+    SpaceToEnd,
+    Locate(u32),
+    Rewind,
+    Erase,
+    Position,
+    Load,
+    Unload,
+}
+
+/// What an initiator knows of the library before it sends a command.
+pub(super) struct Seen {
+    /// Of each drive: whether it has a cartridge, and whether it is loaded.
+    pub(super) drives: [(bool, bool); DRIVES],
+    /// An element that holds a cartridge and is no drive.
+    pub(super) full_slot: Option<usize>,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// GOOD, with data.
+    Good(Vec<u8>),
+    /// CHECK CONDITION: sense key, additional sense code and INFORMATION.
+    Sense(u8, u16, Option<u32>),
+    /// It was not executed.
+    NotRun(&'static str),
+    /// It may have been executed.
+    Doubtful,
+    /// No command may end so here.
+    Impossible(String),
+}
+
+/// Returns the data of a record, which name it.
+pub(super) fn record(number: u32, len: u32) -> Vec<u8> {
+    let mut bytes = vec![0; to_usize(len)];
+    Rng::from_seed(u64::from(number) << 32 | u64::from(len)).fill(&mut bytes);
+    bytes
+}
+
+impl TapeCommand {
+    /// Draws a command. `number` is that of a record if it writes one, and `seen` may be true: a
+    /// drive without a cartridge often gets one.
+    pub(super) fn draw(plan: &TapePlan, rng: &mut Rng, number: u32, seen: Option<Seen>) -> Self {
+        let below = |rng: &mut Rng, limit: usize| to_usize(rng.below(u64::try_from(limit).unwrap()));
+        if rng.chance(1, plan.moves_one_in) {
+            let mut element = || below(rng, ELEMENTS);
+            let (from, first, second) = (element(), element(), element());
+            return match rng.below(8) {
+                0..4 => Self::Move(from, first),
+                4 => Self::Exchange(from, first, from),
+                5 => Self::Exchange(from, first, second),
+                6 => Self::Test(CHANGER),
+                _ => Self::Elements,
+            };
+        }
+        let drive = below(rng, DRIVES);
+        match seen.map(|seen| (seen.drives[drive], seen.full_slot)) {
+            Some(((false, _), Some(slot))) if rng.chance(2, 3) => {
+                return Self::Move(slot, FIRST_DRIVE + drive);
+            }
+            Some(((true, false), _)) if rng.chance(1, 3) => return Self::Drive(drive, DriveCommand::Load),
+            _ => {}
+        }
+        let count = i32::try_from(rng.below(9)).unwrap() - 4;
+        let command = match rng.below(32) {
+            0..9 => {
+                let len = 1 + rng.below(u64::from(plan.record_len_max));
+                DriveCommand::Write(number, u32::try_from(len).unwrap())
+            }
+            9..14 => DriveCommand::Marks(u32::try_from(rng.below(3)).unwrap(), rng.chance(1, 3)),
+            14..20 => DriveCommand::Read,
+            20 | 21 => DriveCommand::SpaceRecords(count),
+            22 | 23 => DriveCommand::SpaceMarks(count),
+            24 => DriveCommand::SpaceToEnd,
+            25 => DriveCommand::Locate(u32::try_from(rng.below(12)).unwrap()),
+            26 => DriveCommand::Rewind,
+            27 | 28 => DriveCommand::Position,
+            29 if rng.chance(1, 2) => DriveCommand::Load,
+            30 if rng.chance(1, 4) => DriveCommand::Unload,
+            31 if rng.chance(1, 4) => DriveCommand::Erase,
+            _ => return Self::Test(drive + 1),
+        };
+        Self::Drive(drive, command)
+    }
+
+    /// Returns the unit that the command is for.
+    pub(super) const fn unit(self) -> usize {
+        match self {
+            Self::Test(unit) => unit,
+            Self::Drive(drive, _) => drive + 1,
+            Self::Move(..) | Self::Exchange(..) | Self::Elements => CHANGER,
+        }
+    }
+
+    /// Returns whether the command waits until those before it at its unit have ended.
+    pub(super) const fn waits_its_turn(self) -> bool {
+        matches!(self, Self::Drive(..) | Self::Move(..) | Self::Exchange(..))
+    }
+
+    /// Returns the command on the wire.
+    pub(super) fn order(self) -> ScsiCommand {
+        let (cdb, data_out, data_in_len) = match self {
+            Self::Test(_) => (vec![0; 6], Vec::new(), 0),
+            Self::Drive(_, command) => command.parts(),
+            Self::Move(from, to) => {
+                let mut cdb = vec![op::MOVE_MEDIUM, 0, 0, 0];
+                [from, to].iter().for_each(|element| cdb.extend(address(*element)));
+                cdb.resize(12, 0);
+                (cdb, Vec::new(), 0)
+            }
+            Self::Exchange(from, first, second) => {
+                let mut cdb = vec![op::EXCHANGE_MEDIUM, 0, 0, 0];
+                [from, first, second].iter().for_each(|element| cdb.extend(address(*element)));
+                cdb.resize(12, 0);
+                (cdb, Vec::new(), 0)
+            }
+            // VOLTAG.
+            Self::Elements => {
+                let cdb = vec![op::READ_ELEMENT_STATUS, 0x10, 0, 0, 0xff, 0xff, 0, 0, 0x10, 0, 0, 0];
+                (cdb, Vec::new(), 0x1000)
+            }
+        };
+        let unit = u16::try_from(self.unit()).unwrap();
+        let attribute = Attribute::Simple;
+        ScsiCommand { unit, cdb, data_out, data_in_len, attribute, immediate: false, replay: false }
+    }
+}
+
+impl DriveCommand {
+    fn parts(self) -> (Vec<u8>, Vec<u8>, u32) {
+        /// SILI.
+        const ANY_LENGTH: u8 = 0x02;
+        let six = |opcode: u8, flags: u8, count: u32| {
+            let [_, a, b, c] = count.to_be_bytes();
+            vec![opcode, flags, a, b, c, 0]
+        };
+        let signed = |count: i32| count.cast_unsigned() & 0x00ff_ffff;
+        let cdb = match self {
+            Self::Write(number, len) => return (six(op::WRITE_6, 0, len), record(number, len), 0),
+            Self::Read => return (six(op::READ_6, ANY_LENGTH, READ_LEN), Vec::new(), READ_LEN),
+            Self::Position => return (vec![op::READ_POSITION, 6, 0, 0, 0, 0, 0, 0, 0, 0], Vec::new(), 32),
+            Self::Marks(count, is_immediate) => six(op::WRITE_FILEMARKS_6, u8::from(is_immediate), count),
+            Self::SpaceRecords(count) => six(op::SPACE_6, 0, signed(count)),
+            Self::SpaceMarks(count) => six(op::SPACE_6, 1, signed(count)),
+            Self::SpaceToEnd => six(op::SPACE_6, 3, 0),
+            Self::Rewind => six(op::REWIND, 0, 0),
+            Self::Erase => six(op::ERASE_6, 0, 0),
+            Self::Load => vec![op::LOAD_UNLOAD, 0, 0, 0, 1, 0],
+            Self::Unload => vec![op::LOAD_UNLOAD, 0, 0, 0, 0, 0],
+            Self::Locate(object) => {
+                let [a, b, c, d] = object.to_be_bytes();
+                vec![op::LOCATE_10, 0, 0, a, b, c, d, 0, 0, 0]
+            }
+        };
+        (cdb, Vec::new(), 0)
+    }
+}
+
+/// Returns the address of an element.
+fn address(element: usize) -> [u8; 2] {
+    let (first, number) = match element {
+        0..FIRST_DRIVE => (10, element),
+        number if number < FIRST_DRIVE + DRIVES => (500, number - FIRST_DRIVE),
+        number => (1000, number - FIRST_DRIVE - DRIVES),
+    };
+    u16::try_from(first + number).unwrap().to_be_bytes()
+}
+
+/// Returns the cartridge in each element, as READ ELEMENT STATUS with volume tags reports them.
+pub(super) fn places_of(data: &[u8]) -> Option<Vec<Option<usize>>> {
+    let mut places = vec![None; ELEMENTS];
+    let mut pages = data.get(8..)?;
+    while let Some(header) = pages.get(..8) {
+        let descriptor_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let len = usize::from(u16::from_be_bytes([header[6], header[7]]));
+        for descriptor in pages.get(8..8 + len)?.chunks(descriptor_len) {
+            let element = (0..ELEMENTS).find(|element| descriptor.starts_with(&address(*element)));
+            let is_full = descriptor.get(2)? & 1 == 1;
+            let tag = descriptor.get(12..44)?;
+            let found = (0..CARTRIDGES).find(|number| tag.starts_with(name_of(*number).as_bytes()));
+            match (element, is_full, found) {
+                (Some(element), true, Some(_)) => places[element] = found,
+                (_, false, _) => {}
+                _ => return None,
+            }
+        }
+        pages = pages.get(8 + len..)?;
+    }
+    Some(places)
+}
+
+impl Answer {
+    /// Returns what the end of a command means.
+    pub(super) fn of(ended: &CommandOutcome) -> Self {
+        let CommandOutcome::Status { status, sense, data } = ended else {
+            return match ended {
+                CommandOutcome::Refused => Self::NotRun("refused"),
+                _ => Self::Doubtful,
+            };
+        };
+        match (Status(*status), Sense::parse(sense)) {
+            (Status::GOOD, _) => Self::Good(data.clone()),
+            (Status::BUSY | Status::TASK_SET_FULL, _) => Self::NotRun("busy"),
+            (Status::TASK_ABORTED, _) => Self::Doubtful,
+            (Status::CHECK_CONDITION, Ok(sense)) => Self::of_sense(sense),
+            (status, sense) => Self::Impossible(format!("{status:?} {sense:?}")),
+        }
+    }
+
+    fn of_sense(sense: Sense) -> Self {
+        const BECOMING_READY: u16 = 0x0401;
+        const CHANGED: u16 = 0x2800;
+        if sense.deferred {
+            return Self::Impossible(format!("a deferred error without any fault: {sense:?}"));
+        }
+        match (sense.key, sense.asc.0) {
+            (SenseKey::UNIT_ATTENTION, CHANGED) => Self::NotRun("changed"),
+            (SenseKey::UNIT_ATTENTION, _) => Self::NotRun("attention"),
+            (SenseKey::NOT_READY, BECOMING_READY) => Self::NotRun("loading"),
+            (key, asc) => {
+                let information = sense.information.map(|value| u32::try_from(value & 0xffff_ffff).unwrap());
+                Self::Sense(key.0, asc, information)
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The judge: every state that the library can be in. Commands run at the same time, are aborted and are
+//! lost, so there can be several. Each answer excludes the states in which it would have been another one;
+//! when none is left, the answer was wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::command::{Answer, DriveCommand, TapeCommand};
+use super::model::{Expected, LibraryState, Places};
+use super::plan::CHANGER;
+use crate::property::{Property, PropertyViolation};
+use crate::transport::Ticket;
+
+/// The most states that are followed. More than these are a bug of the judge or of the plan.
+const BRANCHES_MAX: usize = 50_000;
+
+/// Follows the states.
+pub(super) struct Judge {
+    branches: BTreeSet<Branch>,
+    pending: BTreeMap<Ticket, Pending>,
+    /// Whether initiators have one command open at a time.
+    is_one_open: bool,
+    /// The most states that there were.
+    pub(super) branches_max: usize,
+}
+
+/// A state, and the commands that have been executed in it and are not answered, with their answers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Branch {
+    state: LibraryState,
+    applied: BTreeMap<Ticket, Expected>,
+    /// The motion under way: its command, where it moves the cartridges, and whether they are there.
+    motion: Option<(Ticket, Places, bool)>,
+}
+
+/// A command that may still be executed.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    command: TapeCommand,
+    /// The last command that was sent before it was known that nobody hears its answer.
+    doubtful_since: Option<Ticket>,
+}
+
+impl Judge {
+    /// Makes a judge. If initiators have one command open at a time, none runs on a cartridge that was put in
+    /// after it was sent: no other command can have told its initiator of the change.
+    pub(super) fn new(is_one_open: bool) -> Self {
+        let first = Branch { state: LibraryState::new(), applied: BTreeMap::new(), motion: None };
+        Self { branches: BTreeSet::from([first]), pending: BTreeMap::new(), is_one_open, branches_max: 1 }
+    }
+
+    /// Returns one of the states that are possible.
+    pub(super) fn any_state(&self) -> Option<&LibraryState> {
+        self.branches.first().map(|branch| &branch.state)
+    }
+
+    pub(super) fn submitted(&mut self, ticket: Ticket, command: TapeCommand) {
+        self.pending.insert(ticket, Pending { command, doubtful_since: None });
+    }
+
+    /// Handles the end of a command. `last` is the command that was sent last.
+    ///
+    /// # Errors
+    /// The property that the answer breaks.
+    pub(super) fn ended(
+        &mut self,
+        ticket: Ticket,
+        answer: &Answer,
+        last: Ticket,
+    ) -> Result<(), PropertyViolation> {
+        // What a crash has ended was judged there.
+        let Some(pending) = self.pending.get(&ticket).copied() else { return Ok(()) };
+        match answer {
+            Answer::Doubtful => {
+                // Where it was executed it must not be executed again.
+                let over = |mut branch: Branch| {
+                    branch.applied.entry(ticket).and_modify(|expected| *expected = OVER);
+                    branch
+                };
+                self.branches = std::mem::take(&mut self.branches).into_iter().map(over).collect();
+                let doubtful = Pending { doubtful_since: Some(last), ..pending };
+                self.pending.insert(ticket, doubtful);
+                return Ok(());
+            }
+            Answer::NotRun(_) => {
+                self.branches.retain(|branch| !branch.has_begun(ticket));
+                self.pending.remove(&ticket);
+            }
+            Answer::Impossible(_) => self.branches.clear(),
+            Answer::Good(_) | Answer::Sense(..) => self.answered(ticket, pending, answer),
+        }
+        self.check(ticket, pending.command, answer)
+    }
+
+    fn check(
+        &mut self,
+        ticket: Ticket,
+        command: TapeCommand,
+        answer: &Answer,
+    ) -> Result<(), PropertyViolation> {
+        self.branches_max = self.branches_max.max(self.branches.len());
+        let property = if command.unit() == CHANGER { Property::Elements } else { Property::Records };
+        if self.branches.len() > BRANCHES_MAX {
+            let how = format!("the judge follows {} states", self.branches.len());
+            return Err(PropertyViolation::new(Property::Sane, how));
+        }
+        if !self.branches.is_empty() {
+            return Ok(());
+        }
+        let answer = match answer {
+            Answer::Good(data) => {
+                format!("GOOD with {} bytes, {:02x?}", data.len(), &data[..data.len().min(32)])
+            }
+            other => format!("{other:02x?}"),
+        };
+        let how = format!("{command:?} ({}) ends with {answer}", ticket.0);
+        Err(PropertyViolation::new(property, how))
+    }
+
+    /// Keeps the branches in which the command gets this answer.
+    fn answered(&mut self, ticket: Ticket, pending: Pending, answer: &Answer) {
+        let mut kept = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<Branch> = std::mem::take(&mut self.branches).into_iter().collect();
+        while let Some(mut branch) = open.pop() {
+            if let Some(expected) = branch.applied.get(&ticket).copied() {
+                if expected.is(answer) {
+                    branch.applied.remove(&ticket);
+                    if matches!(answer, Answer::Good(_)) {
+                        branch.state.promised(pending.command);
+                    }
+                    kept.insert(branch);
+                }
+                continue;
+            }
+            for next in self.successors(&branch, Some(ticket)) {
+                if seen.insert(next.clone()) {
+                    open.push(next);
+                }
+            }
+        }
+        self.pending.remove(&ticket);
+        self.branches = kept;
+        if pending.command.waits_its_turn() {
+            self.end_doubts(ticket, pending.command.unit());
+        }
+    }
+
+    /// Returns the branches that follow from one when a command is executed, or a motion is made further.
+    /// Then a command was answered, or the target crashed.
+    fn successors(&self, branch: &Branch, answered: Option<Ticket>) -> Vec<Branch> {
+        let mut all = Vec::new();
+        if let Some((ticket, places, is_there)) = branch.motion {
+            let emptied = branch.state.drives_to_empty(places);
+            for drive in &emptied {
+                let mut next = branch.clone();
+                next.state.give_up(*drive);
+                all.push(next);
+            }
+            let mut next = branch.clone();
+            if is_there {
+                next.state.tell();
+                next.motion = None;
+                next.applied.insert(ticket, Expected::Good);
+            } else {
+                next.state.arrive(places, ticket);
+                next.motion = Some((ticket, places, true));
+            }
+            all.extend(emptied.is_empty().then_some(next));
+        }
+        for ticket in self.pending.keys().filter(|ticket| self.may_apply(branch, **ticket, answered)) {
+            let (mut next, pending) = (branch.clone(), self.pending[ticket]);
+            let after = next.state.after_motion(pending.command);
+            match (next.state.apply(pending.command), after) {
+                (Some(_), _) if pending.doubtful_since.is_some() => {
+                    next.applied.insert(*ticket, OVER);
+                }
+                (Some(expected), _) => {
+                    next.applied.insert(*ticket, expected);
+                }
+                (None, places) => next.motion = places.map(|places| (*ticket, places, false)),
+            }
+            all.push(next);
+        }
+        all
+    }
+
+    /// Returns whether a command can have been executed next, before another one was answered. Commands that
+    /// wait for their turn at a drive are answered when their turn ends, so of those without an answer at
+    /// most one was executed: the one whose turn it was when it was aborted, or when the target crashed.
+    fn may_apply(&self, branch: &Branch, ticket: Ticket, answered: Option<Ticket>) -> bool {
+        let this = self.pending[&ticket];
+        if branch.has_begun(ticket) {
+            return false;
+        }
+        let is_outdated = match this.command {
+            TapeCommand::Drive(_, DriveCommand::Load | DriveCommand::Unload) => false,
+            TapeCommand::Drive(drive, _) => self.is_one_open && branch.state.is_outdated(drive, ticket),
+            _ => false,
+        };
+        match this.command {
+            _ if is_outdated => false,
+            TapeCommand::Move(..) | TapeCommand::Exchange(..) => branch.motion.is_none(),
+            _ if answered == Some(ticket) => true,
+            TapeCommand::Test(_) | TapeCommand::Elements => false,
+            TapeCommand::Drive(..) => {
+                let has_turn = |other: &Ticket| {
+                    let Pending { command, doubtful_since } = self.pending[other];
+                    let is_before = doubtful_since.is_some_and(|since| since < ticket);
+                    command.waits_its_turn() && command.unit() == this.command.unit() && !is_before
+                };
+                let is_over = answered.is_none() || this.doubtful_since.is_some();
+                is_over && !branch.applied.keys().any(has_turn)
+            }
+        }
+    }
+
+    /// Ends doubts: a command that nobody waits for has been executed, or never will be, when one that was
+    /// sent later has had its turn.
+    fn end_doubts(&mut self, ticket: Ticket, unit: usize) {
+        let is_over = |pending: &Pending| {
+            pending.command.unit() == unit && pending.doubtful_since.is_some_and(|since| since < ticket)
+        };
+        let over: Vec<Ticket> =
+            self.pending.iter().filter(|(_, pending)| is_over(pending)).map(|(ticket, _)| *ticket).collect();
+        for ticket in over {
+            self.pending.remove(&ticket);
+            // A motion that has begun goes on to its end.
+            self.branches.retain(|branch| branch.motion.is_none_or(|(under_way, ..)| under_way != ticket));
+            let without = |mut branch: Branch| {
+                branch.applied.remove(&ticket);
+                branch
+            };
+            self.branches = std::mem::take(&mut self.branches).into_iter().map(without).collect();
+        }
+    }
+
+    /// Handles a crash, after which the cartridges are in these elements. Of everything that may have been
+    /// executed, what was not durable may be there or not.
+    ///
+    /// # Errors
+    /// The cartridges cannot be there.
+    pub(super) fn crashed(&mut self, places: Places) -> Result<(), PropertyViolation> {
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<Branch> = std::mem::take(&mut self.branches).into_iter().collect();
+        let mut left = BTreeSet::new();
+        while let Some(branch) = open.pop() {
+            if branch.state.is_at(places) {
+                let states = branch.state.after_crash().into_iter();
+                left.extend(states.map(|state| Branch { state, applied: BTreeMap::new(), motion: None }));
+            }
+            for next in self.successors(&branch, None) {
+                if seen.insert(next.clone()) {
+                    open.push(next);
+                }
+            }
+        }
+        self.pending.clear();
+        self.branches = left;
+        self.branches_max = self.branches_max.max(self.branches.len());
+        if self.branches.is_empty() {
+            let how = format!("after a crash the elements hold {places:?}");
+            return Err(PropertyViolation::new(Property::Elements, how));
+        }
+        Ok(())
+    }
+
+    /// Returns whether a crash now would have to choose between contents of a cartridge.
+    pub(super) fn has_unsynchronized(&self) -> bool {
+        self.branches.iter().any(|branch| branch.state.has_unsynchronized())
+    }
+}
+
+impl Branch {
+    /// Returns whether a command has been executed, or is under way as a motion.
+    fn has_begun(&self, ticket: Ticket) -> bool {
+        self.applied.contains_key(&ticket) || self.motion.is_some_and(|(under_way, ..)| under_way == ticket)
+    }
+}
+
+/// The answer of a command that nobody waits for.
+const OVER: Expected = Expected::Good;

@@ -1,9 +1,6 @@
 //! Resolves logical units: their media, numbers and identities.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 
 use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, SpcLevel as Standard, TaskRules};
@@ -11,20 +8,20 @@ use security::Level;
 
 use super::super::identity;
 use super::super::names::check_label;
-use super::super::quantity::show_size;
 use super::super::raw;
 use super::super::resolved::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::changers::{self, Libraries};
 use super::discs;
+use super::disk_files::{check_device, check_file, warn_of_size};
 use super::hyperscsi_groups::{HyperScsiGroups, level};
 use super::limits;
 use super::medium_key::{MediumKey, medium_keys};
 use super::sg;
 use super::tapes;
-use super::{Environment, at_line, check_access, nbd, printable};
-use crate::{disc_image, os_error};
+use super::{Environment, at_line, nbd, printable};
+use crate::disc_image;
 
 /// The units that are resolved so far.
 pub(super) struct UnitResolver<'a> {
@@ -519,83 +516,4 @@ fn whole_blocks(size: &Located<u64>, bs: BlockSize, report: &mut ConfigReport) -
         report.error(&size.span, message);
     }
     whole
-}
-
-fn check_file(
-    path: &Path,
-    span: &SourceSpan,
-    lun: &raw::Lun,
-    bs: BlockSize,
-    report: &mut ConfigReport,
-) -> Result<(), String> {
-    let name = path.display();
-    let meta = match path.metadata() {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == ErrorKind::NotFound => return check_creation(path, lun),
-        Err(error) => return Err(format!("cannot use {name}: {}", os_error(&error))),
-    };
-    if meta.file_type().is_block_device() {
-        return Err(format!("{name} is a block device; use type \"block\""));
-    }
-    if !meta.is_file() {
-        return Err(format!("{name} is not a regular file"));
-    }
-    check_access(path, lun.ro)?;
-    let len = meta.len().max(lun.size.as_ref().map_or(0, |at| at.value));
-    if len < u64::from(bs.bytes()) {
-        return Err(format!("{name} is shorter than one block; give \"size\" to make it longer"));
-    }
-    if let Some(size) = &lun.size
-        && meta.len() > size.value
-    {
-        let len = show_size(meta.len());
-        report.warn(&size.span, format!("{name} is longer than \"size\" ({len}) and is served whole"));
-    }
-    if meta.len() % u64::from(bs.bytes()) != 0 && lun.size.is_none() {
-        report.warn(span, format!("{name} ends with a partial block, which is not served"));
-    }
-    Ok(())
-}
-
-fn check_creation(path: &Path, lun: &raw::Lun) -> Result<(), String> {
-    let name = path.display();
-    if !lun.size_given {
-        return Err(format!("{name} does not exist; give \"size\" to create it"));
-    }
-    if lun.ro {
-        return Err(format!("{name} does not exist, and \"ro\" does not allow creating it"));
-    }
-    match path.parent().map(Path::metadata) {
-        Some(Ok(parent)) if parent.is_dir() => Ok(()),
-        Some(Err(error)) => Err(format!("cannot create {name}: its directory: {}", os_error(&error))),
-        _ => Err(format!("cannot create {name}: its parent is not a directory")),
-    }
-}
-
-fn check_device(path: &Path, lun: &raw::Lun) -> Result<(), String> {
-    let name = path.display();
-    let meta = path.metadata().map_err(|error| format!("cannot use {name}: {}", os_error(&error)))?;
-    if meta.is_file() {
-        return Err(format!("{name} is a regular file; use type \"file\""));
-    }
-    if !meta.file_type().is_block_device() {
-        return Err(format!("{name} is not a block device"));
-    }
-    check_access(path, lun.ro)
-}
-
-/// Warns of a disk that is larger than its whole file system.
-fn warn_of_size(path: &Path, lun: &raw::Lun, report: &mut ConfigReport) {
-    let Some(size) = &lun.size else { return };
-    let directory = path.parent().unwrap_or(path);
-    let Ok(system) = rustix::fs::statvfs(if path.exists() { path } else { directory }) else { return };
-    let whole = system.f_blocks.saturating_mul(system.f_frsize);
-    if size.value > whole && whole > 0 {
-        let message = format!(
-            "{} is to be {} long, but its file system holds {whole} bytes: writes will fail when it is full",
-            path.display(),
-            show_size(size.value)
-        );
-        report.warn(&size.span, message);
-    }
 }

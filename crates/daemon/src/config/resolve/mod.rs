@@ -8,6 +8,7 @@
 mod access;
 mod changers;
 mod discs;
+mod disk_files;
 mod http;
 mod hyperscsi_groups;
 mod isns;

@@ -11,6 +11,7 @@ mod judge;
 mod library;
 mod model;
 mod plan;
+mod position;
 mod shelf;
 mod world;
 

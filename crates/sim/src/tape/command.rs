@@ -135,6 +135,11 @@ impl TapeCommand {
         }
     }
 
+    /// Returns whether the command depends on the position of a drive.
+    pub(super) const fn depends_on_position(self) -> bool {
+        matches!(self, Self::Drive(_, command) if command.depends_on_position())
+    }
+
     /// Returns whether the command waits until those before it at its unit have ended.
     pub(super) const fn waits_its_turn(self) -> bool {
         matches!(self, Self::Drive(..) | Self::Move(..) | Self::Exchange(..))
@@ -170,6 +175,29 @@ impl TapeCommand {
 }
 
 impl DriveCommand {
+    /// Returns whether the command depends on the position.
+    pub(super) const fn depends_on_position(self) -> bool {
+        match self {
+            Self::Write(..)
+            | Self::Marks(..)
+            | Self::Read
+            | Self::SpaceRecords(_)
+            | Self::SpaceMarks(_)
+            | Self::Erase => true,
+            Self::SpaceToEnd
+            | Self::Locate(_)
+            | Self::Rewind
+            | Self::Position
+            | Self::Load
+            | Self::Unload => false,
+        }
+    }
+
+    /// Returns whether the command moves to a position that does not depend on the former one.
+    pub(super) const fn moves_absolutely(self) -> bool {
+        matches!(self, Self::SpaceToEnd | Self::Locate(_) | Self::Rewind | Self::Load | Self::Unload)
+    }
+
     fn parts(self) -> (Vec<u8>, Vec<u8>, u32) {
         /// SILI.
         const ANY_LENGTH: u8 = 0x02;
@@ -253,12 +281,17 @@ impl Answer {
     fn of_sense(sense: Sense) -> Self {
         const BECOMING_READY: u16 = 0x0401;
         const CHANGED: u16 = 0x2800;
+        const RESET_OR_POWERED_ON: u16 = 0x2900;
+        const POWERED_ON: u16 = 0x2901;
+        const POSITIONING_ERROR: u16 = 0x3b00;
         if sense.deferred {
             return Self::Impossible(format!("a deferred error without any fault: {sense:?}"));
         }
         match (sense.key, sense.asc.0) {
             (SenseKey::UNIT_ATTENTION, CHANGED) => Self::NotRun("changed"),
+            (SenseKey::UNIT_ATTENTION, RESET_OR_POWERED_ON | POWERED_ON) => Self::NotRun("powered on"),
             (SenseKey::UNIT_ATTENTION, _) => Self::NotRun("attention"),
+            (SenseKey::MEDIUM_ERROR, POSITIONING_ERROR) => Self::NotRun("position lost"),
             (SenseKey::NOT_READY, BECOMING_READY) => Self::NotRun("loading"),
             (key, asc) => {
                 let information = sense.information.map(|value| u32::try_from(value & 0xffff_ffff).unwrap());

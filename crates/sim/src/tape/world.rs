@@ -12,6 +12,7 @@ use super::judge::Judge;
 use super::library::{LibraryFile, LibraryOwner};
 use super::model::{LibraryState, Places};
 use super::plan::{CARTRIDGES, DRIVES, INITIATORS, MAIL_SLOTS, TapePlan, name_of};
+use super::position::Positions;
 use super::shelf::Shelf;
 use crate::media::Clock;
 use crate::property::{Property, PropertyViolation};
@@ -37,11 +38,14 @@ struct World {
     file: LibraryFile,
     transport: Box<dyn Transport>,
     judge: Judge,
+    positions: Positions,
     actors: [Actor; INITIATORS],
     open: BTreeMap<Ticket, Open>,
     managing: BTreeMap<Ticket, Instant>,
     /// The answer to the last command, while the world sends one after the other.
     heard: Option<Answer>,
+    /// Whether it does: no initiator sends anything else then.
+    is_inspecting: bool,
     last: Ticket,
     records: u32,
     rng: Rng,
@@ -66,10 +70,12 @@ struct Actor {
 struct Open {
     initiator: usize,
     command: TapeCommand,
+    /// Whether the drive must not execute it, because the initiator does not know the position.
+    is_forbidden: bool,
     since: Instant,
 }
 
-const EVENTS: [&str; 14] = [
+const EVENTS: [&str; 15] = [
     "records that were read",
     "filemarks that were met",
     "ends of data that were met",
@@ -84,6 +90,7 @@ const EVENTS: [&str; 14] = [
     "losses of power with data that were not synchronised",
     "kills of the process",
     "changes of the library that a crash met",
+    "commands that a lost position stopped",
 ];
 
 /// Runs the world of a seed.
@@ -122,10 +129,12 @@ impl World {
             file,
             transport: Box::new(transport),
             judge: Judge::new(plan.depth == 1),
+            positions: Positions::default(),
             actors: [actor(), actor()],
             open: BTreeMap::new(),
             managing: BTreeMap::new(),
             heard: None,
+            is_inspecting: false,
             last: Ticket(0),
             records: 0,
             rng,
@@ -226,12 +235,16 @@ impl World {
             return self.manage(now, initiator);
         }
         self.records += 1;
-        let command = TapeCommand::draw(
-            &self.plan,
-            &mut self.rng,
-            self.records,
-            self.judge.any_state().map(LibraryState::seen),
-        );
+        let seen = self.judge.any_state().map(LibraryState::seen);
+        let mut command = TapeCommand::draw(&self.plan, &mut self.rng, self.records, seen);
+        if let TapeCommand::Drive(drive, of_drive) = command
+            && of_drive.depends_on_position()
+            && self.positions.may_be_lost(initiator, drive)
+            && self.rng.chance(1, 2)
+        {
+            let moves = [DriveCommand::SpaceToEnd, DriveCommand::Rewind, DriveCommand::Locate(2)];
+            command = TapeCommand::Drive(drive, *pick(&mut self.rng, &moves));
+        }
         self.send(now, initiator, command);
     }
 
@@ -244,7 +257,9 @@ impl World {
         if is_sent {
             self.judge.submitted(ticket, command);
             self.actors[initiator].open += 1;
-            self.open.insert(ticket, Open { initiator, command, since: now });
+            let own = self.open.values().filter(|open| open.initiator == initiator);
+            let is_forbidden = self.positions.forbids(initiator, command, own.map(|open| open.command));
+            self.open.insert(ticket, Open { initiator, command, is_forbidden, since: now });
         }
         is_sent
     }
@@ -329,7 +344,10 @@ impl World {
                     }
                 }
                 TransportEvent::Up { initiator, .. } => self.actors[initiator].is_up = true,
-                TransportEvent::Down { initiator, .. } => self.actors[initiator].is_up = false,
+                TransportEvent::Down { initiator, .. } => {
+                    self.actors[initiator].is_up = false;
+                    self.positions.nexus_lost(initiator);
+                }
                 TransportEvent::ConfigApplied(_) => {}
             }
         }
@@ -351,7 +369,7 @@ impl World {
             self.trace.mix_bytes(sense);
             self.trace.mix_bytes(data);
         }
-        if answer == Answer::NotRun("loading") {
+        if answer == Answer::NotRun("loading") && !self.is_inspecting {
             // The initiator waits for the drive.
             let actor = &mut self.actors[open.initiator];
             actor.commands_left += 1;
@@ -359,6 +377,10 @@ impl World {
         }
         self.count_end(open.command, &answer);
         if let Err(broken) = self.judge.ended(ticket, &answer, self.last) {
+            self.note(broken);
+        }
+        let told = self.positions.ended(open.initiator, open.command, open.is_forbidden, &answer);
+        if let Err(broken) = told {
             self.note(broken);
         }
         self.heard = Some(answer);
@@ -377,6 +399,7 @@ impl World {
             (_, Answer::Sense(0x05, 0x3b0d | 0x3b0e, _)) => (1, Some(EVENTS[5])),
             (_, Answer::Sense(..) | Answer::Impossible(_)) => (1, None),
             (_, Answer::NotRun("changed")) => (3, Some(EVENTS[8])),
+            (_, Answer::NotRun("position lost")) => (3, Some(EVENTS[14])),
             (_, Answer::NotRun(_)) => (3, None),
             (_, Answer::Doubtful) => (2, Some(EVENTS[9])),
         };
@@ -406,6 +429,9 @@ impl World {
             if !matches!(self.heard, Some(Answer::NotRun(_) | Answer::Doubtful)) {
                 return self.heard.take();
             }
+            if self.heard == Some(Answer::NotRun("position lost")) {
+                self.fail(Property::Records, format!("the position is lost for {command:?}"));
+            }
             // A drive that is loading a cartridge is asked again.
             self.clock.set(self.clock.now().after(Duration::from_millis(1)));
         }
@@ -414,6 +440,7 @@ impl World {
 
     /// Reads every cartridge to its end. The judge compares.
     fn inspect(&mut self) {
+        self.is_inspecting = true;
         self.execute(TapeCommand::Elements);
         for cartridge in 0..CARTRIDGES {
             let (place, free) = match self.judge.any_state() {
@@ -431,6 +458,8 @@ impl World {
                     0
                 }
             };
+            // The unit attention of a READ would make the position unknown.
+            self.execute(TapeCommand::Test(drive + 1));
             self.execute(TapeCommand::Drive(drive, DriveCommand::Load));
             while let Some(answer) = self.execute(TapeCommand::Drive(drive, DriveCommand::Read)) {
                 if matches!(answer, Answer::Sense(0x08, ..)) {

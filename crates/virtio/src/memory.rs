@@ -71,6 +71,19 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Writes zeros.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]
+    pub fn clear(&self, at: usize, len: usize) -> Result<(), OutOfBounds> {
+        let place = self.slice(at, len)?;
+        let zeros = [0_u8; 4096];
+        for chunk in (0..len).step_by(zeros.len()) {
+            place.offset(chunk).map_err(|_| OutOfBounds)?.copy_from(&zeros);
+        }
+        Ok(())
+    }
+
     /// Reads bytes. The device may change them at the same time.
     ///
     /// # Errors

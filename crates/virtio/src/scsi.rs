@@ -24,8 +24,8 @@ pub const COMMANDS_MAX: usize = 16;
 /// The longest command, in bytes: the default of `cdb_size`.
 pub const COMMAND_LEN_MAX: usize = 32;
 
-/// The longest data of one command.
-const DATA_LEN_MAX: u32 = 1 << 20;
+/// The longest data of one command, unless the configuration says less.
+pub const DATA_LEN_MAX: u32 = 1 << 20;
 
 /// The longest sense data: the default of `sense_size`.
 const SENSE_LEN_MAX: usize = 96;
@@ -33,6 +33,9 @@ const SENSE_LEN_MAX: usize = 96;
 /// The lengths of a request and of a response.
 const REQUEST_LEN: usize = 19 + COMMAND_LEN_MAX;
 const RESPONSE_LEN: usize = 12 + SENSE_LEN_MAX;
+
+/// Where the response is in itself: a device that fails a command may write nothing else.
+const RESPONSE_CODE: usize = 11;
 
 /// The distance from one queue to the next.
 const QUEUE_LEN: usize = ring::END.next_multiple_of(4096);
@@ -116,6 +119,8 @@ struct Command {
     token: u64,
     len: u32,
     is_read: bool,
+    /// Nothing of an earlier command was where its data goes.
+    is_cleared: bool,
 }
 
 /// The queue of commands to a logical unit.
@@ -125,6 +130,8 @@ pub struct ScsiQueue {
     ring: Ring,
     data_len_max: u32,
     commands: [Command; COMMANDS_MAX],
+    /// Whether the device has told how many bytes it wrote. Some never do.
+    counts_bytes: bool,
     /// The address of the logical unit.
     lun: [u8; 8],
 }
@@ -138,7 +145,8 @@ impl ScsiQueue {
         let memory = SharedMemory::new(DATA + COMMANDS_MAX * to_usize(data_len_max))?;
         let ring = Ring::new(memory.clone(), queue_at(QUEUES - 1));
         let commands = [Command::default(); COMMANDS_MAX];
-        Ok(Self { memory, ring, data_len_max, commands, lun: [1, 0, 0x40, 0, 0, 0, 0, 0] })
+        let counts_bytes = false;
+        Ok(Self { memory, ring, data_len_max, commands, counts_bytes, lun: [1, 0, 0x40, 0, 0, 0, 0, 0] })
     }
 
     /// Returns the memory that the device must map.
@@ -183,9 +191,16 @@ impl ScsiQueue {
         let fields = self.lun.into_iter().chain(token.to_le_bytes()).chain([0, 0, 0]);
         request.iter_mut().zip(fields.chain(bytes.iter().copied())).for_each(|(place, byte)| *place = byte);
         self.memory.write(header, &request)?;
-        // No legal response, so that one which the device has not written is seen.
-        self.memory.write(header + RESPONSE, &[u8::MAX; RESPONSE_LEN])?;
+        // A device may leave out what is zero. But the code is no legal one, so that a response which the
+        // device has not written is seen.
+        let mut response = [0; RESPONSE_LEN];
+        response[RESPONSE_CODE] = u8::MAX;
+        self.memory.write(header + RESPONSE, &response)?;
         let is_read = matches!(data, ScsiData::In(_));
+        let is_cleared = is_read && !self.counts_bytes;
+        if is_cleared {
+            self.memory.clear(at, to_usize(len))?;
+        }
         let first = Segment { at: header, len: to_u32(REQUEST_LEN), is_written: false };
         let response = Segment { at: header + RESPONSE, len: to_u32(RESPONSE_LEN), is_written: true };
         let data = Segment { at, len, is_written: is_read };
@@ -195,7 +210,7 @@ impl ScsiQueue {
             (_, false) => self.ring.put(slot, &[first, data, response])?,
         }
         if let Some(place) = self.commands.get_mut(slot) {
-            *place = Command { token, len, is_read };
+            *place = Command { token, len, is_read, is_cleared };
         }
         Ok(())
     }
@@ -234,11 +249,13 @@ impl ScsiQueue {
         let is_ok = response == ScsiResponse::OK;
         let transferred = command.len.checked_sub(residual).ok_or(RingError::TooLong)?;
         let mut transferred = if is_ok { transferred } else { 0 };
-        // What the device has not written is data of an earlier command. Some devices do not count the
-        // response, and some tell no residual of a command that fails.
+        self.counts_bytes |= written > 0;
+        let counts_nothing = written == 0 && command.is_cleared;
+        // What the device has not written is data of an earlier command, unless that was cleared. Some devices
+        // do not count the response, some count nothing, and some tell no residual of a command that fails.
         if command.is_read && status != 0 {
             transferred = transferred.min(written.saturating_sub(to_u32(RESPONSE_LEN)));
-        } else if command.is_read && transferred > written {
+        } else if command.is_read && transferred > written && !counts_nothing {
             return Err(RingError::DataMissing);
         }
         Ok(Some(ScsiReply {
@@ -308,8 +325,58 @@ mod tests {
         assert_eq!(failed.transferred, 0, "there is no residual, and no data");
         // A device that counts the data only.
         assert_eq!(answered(&response(0, 0, 0, 0), 0, 8).unwrap().unwrap().transferred, 8);
+        // A device that counts nothing.
+        assert_eq!(answered(&response(0, 2, 0, 0), 0, 0).unwrap().unwrap().transferred, 6);
+        assert_eq!(answered(&response(3, 0, 2, 0), 0, 0).unwrap().unwrap().transferred, 0);
         // Without a response there is no data.
         assert_eq!(answered(&response(0, 0, 0, 3), 0, 12).unwrap().unwrap().transferred, 0);
+    }
+
+    /// Lets the device answer the command of the first slot, the one with this number.
+    fn end(queue: &ScsiQueue, number: u16, written: u32) {
+        let used = queue_at(2) + ring::USED;
+        let entry = [0_u32.to_le_bytes(), written.to_le_bytes()].concat();
+        queue.memory.write(used + 4 + 8 * usize::from(number), &entry).unwrap();
+        queue.memory.store(used + 2, number + 1).unwrap();
+    }
+
+    #[test]
+    fn a_device_may_write_only_the_fields_of_a_response_that_are_not_zero() {
+        let mut queue = ScsiQueue::new(4096).unwrap();
+        for (number, code) in [(0, 0), (1, 3)] {
+            // What the command before has left is gone.
+            queue.memory.write(HEADERS + RESPONSE, &[1; RESPONSE_LEN]).unwrap();
+            queue.submit(5, &[0; 6], ScsiData::Nothing).unwrap();
+            queue.tell().unwrap();
+            queue.memory.write(HEADERS + RESPONSE + 11, &[code]).unwrap();
+            end(&queue, number, 108);
+            let reply = queue.next_reply().unwrap().unwrap();
+            assert_eq!((reply.response, reply.status, reply.sense.len()), (ScsiResponse(code), 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_not_say_what_it_wrote_shows_no_data_of_an_earlier_command() {
+        let mut queue = ScsiQueue::new(8192).unwrap();
+        let written = |queue: &mut ScsiQueue, number, written| {
+            let secret = DataList::from(Bytes::copied_from(&[7; 5000]));
+            queue.submit(1, &[0x2a; 10], ScsiData::Out(&secret)).unwrap();
+            queue.tell().unwrap();
+            queue.memory.write(HEADERS + RESPONSE + 11, &[0]).unwrap();
+            end(queue, number, written);
+            queue.next_reply().unwrap().unwrap();
+            queue.submit(2, &[0x28; 10], ScsiData::In(5000)).unwrap();
+            queue.tell().unwrap();
+            queue.memory.write(HEADERS + RESPONSE + 11, &[0]).unwrap();
+            end(queue, number + 1, 0);
+            queue.next_reply()
+        };
+        let reply = written(&mut queue, 0, 0).unwrap().unwrap();
+        let mut bufs = [Buf::with_capacity(5000)];
+        queue.copy_to(&reply, &mut bufs).unwrap();
+        assert_eq!(bufs[0].filled(), [0; 5000]);
+        // Nothing is cleared for a device that counts.
+        assert_eq!(written(&mut queue, 2, 108), Err(RingError::DataMissing));
     }
 
     #[test]
@@ -318,7 +385,8 @@ mod tests {
         assert_eq!(answered(&response(u32::MAX, 0, 0, 0), 0, 116), Err(RingError::TooLong));
         assert_eq!(answered(&response(0, 9, 0, 0), 0, 116), Err(RingError::TooLong));
         assert_eq!(answered(&response(0, 0, 0, 10), 0, 116), Err(RingError::UnknownStatus));
-        assert_eq!(answered(&[], 0, 116), Err(RingError::TooLong));
+        assert_eq!(answered(&[], 0, 116), Err(RingError::UnknownStatus));
+        assert_eq!(answered(&response(0, 0, 0, 0)[..11], 0, 0), Err(RingError::UnknownStatus));
         assert_eq!(answered(&response(0, 0, 0, 0), 0, 7), Err(RingError::DataMissing));
         assert_eq!(answered(&response(0, 0, 0, 0), 3, 116), Err(RingError::NotUnderWay));
         assert_eq!(answered(&response(0, 0, 0, 0), 0, 117), Err(RingError::TooLong));

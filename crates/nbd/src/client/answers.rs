@@ -36,11 +36,13 @@ impl Client {
             }
             self.attempts = 0;
             self.handle_reply(ended);
-            self.release_held();
-            self.end_repeating();
             self.silent_since = Some(now);
             self.transmit_due = true;
         }
+        // Only now: none of the requests whose replies came together is under way any more, and a later reply
+        // may be the failure that an earlier success has to wait for.
+        self.release_held();
+        self.end_repeating();
         self.leave_if_drained();
         if let Err(error) = result {
             self.outage = true;

@@ -98,9 +98,16 @@ fn a_flush_or_a_durable_write_during_which_another_failed_begins_again() {
     }
 }
 
-/// The server carries out what it holds, in order, and then sends the replies in the other order.
-fn answer_backwards(rig: &mut Rig) {
+/// The server carries out what it holds, in order, and then sends the replies in the other order: each by
+/// itself, or all of them at once.
+fn answer_backwards(rig: &mut Rig, at_once: bool) {
     let replies: Vec<_> = core::iter::from_fn(|| rig.server.answer(0)).collect();
+    if at_once {
+        let all: Vec<u8> = replies.into_iter().rev().flatten().collect();
+        rig.client.received(rig.now, &all);
+        rig.drain();
+        return;
+    }
     for reply in replies.iter().rev() {
         assert_eq!(rig.ended(), [], "nothing is known before the last reply");
         rig.deliver(reply, &mut Rng::from_seed(1));
@@ -110,8 +117,9 @@ fn answer_backwards(rig: &mut Rig) {
 
 #[test]
 fn a_success_that_comes_before_the_failure_of_another_counts_for_nothing() {
-    for stable in [false, true] {
+    for (stable, at_once) in [(false, false), (false, true), (true, false), (true, true)] {
         for flags in [FLUSH_ONLY, FLUSH_ONLY | transmission::SEND_FUA] {
+            let case = format!("stable {stable}, at once {at_once}, flags {flags:#x}");
             let mut rig = rig(flags);
             rig.write(0, &[1; 512]);
             let second = stable.then(|| rig.write_stable(512, &[2; 512]));
@@ -135,11 +143,11 @@ fn a_success_that_comes_before_the_failure_of_another_counts_for_nothing() {
                 rig.server.fua_errors = vec![Errno::IO];
             }
             let (failed, good) = if stable { (first, other) } else { (other, first) };
-            answer_backwards(&mut rig);
-            assert_eq!(rig.ended(), [(failed, Some(Fault::Medium))]);
+            answer_backwards(&mut rig, at_once);
+            assert_eq!(rig.ended(), [(failed, Some(Fault::Medium))], "{case}");
             rig.settle();
-            assert_eq!(rig.ended(), [(good, None)], "stable {stable}, flags {flags:#x}");
-            assert_eq!(rig.server.durable[..512], [1; 512], "stable {stable}, flags {flags:#x}");
+            assert_eq!(rig.ended(), [(good, None)], "{case}");
+            assert_eq!(rig.server.durable[..512], [1; 512], "{case}");
         }
     }
 }

@@ -54,14 +54,15 @@ pub(super) fn start(
     let subject = describe(&settings);
     let begun = begin(reactors, settings);
     let message = match &begun {
-        Ok((sessions, _)) => format!("{sessions} sessions are traced"),
+        Ok((sessions, ..)) => format!("{sessions} sessions are traced"),
         Err(failure) => failure.message.clone(),
     };
     let result = if begun.is_ok() { "done" } else { "refused" };
     record(audit, &client.peer, "trace", (result, &subject, &message));
-    let (sessions, recorder) = begun?;
+    let (sessions, recorder, spare) = begun?;
     let trace = Trace {
         recorder,
+        spare,
         reactors: reactors.clone(),
         deadline: request.seconds.and_then(|after| Instant::now().checked_add(Duration::from_secs(after))),
         audit: Arc::clone(audit),
@@ -120,9 +121,10 @@ fn describe(settings: &Settings) -> String {
     format!("sessions of {initiator}{target}{isid}{plain}")
 }
 
-/// Starts a trace on every reactor. Returns the number of its sessions.
-fn begin(reactors: &Reactors, settings: Settings) -> Result<(usize, Arc<Recorder>), Failure> {
-    let recorder = Arc::new(Recorder::new(settings));
+/// Starts a trace on every reactor. Returns the number of its sessions, and a second buffer for the capture.
+fn begin(reactors: &Reactors, settings: Settings) -> Result<(usize, Arc<Recorder>, Vec<u8>), Failure> {
+    let (waiting, spare) = (buffer(&settings)?, buffer(&settings)?);
+    let recorder = Arc::new(Recorder::new(settings, waiting));
     {
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|trace| trace.upgrade().is_some_and(|trace| !trace.has_ended()));
@@ -148,13 +150,24 @@ fn begin(reactors: &Reactors, settings: Settings) -> Result<(usize, Arc<Recorder
         Ok(sessions)
     });
     match found {
-        Ok(sessions) => Ok((sessions, recorder)),
+        Ok(sessions) => Ok((sessions, recorder, spare)),
         Err(failure) => {
             recorder.end();
             refresh(reactors);
             Err(failure)
         }
     }
+}
+
+/// Returns one of the two buffers of a trace.
+fn buffer(settings: &Settings) -> Result<Vec<u8>, Failure> {
+    let mut buffer = Vec::new();
+    // The system gives this memory when it is used first. A limit of the process is enforced here.
+    buffer.try_reserve_exact(settings.waiting_max).map_err(|_| {
+        let mib = settings.waiting_max >> 19;
+        failure(ErrorKind::Busy, format!("there is no memory for a buffer of {mib} MiB"))
+    })?;
+    Ok(buffer)
 }
 
 /// Starts a trace on every reactor. Returns how many sessions it records, and how many of the sessions that
@@ -195,6 +208,8 @@ fn refresh(reactors: &Reactors) -> bool {
 /// A trace that is on. Dropping it ends the trace: no thread runs it if its client cannot be answered.
 struct Trace {
     recorder: Arc<Recorder>,
+    /// The buffer that the recorder does not fill.
+    spare: Vec<u8>,
     reactors: Reactors,
     deadline: Option<Instant>,
     audit: Arc<AuditLog>,
@@ -224,8 +239,8 @@ impl Trace {
     }
 
     /// Writes what is recorded to the client. Returns why the trace ends.
-    fn send_capture(&self, stream: &UnixStream) -> std::io::Result<&'static str> {
-        let mut spare = Vec::with_capacity(self.recorder.settings.waiting_max);
+    fn send_capture(&mut self, stream: &UnixStream) -> std::io::Result<&'static str> {
+        let mut spare = std::mem::take(&mut self.spare);
         let (mut refreshed, mut reason) = (Instant::now(), None);
         loop {
             // The reason is found before the last part is taken, so that nothing is left behind.

@@ -101,3 +101,12 @@ fn nothing_follows_a_piece_that_was_sent_in_part() {
     assert!(!piece.ends_with(b"}\n"), "the line of the end follows a part of a piece");
     assert_eq!(audited.ends().len(), 1);
 }
+
+#[test]
+fn a_buffer_that_is_larger_than_the_memory_is_refused() {
+    let settings =
+        Settings { waiting_max: usize::MAX, ..settings(&request("iqn.2026-01.test:large")).unwrap() };
+    let Err(refused) = begin(&Vec::new(), settings) else { panic!("the buffer was made") };
+    assert_eq!(refused.kind, ErrorKind::Busy);
+    assert_eq!(refused.message, format!("there is no memory for a buffer of {} MiB", usize::MAX >> 19));
+}

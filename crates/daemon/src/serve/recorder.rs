@@ -91,10 +91,9 @@ pub(super) struct Counts {
 const WAKE_PART: usize = 4;
 
 impl Recorder {
-    pub(super) fn new(settings: Settings) -> Self {
+    /// Returns a recorder that fills `waiting`, which has room for `waiting_max` bytes.
+    pub(super) fn new(settings: Settings, waiting: Vec<u8>) -> Self {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // Nobody touches this memory before it is used, so the system does not give it before that.
-        let waiting = Vec::with_capacity(settings.waiting_max);
         let mut state = State { waiting, ..State::default() };
         pcapng::begin(&mut state.waiting, concat!("targe ", env!("CARGO_PKG_VERSION")), "targe");
         Self {

@@ -54,23 +54,23 @@ pub(super) fn start(
     let subject = describe(&settings);
     let begun = begin(reactors, settings);
     let message = match &begun {
-        Ok((sessions, _)) => format!("{sessions} sessions are traced"),
+        Ok((sessions, ..)) => format!("{sessions} sessions are traced"),
         Err(failure) => failure.message.clone(),
     };
     let result = if begun.is_ok() { "done" } else { "refused" };
     record(audit, &client.peer, "trace", (result, &subject, &message));
-    let (sessions, recorder) = begun?;
+    let (sessions, recorder, spare) = begun?;
     let trace = Trace {
         recorder,
+        spare,
         reactors: reactors.clone(),
         deadline: request.seconds.and_then(|after| Instant::now().checked_add(Duration::from_secs(after))),
+        audit: Arc::clone(audit),
+        peer: client.peer.clone(),
+        subject,
+        reason: "the client is gone or does not read",
     };
-    let (audit, peer) = (Arc::clone(audit), client.peer.clone());
-    client.continuation = Some(Continuation(Box::new(move |stream| {
-        let TraceEnd { recorded, dropped, reason } = trace.run(stream);
-        let message = format!("{recorded} PDUs and frames were recorded, {dropped} dropped: {reason}");
-        record(&audit, &peer, "trace end", ("done", &subject, &message));
-    })));
+    client.continuation = Some(Continuation(Box::new(move |stream| trace.run(stream))));
     Ok(TraceStarted { sessions: u32::try_from(sessions).unwrap_or(u32::MAX) })
 }
 
@@ -121,9 +121,10 @@ fn describe(settings: &Settings) -> String {
     format!("sessions of {initiator}{target}{isid}{plain}")
 }
 
-/// Starts a trace on every reactor. Returns the number of its sessions.
-fn begin(reactors: &Reactors, settings: Settings) -> Result<(usize, Arc<Recorder>), Failure> {
-    let recorder = Arc::new(Recorder::new(settings));
+/// Starts a trace on every reactor. Returns the number of its sessions, and a second buffer for the capture.
+fn begin(reactors: &Reactors, settings: Settings) -> Result<(usize, Arc<Recorder>, Vec<u8>), Failure> {
+    let (waiting, spare) = (buffer(&settings)?, buffer(&settings)?);
+    let recorder = Arc::new(Recorder::new(settings, waiting));
     {
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|trace| trace.upgrade().is_some_and(|trace| !trace.has_ended()));
@@ -149,13 +150,24 @@ fn begin(reactors: &Reactors, settings: Settings) -> Result<(usize, Arc<Recorder
         Ok(sessions)
     });
     match found {
-        Ok(sessions) => Ok((sessions, recorder)),
+        Ok(sessions) => Ok((sessions, recorder, spare)),
         Err(failure) => {
             recorder.end();
             refresh(reactors);
             Err(failure)
         }
     }
+}
+
+/// Returns one of the two buffers of a trace.
+fn buffer(settings: &Settings) -> Result<Vec<u8>, Failure> {
+    let mut buffer = Vec::new();
+    // The system gives this memory when it is used first. A limit of the process is enforced here.
+    buffer.try_reserve_exact(settings.waiting_max).map_err(|_| {
+        let mib = settings.waiting_max >> 19;
+        failure(ErrorKind::Busy, format!("there is no memory for a buffer of {mib} MiB"))
+    })?;
+    Ok(buffer)
 }
 
 /// Starts a trace on every reactor. Returns how many sessions it records, and how many of the sessions that
@@ -193,29 +205,54 @@ fn refresh(reactors: &Reactors) -> bool {
         .all(|(handle, _)| handle.post(|member: &mut ReactorShard, _| member.refresh_traces()).is_ok())
 }
 
-/// A trace whose client was answered.
+/// A trace that is on. Dropping it ends the trace: no thread runs it if its client cannot be answered.
 struct Trace {
     recorder: Arc<Recorder>,
+    /// The buffer that the recorder does not fill.
+    spare: Vec<u8>,
     reactors: Reactors,
     deadline: Option<Instant>,
+    audit: Arc<AuditLog>,
+    peer: Peer,
+    /// What is traced, for the audit log.
+    subject: String,
+    /// Why the trace ends.
+    reason: &'static str,
 }
 
 impl Trace {
     /// Writes the capture to the client until the trace ends.
-    fn run(&self, mut stream: &UnixStream) -> TraceEnd {
-        let mut spare = Vec::with_capacity(self.recorder.settings.waiting_max);
+    fn run(mut self, mut stream: &UnixStream) {
+        // A client that could not be written to may have a part of a piece, which nothing may follow.
+        let Ok(reason) = self.send_capture(stream) else { return };
+        self.reason = reason;
+        self.end();
+        let Counts { recorded, dropped } = self.recorder.counts();
+        let end = TraceEnd { recorded, dropped, reason: reason.to_owned() };
+        // A client that is gone gets no more.
+        let _ = send_piece(stream, &self.recorder.statistics(reason)).and_then(|()| {
+            let mut line = 0_u32.to_be_bytes().to_vec();
+            line.extend(serde_json::to_vec(&end)?);
+            line.push(b'\n');
+            stream.write_all(&line)
+        });
+    }
+
+    /// Writes what is recorded to the client. Returns why the trace ends.
+    fn send_capture(&mut self, stream: &UnixStream) -> std::io::Result<&'static str> {
+        let mut spare = std::mem::take(&mut self.spare);
         let (mut refreshed, mut reason) = (Instant::now(), None);
-        let reason = loop {
+        loop {
             // The reason is found before the last part is taken, so that nothing is left behind.
             let ends = reason.take();
             let mut piece = self.recorder.take(spare, WAIT_MAX);
-            if !piece.is_empty() && send_piece(stream, &piece).is_err() {
-                break "the client is gone or does not read";
+            if !piece.is_empty() {
+                send_piece(stream, &piece)?;
             }
             piece.clear();
             spare = piece;
             if let Some(reason) = ends {
-                break reason;
+                return Ok(reason);
             }
             if refreshed.elapsed() >= REFRESH {
                 refreshed = Instant::now();
@@ -229,19 +266,13 @@ impl Trace {
             if reason.is_some() {
                 self.recorder.end();
             }
-        };
+        }
+    }
+
+    /// Ends the recording on every reactor.
+    fn end(&self) {
         self.recorder.end();
         refresh(&self.reactors);
-        let Counts { recorded, dropped } = self.recorder.counts();
-        let end = TraceEnd { recorded, dropped, reason: reason.to_owned() };
-        // A client that is gone gets no more.
-        let _ = send_piece(stream, &self.recorder.statistics(reason)).and_then(|()| {
-            let mut line = 0_u32.to_be_bytes().to_vec();
-            line.extend(serde_json::to_vec(&end)?);
-            line.push(b'\n');
-            stream.write_all(&line)
-        });
-        end
     }
 
     /// Returns why the trace ends, if it does.
@@ -264,9 +295,21 @@ impl Trace {
     }
 }
 
+impl Drop for Trace {
+    fn drop(&mut self) {
+        self.end();
+        let Counts { recorded, dropped } = self.recorder.counts();
+        let message = format!("{recorded} PDUs and frames were recorded, {dropped} dropped: {}", self.reason);
+        record(&self.audit, &self.peer, "trace end", ("done", &self.subject, &message));
+    }
+}
+
 /// Writes a part of the capture, with its length before it.
 fn send_piece(mut stream: &UnixStream, piece: &[u8]) -> std::io::Result<()> {
     let len = u32::try_from(piece.len()).map_err(|_| IoErrorKind::InvalidInput)?;
     stream.write_all(&len.to_be_bytes())?;
     stream.write_all(piece)
 }
+
+#[cfg(test)]
+mod tests;

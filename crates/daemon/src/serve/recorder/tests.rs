@@ -6,14 +6,9 @@ const SELECTION: &str = "iqn.2026-01.test:initiator";
 
 fn recorder(snap: usize, count_max: u64, waiting_max: usize) -> Recorder {
     let selection = Selection { initiator: SELECTION.to_owned(), target: None, isid: None };
-    Recorder::new(Settings {
-        selection,
-        takes_protected: false,
-        follows: false,
-        snap,
-        count_max,
-        waiting_max,
-    })
+    let settings =
+        Settings { selection, takes_protected: false, follows: false, snap, count_max, waiting_max };
+    Recorder::new(settings, Vec::with_capacity(waiting_max))
 }
 
 fn connect(recorder: &Recorder) -> u64 {

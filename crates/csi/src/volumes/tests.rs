@@ -502,3 +502,28 @@ fn limits_are_kept_and_served() {
     volumes.modify(&id, &limits("")).unwrap();
     assert!(settings().is_empty());
 }
+
+#[test]
+fn a_node_can_tell_a_publication_from_an_earlier_one() {
+    let bed = Bed::new("tokens");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    let publish = || publish(&volumes, &id, NODE, Mode::SingleNodeWriter).unwrap();
+    let first = publish();
+    assert_eq!(publish(), first);
+    assert_eq!(first[context::READ_ONLY], "false");
+    volumes.unpublish(&id, Some(NODE)).unwrap();
+    assert_ne!(publish()[context::TOKEN], first[context::TOKEN]);
+}
+
+#[test]
+fn a_node_that_may_only_read_is_told_so() {
+    let bed = Bed::new("read-only");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    for (mode, read_only) in [(Mode::SingleNodeWriter, true), (Mode::MultiNodeReaderOnly, false)] {
+        let told = volumes.publish(&id, NODE, &capability(mode, true), read_only, &BTreeMap::new()).unwrap();
+        assert_eq!(told[context::READ_ONLY], "true");
+        volumes.unpublish(&id, None).unwrap();
+    }
+}

@@ -30,14 +30,24 @@ pub(crate) mod testing {
 
     thread_local! {
         static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+        static FAILS: Cell<bool> = const { Cell::new(false) };
     }
 
     /// The sentence of a call that was killed.
     pub(crate) const KILLED: &str = "killed";
+    /// The sentence of a call that failed.
+    pub(crate) const FAILED: &str = "failed";
+
+    /// Lets this many steps of this thread pass, and has the next one fail, in a process that goes on.
+    pub(crate) fn fail_after(steps: u32) {
+        LEFT.set(Some(steps));
+        FAILS.set(true);
+    }
 
     /// Lets this many steps of this thread pass, and then none. `None` lets all pass.
     pub(crate) fn kill_after(steps: Option<u32>) {
         LEFT.set(steps);
+        FAILS.set(false);
     }
 
     /// Returns whether a call failed by a kill.
@@ -49,6 +59,10 @@ pub(crate) mod testing {
     pub(crate) fn kill_point() -> CsiResult<()> {
         match LEFT.get() {
             None => Ok(()),
+            Some(0) if FAILS.get() => {
+                LEFT.set(None);
+                Err(CsiError::internal(FAILED))
+            }
             Some(0) => Err(CsiError::internal(KILLED)),
             Some(left) => {
                 LEFT.set(Some(left - 1));

@@ -14,7 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +27,9 @@ use crate::publish::{self, context};
 use crate::record::{self, Record};
 
 pub use self::attach::AttachMethod;
+
+/// How often the processes of ublk devices are looked after.
+const KEEP_PAUSE: Duration = Duration::from_secs(3);
 
 /// What the operator has decided for a node.
 #[derive(Clone, Debug)]
@@ -68,6 +73,9 @@ pub(crate) struct Staged {
     read_only: bool,
     /// Whether its file system is being made: what is found is not to be kept then.
     formatting: bool,
+    /// The token of the publication that it was attached for. Empty in older records.
+    #[serde(default)]
+    publication: String,
 }
 
 impl Record for Staged {
@@ -111,8 +119,10 @@ impl Node {
         let records = node.records_dir();
         DirBuilder::new().recursive(true).mode(0o700).create(&records).map_err(failed)?;
         for (id, staged) in record::read_all::<Staged>(&records)? {
-            // A device of user space waits for its server, which may have died with the driver.
-            if let Err(error) = node.settings.restore(&staged) {
+            // A ublk device waits for its process, which `keep` starts. That can take long.
+            if staged.method == AttachMethod::Loop
+                && let Err(error) = node.settings.restore(&staged)
+            {
                 eprintln!("targe: volume {id} is not attached any more: {error}");
             }
         }
@@ -158,27 +168,12 @@ impl Node {
             user: read(context::USER)?,
             staging_path: staging_path.to_owned(),
             block: capability.mount.is_none(),
-            read_only: capability.is_read_only(),
+            read_only: capability.is_read_only()
+                || published.get(context::READ_ONLY).is_some_and(|value| value == "true"),
             formatting: false,
+            publication: published.get(context::TOKEN).cloned().unwrap_or_default(),
         };
-        let mut staged = match self.staged(id)? {
-            None => {
-                record::write(&self.records_dir(), &wanted)?;
-                wanted
-            }
-            Some(known) => {
-                // The portal and the way to attach may have changed since; the device has not.
-                let same = known.staging_path == wanted.staging_path
-                    && known.block == wanted.block
-                    && known.read_only == wanted.read_only
-                    && known.naa == wanted.naa;
-                if !same {
-                    let path = known.staging_path.display();
-                    return Err(CsiError::exists(format!("volume {id} is staged at {path} in another way")));
-                }
-                known
-            }
-        };
+        let mut staged = self.record(wanted)?;
         let device = self.settings.attach(&staged, secret)?;
         let Some(mount) = &capability.mount else { return Ok(()) };
         self.make_file_system(&device, mount.file_system.as_deref(), &mut staged)?;
@@ -191,15 +186,53 @@ impl Node {
         }
         fs::create_dir_all(staging_path).map_err(|error| CsiError::io("make", staging_path, &error))?;
         let kind = file_system::probe(&device)?.unwrap_or_default();
-        let mut options = mount.options.clone();
-        options.push(if staged.read_only { "ro" } else { "rw" }.to_owned());
-        if kind == "xfs" {
-            // A clone has the UUID of its source.
-            options.push("nouuid".to_owned());
-        }
+        let options: Vec<String> = file_system::options(&kind, staged.read_only).map(str::to_owned).collect();
+        let options = [mount.options.clone(), options].concat();
         mounts::mount(&device, staging_path, &kind, &options)?;
         if !staged.read_only {
             file_system::grow(&device, staging_path, &kind)?;
+        }
+        Ok(())
+    }
+
+    /// Records a volume that is to be attached. What is recorded of the same publication goes on.
+    fn record(&self, wanted: Staged) -> CsiResult<Staged> {
+        let staged = match self.staged(&wanted.id)? {
+            None => wanted,
+            Some(known) if known.publication != wanted.publication => {
+                // Other nodes may have written since: what this host knows of the contents is wrong.
+                self.drop_mounts(&known)?;
+                self.settings.detach(&known)?;
+                wanted
+            }
+            Some(known) if !known.is_used_as(&wanted) => {
+                let path = known.staging_path.display();
+                let message = format!("volume {} is staged at {path} in another way", known.id);
+                return Err(CsiError::exists(message));
+            }
+            // The portal and the way to attach may have changed since; the device has not.
+            Some(known) if self.settings.device(&known).is_ok() => return Ok(known),
+            Some(known) => {
+                if known.method == AttachMethod::Loop {
+                    // Its process has ended, so its device only fails. A ublk device waits for a process.
+                    self.drop_mounts(&known)?;
+                }
+                Staged { method: known.method, formatting: known.formatting, ..wanted }
+            }
+        };
+        record::write(&self.records_dir(), &staged)?;
+        Ok(staged)
+    }
+
+    /// Takes the file system of a volume away from all paths, whoever uses it.
+    fn drop_mounts(&self, staged: &Staged) -> CsiResult<()> {
+        if let Some(device) = self.settings.device_left(staged) {
+            for path in mounts::of(mounts::number_of(&device)?)? {
+                mounts::unmount(&path, true)?;
+            }
+        }
+        while mounts::at(&staged.staging_path)?.is_some() {
+            mounts::unmount(&staged.staging_path, true)?;
         }
         Ok(())
     }
@@ -241,6 +274,8 @@ impl Node {
             let path = staged.staging_path.display();
             return Err(CsiError::precondition(format!("volume {id} is staged at {path}")));
         }
+        // Without the process of a ublk device, unmounting would wait for ever.
+        let _ = self.settings.restore(&staged);
         while mounts::at(staging_path)?.is_some() {
             mounts::unmount(staging_path, false)?;
         }
@@ -269,7 +304,13 @@ impl Node {
             ));
         }
         let device = self.settings.device(&staged)?;
-        if let Some(found) = mounts::at(path)? {
+        let number = mounts::number_of(&device)?;
+        while let Some(found) = mounts::at(path)? {
+            if !is_at(&staged, number, path)? {
+                // What is there is of a device that has gone.
+                mounts::unmount(path, true)?;
+                continue;
+            }
             return match found.read_only == (read_only || staged.read_only) || staged.block {
                 true => Ok(()),
                 false => Err(CsiError::exists(format!("{} is published in another way", path.display()))),
@@ -280,7 +321,7 @@ impl Node {
             File::options().create(true).append(true).open(path).map_err(failed)?;
             mounts::bind(&device, path, false)
         } else {
-            if mounts::at(&staged.staging_path)?.is_none() {
+            if !is_at(&staged, number, &staged.staging_path)? {
                 return Err(CsiError::precondition(format!("volume {id} is not mounted; stage it again")));
             }
             fs::create_dir_all(path).map_err(failed)?;
@@ -350,16 +391,7 @@ impl Node {
         let missing = || CsiError::not_found(format!("volume {id} is not at {}", path.display()));
         let staged = self.staged(id)?.ok_or_else(missing)?;
         let device = self.settings.device(&staged)?;
-        let number = mounts::number_of(&device)?;
-        let is_there = match staged.block {
-            true => fs::metadata(path)
-                .is_ok_and(|metadata| metadata.file_type().is_block_device())
-                .then(|| mounts::number_of(path))
-                .transpose()?
-                .is_some_and(|at| at == number),
-            false => mounts::at(path)?.is_some_and(|found| found.device == Some(number)),
-        };
-        if is_there { Ok((staged, device)) } else { Err(missing()) }
+        if is_at(&staged, mounts::number_of(&device)?, path)? { Ok((staged, device)) } else { Err(missing()) }
     }
 
     fn staged(&self, id: &str) -> CsiResult<Option<Staged>> {
@@ -374,6 +406,28 @@ impl Node {
         self.settings.run_dir.join("staged")
     }
 
+    /// Starts again the processes of ublk devices that have ended: until then, what uses the device waits. A
+    /// volume that a call works on is left to it. `said` is what the log has of each volume.
+    fn keep(&self, said: &mut BTreeMap<String, String>) -> CsiResult<()> {
+        let is_dead =
+            |staged: &Staged| staged.method == AttachMethod::Ublk && self.settings.device(staged).is_err();
+        for id in record::ids(&self.records_dir())? {
+            if !self.staged(&id)?.is_some_and(|staged| is_dead(&staged)) {
+                said.remove(&id);
+                continue;
+            }
+            let Ok(_busy) = self.claim(&id) else { continue };
+            let Some(staged) = self.staged(&id)?.filter(is_dead) else { continue };
+            if let Err(error) = self.settings.restore(&staged) {
+                let former = said.insert(id.clone(), error.message.clone());
+                if former.as_ref() != Some(&error.message) {
+                    eprintln!("targe: volume {id} is not attached any more: {error}");
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Keeps other calls away from a volume.
     fn claim(&self, id: &str) -> CsiResult<Claim<'_>> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -382,6 +436,41 @@ impl Node {
         }
         Ok(Claim { node: self, id: id.to_owned() })
     }
+}
+
+impl Staged {
+    /// Returns whether a call that wants another one wants the same.
+    fn is_used_as(&self, other: &Self) -> bool {
+        self.staging_path == other.staging_path
+            && self.block == other.block
+            && self.read_only == other.read_only
+            && self.naa == other.naa
+    }
+}
+
+/// Returns whether a volume is at a path: its file system, or its block device.
+fn is_at(staged: &Staged, device: mounts::Number, path: &Path) -> CsiResult<bool> {
+    match staged.block {
+        true => match fs::metadata(path) {
+            Ok(metadata) if metadata.file_type().is_block_device() => Ok(mounts::number_of(path)? == device),
+            _ => Ok(false),
+        },
+        false => Ok(mounts::at(path)?.is_some_and(|found| found.device == Some(device))),
+    }
+}
+
+/// Looks after the processes of volumes, on a thread of its own, until the node is dropped.
+pub(crate) fn keep(node: Weak<Node>) {
+    thread::spawn(move || {
+        let mut said = BTreeMap::new();
+        while let Some(node) = node.upgrade() {
+            if let Err(error) = node.keep(&mut said) {
+                eprintln!("targe: {error}");
+            }
+            drop(node);
+            thread::sleep(KEEP_PAUSE);
+        }
+    });
 }
 
 /// A volume that no other call works on.

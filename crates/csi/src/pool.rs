@@ -164,32 +164,61 @@ impl Pool {
         self.rename(&self.making(id), &self.image(id))
     }
 
+    /// Gives a file its name if that failed before.
+    ///
+    /// # Errors
+    /// A file system that refuses it.
+    pub fn finish_again(&self, id: &str) -> CsiResult<()> {
+        if self.making(id).exists() { self.finish(id) } else { Ok(()) }
+    }
+
+    /// Returns the IDs of the files that are being made.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn being_made(&self) -> CsiResult<Vec<String>> {
+        let failed = |error: io::Error| CsiError::io("read", &self.folder, &error);
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|ending| ending == MAKING) {
+                ids.extend(stem(&path));
+            }
+        }
+        Ok(ids)
+    }
+
     /// Removes a file that was made and has no record.
     pub fn undo(&self, id: &str) {
         // Otherwise the next start removes it.
         let _ = fs::remove_file(self.making(id));
     }
 
-    /// Renames a file before its record is removed. Nothing happens if that was done already.
+    /// Renames a file before its record is removed. Nothing happens if that was done already, or if there is
+    /// no file.
     ///
     /// # Errors
     /// A file system that refuses it.
     pub fn begin_removal(&self, id: &str) -> CsiResult<()> {
         let removing = self.folder.join(format!("{id}.{REMOVING}"));
-        if removing.exists() {
-            return Ok(());
+        // A file whose making failed has its temporary name still.
+        let file = [self.image(id), self.making(id)].into_iter().find(|path| path.exists());
+        match file {
+            Some(file) if !removing.exists() => self.rename(&file, &removing),
+            _ => Ok(()),
         }
-        self.rename(&self.image(id), &removing)
     }
 
-    /// Removes a file whose record is removed.
+    /// Removes a file whose record is removed, if there is one.
     ///
     /// # Errors
     /// A file system that refuses it.
     pub fn end_removal(&self, id: &str) -> CsiResult<()> {
         let path = self.folder.join(format!("{id}.{REMOVING}"));
-        fs::remove_file(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
-        kill_point()
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(CsiError::io("remove", &path, &error)),
+            _ => kill_point(),
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> CsiResult<()> {

@@ -34,6 +34,10 @@ pub mod context {
     pub const USER: &str = "chap_user";
     /// The CHAP secret, unless the node gets it from a Secret.
     pub const SECRET: &str = "chap_secret";
+    /// What differs between one publication and the next.
+    pub const TOKEN: &str = "publication";
+    /// Whether the node may only read: `true` or `false`.
+    pub const READ_ONLY: &str = "read_only";
 }
 
 impl Volumes {
@@ -56,7 +60,12 @@ impl Volumes {
             CsiError::not_found(format!("node {node} has never registered an initiator name"))
         })?;
         let user = given.as_ref().map_or(&volume.id, |(user, _)| user).clone();
+        let token = match volume.publications.get(&node) {
+            Some(known) => known.token.clone(),
+            None => random_hex()?,
+        };
         let wanted = Publication {
+            token,
             read_only: read_only || capability.is_read_only(),
             mode: capability.mode.into(),
             block: capability.mount.is_none(),
@@ -89,6 +98,8 @@ impl Volumes {
             (context::TARGET.to_owned(), self.target_name(id)),
             (context::NAA.to_owned(), naa(id)),
             (context::USER.to_owned(), wanted.user),
+            (context::TOKEN.to_owned(), wanted.token),
+            (context::READ_ONLY.to_owned(), wanted.read_only.to_string()),
         ]);
         if given.is_none() {
             told.insert(context::SECRET.to_owned(), secret);

@@ -58,6 +58,9 @@ pub struct Publication {
     pub block: bool,
     /// The name that it gives for CHAP.
     pub user: String,
+    /// Random text, by which the node tells it from an earlier publication. Empty in older records.
+    #[serde(default)]
+    pub token: String,
 }
 
 /// A snapshot.
@@ -121,6 +124,20 @@ pub fn read_all<T: Record>(folder: &Path) -> CsiResult<BTreeMap<String, T>> {
         records.insert(record.id().to_owned(), record);
     }
     Ok(records)
+}
+
+/// Returns the IDs that have records in a folder, while others may be written.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn ids(folder: &Path) -> CsiResult<Vec<String>> {
+    let failed = |error: std::io::Error| CsiError::io("read", folder, &error);
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        ids.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+    }
+    Ok(ids)
 }
 
 /// Reads the record of an ID, if there is one.

@@ -16,8 +16,8 @@ use tonic::transport::Server;
 use crate::controller::ControllerService;
 use crate::error::{CsiError, CsiResult};
 use crate::identity::IdentityService;
-use crate::node::Node;
 use crate::node::service::NodeService;
+use crate::node::{self, Node};
 use crate::proto::controller_server::ControllerServer;
 use crate::proto::identity_server::IdentityServer;
 use crate::proto::node_server::NodeServer;
@@ -78,7 +78,11 @@ impl Driver {
         let topology = self.topology;
         let controller =
             volumes.map(|volumes| ControllerServer::new(ControllerService::new(volumes, topology.clone())));
-        let node = self.node.map(|node| NodeServer::new(NodeService::new(Arc::new(node), topology)));
+        let node = self.node.map(Arc::new);
+        if let Some(node) = &node {
+            node::keep(Arc::downgrade(node));
+        }
+        let node = node.map(|node| NodeServer::new(NodeService::new(node, topology)));
         let end = async move {
             std::future::poll_fn(|context| {
                 let ended =

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::{CsiError, CsiResult};
-use crate::kill_point::{kill_point, was_killed};
+use crate::kill_point::kill_point;
 use crate::pool::is_id;
 use crate::record::{self, Snapshot};
 use crate::volumes::{NO_REFLINK, Page, Volumes, new_id, page};
@@ -19,7 +19,7 @@ impl Volumes {
         let known = self.records().snapshots.values().find(|snapshot| snapshot.name == name).cloned();
         if let Some(known) = known {
             return match known.volume == volume {
-                true => Ok(known),
+                true => self.pool.finish_again(&known.id).map(|()| known),
                 false => Err(CsiError::exists(format!(
                     "snapshot {} with this name is of another volume",
                     known.id
@@ -38,20 +38,12 @@ impl Volumes {
             bytes,
             created_s: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
         };
-        let made = self.copy(Some(volume.to_owned()), &snapshot.id).and_then(|()| {
-            // Makes the copy durable.
-            self.pool.enlarge(&self.pool.making(&snapshot.id), bytes)?;
-            record::write(&self.pool.snapshots(), &snapshot)?;
-            kill_point()
-        });
-        if let Err(error) = made {
-            if !was_killed(&error) {
-                self.pool.undo(&snapshot.id);
-            }
-            return Err(error);
-        }
-        self.pool.finish(&snapshot.id)?;
+        let _making = self.claim(&snapshot.id)?;
+        self.copy(Some(volume.to_owned()), &snapshot.id, bytes)?;
+        self.write_first(&self.pool.snapshots(), &snapshot)?;
         self.records().snapshots.insert(snapshot.id.clone(), snapshot.clone());
+        kill_point()?;
+        self.pool.finish(&snapshot.id)?;
         Ok(snapshot)
     }
 
@@ -65,7 +57,7 @@ impl Volumes {
         }
         let _busy = self.claim(id)?;
         if !self.records().snapshots.contains_key(id) {
-            return Ok(());
+            return self.pool.end_removal(id);
         }
         self.pool.begin_removal(id)?;
         record::remove(&self.pool.snapshots(), id)?;

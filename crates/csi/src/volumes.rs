@@ -9,7 +9,7 @@ use crate::error::{CsiError, CsiResult};
 use crate::kill_point::{kill_point, was_killed};
 use crate::parameters;
 use crate::pool::{Pool, is_id};
-use crate::record::{self, Snapshot, Source, Volume};
+use crate::record::{self, Record, Snapshot, Source, Volume};
 use crate::target_admin::TargetAdmin;
 
 /// The size of a volume whose size is not given.
@@ -139,7 +139,9 @@ impl Volumes {
         let _busy = self.claim(&format!("name {}", wanted.name))?;
         let known = self.records().volumes.values().find(|volume| volume.name == wanted.name).cloned();
         if let Some(known) = known {
-            return same_volume(known, wanted);
+            let known = same_volume(known, wanted)?;
+            self.pool.finish_again(&known.id)?;
+            return Ok(known);
         }
         let (source, least) = self.source(wanted.source.as_ref())?;
         let bytes = wanted.size.choose(least, SIZE_DEFAULT.max(least))?;
@@ -158,20 +160,24 @@ impl Volumes {
             limits,
             publications: BTreeMap::new(),
         };
-        let made = self.copy(source, &volume.id).and_then(|()| {
-            self.pool.enlarge(&self.pool.making(&volume.id), bytes)?;
-            record::write(&self.pool.volumes(), &volume)?;
-            kill_point()
-        });
-        if let Err(error) = made {
-            if !was_killed(&error) {
-                self.pool.undo(&volume.id);
-            }
-            return Err(error);
-        }
-        self.pool.finish(&volume.id)?;
+        let _making = self.claim(&volume.id)?;
+        self.copy(source, &volume.id, bytes)?;
+        self.write_first(&self.pool.volumes(), &volume)?;
         self.records().volumes.insert(volume.id.clone(), volume.clone());
+        kill_point()?;
+        self.pool.finish(&volume.id)?;
         Ok(volume)
+    }
+
+    /// Writes the record of a file that was made, or removes both.
+    pub(crate) fn write_first<T: Record>(&self, folder: &Path, record: &T) -> CsiResult<()> {
+        record::write(folder, record).inspect_err(|_| {
+            // The record can be in place although that was not made durable. While it may be, it keeps its
+            // file: a start completes the two, and then they can be removed.
+            if record::remove(folder, record.id()).is_ok() {
+                self.pool.undo(record.id());
+            }
+        })
     }
 
     /// Returns the ID of a source, and its size.
@@ -191,9 +197,21 @@ impl Volumes {
         }
     }
 
-    /// Makes a file under its temporary name, with the contents of a volume or snapshot if one is named. The
-    /// daemon copies a volume that it serves, while its I/O waits.
-    pub(crate) fn copy(&self, source: Option<String>, to: &str) -> CsiResult<()> {
+    /// Makes a durable file of a size under its temporary name, with the contents of a volume or snapshot if
+    /// one is named. Nothing is left of it after a failure.
+    pub(crate) fn copy(&self, source: Option<String>, to: &str, bytes: u64) -> CsiResult<()> {
+        let copied = self.copy_contents(source, to);
+        let made = copied.and_then(|()| self.pool.enlarge(&self.pool.making(to), bytes));
+        made.map(drop).inspect_err(|error| {
+            if !was_killed(error) {
+                self.pool.undo(to);
+            }
+        })
+    }
+
+    /// Makes the file. The daemon copies a volume that it serves, while its I/O waits.
+    fn copy_contents(&self, source: Option<String>, to: &str) -> CsiResult<()> {
+        self.sweep()?;
         let Some(source) = source else { return self.pool.make(to, None) };
         let is_published =
             self.records().volumes.get(&source).is_some_and(|volume| !volume.publications.is_empty());
@@ -201,6 +219,18 @@ impl Volumes {
             return kill_point();
         }
         self.pool.make(to, Some(&self.pool.image(&source)))
+    }
+
+    /// Removes files that nobody makes any more: the daemon can complete a copy after the wait for it.
+    fn sweep(&self) -> CsiResult<()> {
+        for id in self.pool.being_made()? {
+            let Ok(_claim) = self.claim(&id) else { continue };
+            let records = self.records();
+            if !records.volumes.contains_key(&id) && !records.snapshots.contains_key(&id) {
+                self.pool.undo(&id);
+            }
+        }
+        Ok(())
     }
 
     /// Removes a volume that no node may use. Nothing happens if there is none.
@@ -212,7 +242,9 @@ impl Volumes {
             return Ok(());
         }
         let _busy = self.claim(id)?;
-        let Some(volume) = self.records().volumes.get(id).cloned() else { return Ok(()) };
+        let Some(volume) = self.records().volumes.get(id).cloned() else {
+            return self.pool.end_removal(id);
+        };
         if let Some(node) = volume.publications.keys().next() {
             return Err(CsiError::precondition(format!("volume {id} is published to {node}")));
         }

@@ -50,6 +50,15 @@ impl NodeSettings {
         }
     }
 
+    /// Returns the block device of a volume, even one that only fails because its process has ended.
+    pub(super) fn device_left(&self, staged: &Staged) -> Option<PathBuf> {
+        match staged.method {
+            AttachMethod::Loop => user_space::loop_device(self, staged),
+            // The name of a device that has gone may be that of another volume now.
+            AttachMethod::Iscsi | AttachMethod::Ublk => self.device(staged).ok(),
+        }
+    }
+
     /// Detaches a volume, whatever of it is attached.
     pub(super) fn detach(&self, staged: &Staged) -> CsiResult<()> {
         match staged.method {

@@ -53,6 +53,20 @@ pub(super) fn make(device: &Path, kind: &str) -> CsiResult<()> {
     Ok(())
 }
 
+/// Returns the options that a file system is mounted with, behind those of the caller.
+pub(super) fn options(kind: &str, read_only: bool) -> impl Iterator<Item = &'static str> {
+    // A journal cannot be replayed on a device that cannot be written.
+    let (access, journal) = match (read_only, kind) {
+        (false, _) => ("rw", None),
+        (true, "xfs") => ("ro", Some("norecovery")),
+        (true, "ext3" | "ext4") => ("ro", Some("noload")),
+        (true, _) => ("ro", None),
+    };
+    // A clone has the UUID of its source.
+    let clone = (kind == "xfs").then_some("nouuid");
+    [Some(access), journal, clone].into_iter().flatten()
+}
+
 /// Enlarges a mounted file system to its device. One that fills it stays as it is.
 pub(super) fn grow(device: &Path, mounted_at: &Path, kind: &str) -> CsiResult<()> {
     match kind {
@@ -60,4 +74,19 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, kind: &str) -> CsiResult<()
         _ => run_well(&["resize2fs", text(device)?])?,
     };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_not_replayed_on_a_read_only_device() {
+        let chosen = |kind, read_only| options(kind, read_only).collect::<Vec<_>>();
+        assert_eq!(chosen("ext4", false), ["rw"]);
+        assert_eq!(chosen("ext4", true), ["ro", "noload"]);
+        assert_eq!(chosen("ext3", true), ["ro", "noload"]);
+        assert_eq!(chosen("xfs", false), ["rw", "nouuid"]);
+        assert_eq!(chosen("xfs", true), ["ro", "norecovery", "nouuid"]);
+    }
 }

@@ -151,6 +151,7 @@ mod tests {
             block: false,
             read_only: false,
             formatting: false,
+            publication: String::new(),
         };
         let is_it = |wwid: &str| is_volume(wwid, &staged);
         assert!(is_it("t10.TARGE   Virtual Disk    15f136e330e8165b416a4888c47275ef"));

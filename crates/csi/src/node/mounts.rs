@@ -1,7 +1,8 @@
 //! Mounts of this host, and numbers and sizes of its block devices.
 
+use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -38,19 +39,38 @@ pub(super) fn at(path: &Path) -> CsiResult<Option<Mount>> {
     Ok(find(&text, &path))
 }
 
+/// Returns the paths that the file system of a device is mounted at, the last mount first.
+pub(super) fn of(device: Number) -> CsiResult<Vec<PathBuf>> {
+    let list = Path::new("/proc/self/mountinfo");
+    let text = fs::read(list).map_err(|error| CsiError::io("read", list, &error))?;
+    Ok(points(&text, device))
+}
+
 /// Finds the last mount of a path in the text of `mountinfo`.
 fn find(text: &[u8], path: &Path) -> Option<Mount> {
-    let mut mounts = text.split(|byte| *byte == b'\n').filter_map(|line| {
+    let mut mounts = lines(text).filter(|(point, _)| point == path);
+    mounts.next_back().map(|(_, mount)| mount)
+}
+
+/// Finds the mounts of a device in the text of `mountinfo`, the last first.
+fn points(text: &[u8], device: Number) -> Vec<PathBuf> {
+    let mounts = lines(text).filter(|(_, mount)| mount.device == Some(device));
+    mounts.map(|(point, _)| point).rev().collect()
+}
+
+/// Parses the text of `mountinfo`.
+fn lines(text: &[u8]) -> impl DoubleEndedIterator<Item = (PathBuf, Mount)> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ');
         let device = fields.nth(2)?;
         let point = fields.nth(1)?;
         let options = fields.next()?;
-        (unescaped(point) == path.as_os_str().as_bytes()).then(|| Mount {
+        let mount = Mount {
             device: number(&String::from_utf8_lossy(device)),
             read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
-        })
-    });
-    mounts.next_back()
+        };
+        Some((PathBuf::from(OsString::from_vec(unescaped(point))), mount))
+    })
 }
 
 /// Undoes the escapes of `mountinfo`: a backslash and three octal digits.
@@ -133,6 +153,8 @@ mod tests {
         assert_eq!(find(text, Path::new("/a b\\c")), mount((0, 5), false));
         assert_eq!(find(text, Path::new("/mnt1")), None);
         assert_eq!(find(b"", Path::new("/")), None);
+        assert_eq!(points(text, (0, 5)), [Path::new("/a b\\c")]);
+        assert_eq!(points(b"1 0 8:1 / /a rw\n2 0 8:1 / /b ro\n", (8, 1)), ["/b", "/a"].map(Path::new));
         assert_eq!(
             find(b"1 2\n\n3 4 x y /z rw\n", Path::new("/z")),
             Some(Mount { device: None, read_only: false })

@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::Read;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -34,6 +34,7 @@ const LOG_SHOWN: usize = 400;
 pub(super) fn attach(settings: &NodeSettings, staged: &Staged, secret: &str) -> CsiResult<PathBuf> {
     let files = Files::of(settings, staged);
     if files.process().is_none() {
+        files.forget_address();
         replace_file(&files.secret, secret.as_bytes())?;
         check(settings, staged, &files)?;
     }
@@ -46,6 +47,7 @@ pub(super) fn restore(settings: &NodeSettings, staged: &Staged) -> CsiResult<()>
     if files.process().is_some() || !files.secret.exists() {
         return Ok(());
     }
+    files.forget_address();
     match staged.method {
         // The kernel keeps the device and its requests until a server takes it over.
         AttachMethod::Ublk => start(settings, staged, &files).map(drop),
@@ -62,6 +64,11 @@ pub(super) fn device(settings: &NodeSettings, staged: &Staged) -> CsiResult<Path
         AttachMethod::Loop => files.loop_device().ok_or_else(detached),
         _ => files.address().ok_or_else(detached),
     }
+}
+
+/// Returns the loop device of a volume, even if its process has ended.
+pub(super) fn loop_device(settings: &NodeSettings, staged: &Staged) -> Option<PathBuf> {
+    Files::of(settings, staged).loop_device()
 }
 
 /// Detaches a volume: ends its process, whatever the target does.
@@ -121,11 +128,21 @@ impl Files {
         format!("iscsi://{user}@{portal}/{target}/0?initiator={initiator}&password_file={secret}")
     }
 
-    /// Finds the process: the one that reads the secret of this volume.
+    /// Removes what a process printed that has ended.
+    fn forget_address(&self) {
+        let _ = fs::remove_file(&self.address);
+    }
+
+    /// Finds the process: the one of the driver's own user that reads the secret of this volume. Other users
+    /// can run programs with the same arguments.
     fn process(&self) -> Option<Pid> {
         let marker = format!("password_file={}", self.secret.display());
+        let user = rustix::process::geteuid().as_raw();
         let processes = fs::read_dir("/proc").ok()?;
         processes.flatten().find_map(|entry| {
+            if entry.metadata().ok()?.uid() != user {
+                return None;
+            }
             let number: i32 = entry.file_name().to_str()?.parse().ok()?;
             let words = fs::read(entry.path().join("cmdline")).ok()?;
             let mut words = words.split(|byte| *byte == 0).skip(1);
@@ -159,13 +176,19 @@ impl Files {
         }
         let began = Instant::now();
         let mut asked = false;
-        while let Some(process) = self.process() {
-            if !asked {
-                let _ = kill_process(process, Signal::TERM);
-                asked = true;
+        // A loop device lasts as long as it is used, and would be found for the next file.
+        loop {
+            match self.process() {
+                Some(process) if !asked => {
+                    let _ = kill_process(process, Signal::TERM);
+                    asked = true;
+                }
+                None if self.loop_device().is_none() => break,
+                _ => {}
             }
             if began.elapsed() > END_MAX {
-                let message = "the process of the disk does not end: a program may still use the disk";
+                let message =
+                    "the process or device of the disk does not end: a program may still use the disk";
                 return Err(CsiError::aborted(message));
             }
             sleep(LOOK_AGAIN);
@@ -281,4 +304,50 @@ fn last_lines(log: &Path) -> String {
     let line = text.trim().replace('\n', "; ");
     let skipped = line.chars().count().saturating_sub(LOG_SHOWN);
     line.chars().skip(skipped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOBODY: u32 = 65534;
+
+    /// Runs a program with the arguments of the process of a volume, and returns whether it is taken for it.
+    fn is_found(folder: &Path, files: &Files, user: Option<u32>) -> bool {
+        let mut command = Command::new("sh");
+        command.arg("attach").arg(format!("iscsi://x?password_file={}", files.secret.display()));
+        command.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(user) = user {
+            command.uid(user);
+        }
+        let mut child = command.spawn().unwrap();
+        // It runs its own program once it has said so.
+        child.stdout.take().unwrap().read_exact(&mut [0; 1]).unwrap();
+        let found = files.process();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        found.is_some_and(|found| found == Pid::from_child(&child))
+    }
+
+    #[test]
+    fn the_process_of_another_user_is_not_that_of_a_volume() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("targe-csi-process-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(folder.join("attach"), "echo; read -r line").unwrap();
+        let path = |ending: &str| folder.join(ending);
+        let files = Files {
+            secret: path("secret"),
+            address: path("address"),
+            log: path("log"),
+            mountpoint: path("disk"),
+        };
+        assert!(is_found(&folder, &files, None));
+        if rustix::process::geteuid().is_root() {
+            assert!(!is_found(&folder, &files, Some(NOBODY)));
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::*;
 use crate::capability::{Capability, MountCapability};
-use crate::kill_point::testing::{KILLED, kill_after};
+use crate::kill_point::testing::{FAILED, KILLED, fail_after, kill_after};
 use crate::proto::volume_capability::access_mode::Mode;
 use crate::publish::{SECRET_PASSWORD, SECRET_USER, context};
 use crate::target_admin::{AdminError, VolumeTarget};
@@ -154,6 +154,37 @@ fn kill_everywhere(
     0
 }
 
+/// Carries out a call once for each of its steps: the step fails, and then the same controller repeats the
+/// call. Then the controller is started again, and still finds the same.
+fn fail_everywhere(
+    name: &str,
+    prepare: impl Fn(&Volumes) -> String,
+    call: impl Fn(&Volumes, &str) -> CsiResult<()>,
+    check: impl Fn(&Bed, &Volumes, &str),
+) {
+    for steps in 0.. {
+        let bed = Bed::new(&format!("{name}-fails-{steps}"));
+        let volumes = bed.open();
+        let id = prepare(&volumes);
+        fail_after(steps);
+        let ended = call(&volumes, &id);
+        kill_after(None);
+        if let Err(error) = &ended {
+            assert_eq!(error.message, FAILED);
+            for _ in 0..2 {
+                call(&volumes, &id).unwrap();
+                check(&bed, &volumes, &id);
+            }
+        }
+        drop(volumes);
+        check(&bed, &bed.open(), &id);
+        if ended.is_ok() {
+            assert!(steps > 0, "the call has no steps");
+            return;
+        }
+    }
+}
+
 fn made(volumes: &Volumes) -> String {
     volumes.create(&wanted("a")).unwrap().id
 }
@@ -166,33 +197,58 @@ fn published(volumes: &Volumes) -> String {
 
 #[test]
 fn a_killed_creation_leaves_one_volume() {
-    let steps = kill_everywhere(
-        "create",
-        |_| String::new(),
-        |volumes, _| volumes.create(&wanted("a")).map(drop),
-        |bed, volumes, _| {
-            let (all, _) = volumes.list(0, "").unwrap();
-            assert_eq!(all.len(), 1);
-            let id = &all[0].id;
-            assert_eq!(bed.files(), [format!(".csi/volumes/{id}.json"), format!("{id}.img")]);
-            assert_eq!(volumes.pool.len(id).unwrap(), 4 * MIB);
-        },
-    );
+    let check = |bed: &Bed, volumes: &Volumes, _: &str| {
+        let (all, _) = volumes.list(0, "").unwrap();
+        assert_eq!(all.len(), 1);
+        let id = &all[0].id;
+        assert_eq!(bed.files(), [format!(".csi/volumes/{id}.json"), format!("{id}.img")]);
+        assert_eq!(volumes.pool.len(id).unwrap(), 4 * MIB);
+    };
+    let create = |volumes: &Volumes, _: &str| volumes.create(&wanted("a")).map(drop);
+    let steps = kill_everywhere("create", |_| String::new(), create, check);
     assert!(steps >= 4, "{steps}");
+    fail_everywhere("create", |_| String::new(), create, check);
+}
+
+#[test]
+fn a_volume_without_its_file_can_be_removed() {
+    let bed = Bed::new("fileless");
+    let volumes = bed.open();
+    for ending in ["making", "gone"] {
+        let id = made(&volumes);
+        let image = bed.folder.join(format!("{id}.img"));
+        fs::rename(&image, image.with_extension(ending)).unwrap();
+        volumes.delete(&id).unwrap();
+        assert!(volumes.list(0, "").unwrap().0.is_empty());
+        let _ = fs::remove_file(image.with_extension("gone"));
+        assert!(bed.files().is_empty(), "{:?}", bed.files());
+    }
+}
+
+#[test]
+fn a_file_that_nobody_makes_any_more_is_removed() {
+    let bed = Bed::new("late");
+    let volumes = bed.open();
+    let [late, made_now] = ["1", "2"].map(|digit| format!("s-{}", digit.repeat(32)));
+    for id in [&late, &made_now] {
+        fs::write(volumes.pool.making(id), "x").unwrap();
+    }
+    let claim = volumes.claim(&made_now).unwrap();
+    made(&volumes);
+    assert_eq!(volumes.pool.being_made().unwrap(), [made_now]);
+    drop(claim);
 }
 
 #[test]
 fn a_killed_removal_ends_with_nothing() {
-    let steps = kill_everywhere(
-        "delete",
-        made,
-        |volumes, id| volumes.delete(id),
-        |bed, volumes, _| {
-            assert!(volumes.list(0, "").unwrap().0.is_empty());
-            assert!(bed.files().is_empty(), "{:?}", bed.files());
-        },
-    );
+    let check = |bed: &Bed, volumes: &Volumes, _: &str| {
+        assert!(volumes.list(0, "").unwrap().0.is_empty());
+        assert!(bed.files().is_empty(), "{:?}", bed.files());
+    };
+    let delete = |volumes: &Volumes, id: &str| volumes.delete(id);
+    let steps = kill_everywhere("delete", made, delete, check);
     assert!(steps >= 3, "{steps}");
+    fail_everywhere("delete", made, delete, check);
 }
 
 #[test]
@@ -445,4 +501,29 @@ fn limits_are_kept_and_served() {
     assert_eq!(code(volumes.modify(&id, &limits("x"))), Code::InvalidArgument);
     volumes.modify(&id, &limits("")).unwrap();
     assert!(settings().is_empty());
+}
+
+#[test]
+fn a_node_can_tell_a_publication_from_an_earlier_one() {
+    let bed = Bed::new("tokens");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    let publish = || publish(&volumes, &id, NODE, Mode::SingleNodeWriter).unwrap();
+    let first = publish();
+    assert_eq!(publish(), first);
+    assert_eq!(first[context::READ_ONLY], "false");
+    volumes.unpublish(&id, Some(NODE)).unwrap();
+    assert_ne!(publish()[context::TOKEN], first[context::TOKEN]);
+}
+
+#[test]
+fn a_node_that_may_only_read_is_told_so() {
+    let bed = Bed::new("read-only");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    for (mode, read_only) in [(Mode::SingleNodeWriter, true), (Mode::MultiNodeReaderOnly, false)] {
+        let told = volumes.publish(&id, NODE, &capability(mode, true), read_only, &BTreeMap::new()).unwrap();
+        assert_eq!(told[context::READ_ONLY], "true");
+        volumes.unpublish(&id, None).unwrap();
+    }
 }

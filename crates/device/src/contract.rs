@@ -22,6 +22,11 @@ use crate::rate_limit::{Limiter, RateLimit};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub u32);
 
+impl NexusId {
+    /// Not a nexus: the unit itself. No target numbers so many.
+    pub(crate) const OWN: Self = Self(u32::MAX);
+}
+
 /// A task, as its transport names it. The key is unique among the tasks that exist; the unit returns it
 /// unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

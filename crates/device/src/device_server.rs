@@ -15,6 +15,7 @@ use base::buffer::{Bytes, DataList, Pool};
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, ByteLen};
 use scsi::sense::{Asc, Sense, SenseKey};
+use security::Level;
 use store::Store;
 use store::api::{Capabilities, Durability, Fault, OpAction};
 
@@ -175,6 +176,8 @@ enum Retiring {
     No,
     /// The unit was removed; its operations are still ending.
     Draining,
+    /// The record of a writable disc is being saved.
+    Saving,
     /// The last flush has begun, or none is needed.
     Flushed,
 }
@@ -344,10 +347,16 @@ impl DeviceServer {
     }
 
     /// Flushes the medium of a removed unit once `tasks`, the number of tasks left, is zero: no initiator can
-    /// request the flush any more. Returns whether the flush has begun.
+    /// request the flush any more. The record of a writable disc is saved before. Returns whether one of these
+    /// has begun.
     pub(crate) fn final_flush(&mut self, tasks: usize) -> bool {
-        if !matches!(self.retiring, Retiring::Draining) || tasks > 0 || !self.medium.is_idle() {
+        let is_busy = tasks > 0 || !self.medium.is_idle();
+        if !matches!(self.retiring, Retiring::Draining | Retiring::Saving) || is_busy {
             return false;
+        }
+        if matches!(self.retiring, Retiring::Draining) && self.save_disc() {
+            self.retiring = Retiring::Saving;
+            return true;
         }
         if self.close_tape() {
             return true;
@@ -452,6 +461,11 @@ impl DeviceServer {
     /// Queues a job that runs without a command, on behalf of the nexus of a task and with its protection.
     pub(crate) fn spawn(&mut self, task: &TaskInfo, job: Box<dyn Job>) {
         self.spawned.push_back(SpawnedJob { nexus: task.nexus, level: task.level, job });
+    }
+
+    /// Queues a job that runs without a command, for the unit itself.
+    pub(crate) fn spawn_own(&mut self, job: Box<dyn Job>) {
+        self.spawned.push_back(SpawnedJob { nexus: NexusId::OWN, level: Level::None, job });
     }
 
     /// Removes and returns the next job that runs without a command.

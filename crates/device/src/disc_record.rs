@@ -154,6 +154,15 @@ impl DiscRecord {
         if self.kind.is_sequential() { self.written_end() } else { self.formatted }
     }
 
+    /// Returns whether the disc can be formatted, which erases it: a BD-R only while it is blank.
+    pub fn is_formattable(&self) -> bool {
+        match self.kind {
+            WritableKind::DvdPlusRw | WritableKind::BdRe => true,
+            WritableKind::BdR => self.is_blank() && self.formatted == 0,
+            WritableKind::DvdR => false,
+        }
+    }
+
     /// Returns whether both have the same contents, whatever their numbers.
     pub fn has_contents_of(&self, other: &Self) -> bool {
         let contents = |record: &Self| (record.formatted, record.is_complete);

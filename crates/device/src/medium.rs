@@ -197,6 +197,18 @@ impl MediumAccess {
         core::mem::replace(&mut self.late_flush_failed, false)
     }
 
+    /// Forgets which operations in progress are flushes, and that one failed late: they flush a medium that
+    /// has been replaced.
+    pub(crate) fn forget_flushes(&mut self) {
+        self.late_flush_failed = false;
+        self.expired.iter_mut().for_each(|ended| ended.flushes = false);
+        for slot in &mut self.slots {
+            if let State::Queued(op) | State::InFlight(op) | State::Abandoned(op) = &mut slot.state {
+                op.flushes = false;
+            }
+        }
+    }
+
     /// Returns the earliest time at which an operation or lock request that a task waits for exceeds the time
     /// limit.
     pub(crate) fn next_expiry(&self, limit: Duration) -> Option<Instant> {

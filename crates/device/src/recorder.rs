@@ -6,6 +6,7 @@ use crate::disc_record::{DiscRecord, SECTOR_LEN, TRAILER_LEN};
 use crate::range_lock::ByteRange;
 pub(crate) use sequence::AppendState;
 use sequence::Appends;
+pub(crate) use sequence::LONG_WRITE_IN_PROGRESS;
 
 /// A writable disc in the drive.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 
 mod checks;
 mod delay;
+mod medium_change;
 mod passed_command;
 pub mod reservations;
 mod task_execution;
@@ -18,7 +19,7 @@ use alloc::vec::Vec;
 use base::buffer::{DataList, Pool};
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks};
-use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::sense::Asc;
 use store::Store;
 use store::api::DeviceInfo;
 
@@ -29,13 +30,10 @@ use crate::contract::{
 use crate::copy;
 use crate::device_server::DeviceServer;
 use crate::device_server::command_set::CommandSet;
-use crate::device_server::outcome::Outcome;
 use crate::device_server::table::Table;
-use crate::drain::Drain;
 use crate::fault_injection::{self, Bug};
 use crate::inquiry::unit_designators;
 use crate::library::LibraryInput;
-use crate::medium_removal::MediaEvent;
 use crate::mmc;
 use crate::pass_through;
 use crate::passed_device::PassedDevice;
@@ -309,9 +307,10 @@ impl LogicalUnit {
         self.server.is_retired() && self.tasks.len() == 0 && self.server.medium.is_idle()
     }
 
-    /// Returns whether a removed tape drive could not make durable what hosts had written.
+    /// Returns whether a removed drive, for tapes or discs, could not make durable what hosts had written.
     pub fn has_lost_writes(&self) -> bool {
         self.server.tape.as_ref().is_some_and(|drive| drive.has_untold_loss())
+            || self.server.recorder.as_ref().is_some_and(|disc| disc.has_unsaved())
     }
 
     /// Executes a command.
@@ -424,27 +423,6 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Reads the size of the medium again, and establishes a unit attention for every nexus if it changed.
-    pub fn capacity_changed(&mut self, now: Instant) {
-        self.server.now = now;
-        self.server.refresh_capabilities();
-        self.process_pending();
-    }
-
-    /// Records that the operator has put another disc into the store of a drive, or has emptied it. Commands
-    /// that are reading the former disc end with MEDIUM MAY HAVE CHANGED, and every nexus receives that unit
-    /// attention and a media event. Nexuses that prevent removal do not prevent this:
-    /// [`Self::is_removal_prevented`] says whether there is one.
-    pub fn medium_replaced(&mut self, now: Instant) {
-        const CHANGED: Sense = Sense::new(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
-        self.server.now = now;
-        for id in self.tasks.select_live(|task| task.ops.get() > 0) {
-            self.apply(id, Outcome::CheckCondition(CHANGED));
-        }
-        self.server.replace_medium();
-        self.process_pending();
-    }
-
     /// Handles what the owner of a library tells its changer, or a drive in it.
     pub fn library_input(&mut self, now: Instant, input: LibraryInput) {
         self.server.now = now;
@@ -460,46 +438,6 @@ impl LogicalUnit {
     #[cfg(test)]
     pub(crate) fn motions_kept(&self) -> usize {
         self.server.changer.as_ref().map_or(0, |changer| changer.ended.len())
-    }
-
-    /// Returns whether a nexus prevents the removal of the medium, or a writable disc has sectors that no
-    /// host has synchronized yet.
-    pub fn is_removal_prevented(&self) -> bool {
-        self.server.spc.removal.check().is_err()
-            || self.server.recorder.as_ref().is_some_and(|disc| disc.has_unsaved())
-    }
-
-    /// Tells every nexus that polls media events that the operator wants to remove the medium.
-    pub fn removal_requested(&mut self, now: Instant) {
-        self.server.now = now;
-        self.server.nexuses.record_media_event(MediaEvent::EjectRequest);
-    }
-
-    /// Returns whether a medium is loaded.
-    pub const fn is_medium_present(&self) -> bool {
-        self.server.spc.removal.is_present()
-    }
-
-    /// Withholds the medium because it is not the same as before: commands that need it end with NOT READY,
-    /// MANUAL INTERVENTION REQUIRED. Or makes it available again, and every nexus receives the unit attention
-    /// MEDIUM MAY HAVE CHANGED.
-    pub fn withhold_medium(&mut self, now: Instant, withheld: bool) {
-        self.server.now = now;
-        self.server.withhold(withheld);
-        self.process_pending();
-    }
-
-    /// Drains the unit for its operator: tasks that it has go on, and new commands that need the medium end
-    /// with BUSY. Or ends that, and every nexus receives the unit attention MEDIUM MAY HAVE CHANGED.
-    pub fn set_drained(&mut self, now: Instant, drained: bool) {
-        self.server.now = now;
-        self.server.set_drained(drained);
-        self.process_pending();
-    }
-
-    /// Returns how far the operator's drain of the unit is.
-    pub const fn drain(&self) -> Drain {
-        self.server.drain()
     }
 
     /// Returns the next event.

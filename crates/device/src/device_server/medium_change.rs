@@ -48,6 +48,12 @@ impl DeviceServer {
 
     /// Takes over another medium, or none, that the operator has put into the store. The tray is closed then.
     pub(crate) fn replace_medium(&mut self) {
+        // What became of the former disc says nothing about this one.
+        self.medium.forget_flushes();
+        self.forget_lost_flushes();
+        if self.drain == Drain::Flushing {
+            self.drain = Drain::Ending;
+        }
         self.info.capabilities = self.medium.capabilities();
         self.info.tells_space = self.medium.space().is_some();
         self.adopt_disc();
@@ -94,7 +100,7 @@ impl DeviceServer {
     pub(crate) fn set_drained(&mut self, drained: bool) {
         match (self.drain, drained) {
             (Drain::No | Drain::Ended { .. }, true) => self.drain = Drain::Ending,
-            (Drain::Ending | Drain::Flushing, true) | (Drain::No, false) => {}
+            (Drain::Ending | Drain::Saving | Drain::Flushing, true) | (Drain::No, false) => {}
             (_, false) => {
                 self.drain = Drain::No;
                 self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
@@ -114,15 +120,20 @@ impl DeviceServer {
     }
 
     /// Flushes the medium of a drained unit once nothing else is under way: no task, no operation whose task
-    /// has ended, no SANITIZE or FORMAT UNIT. Returns whether the flush has begun.
+    /// has ended, no SANITIZE or FORMAT UNIT. The record of a writable disc is saved before. Returns whether
+    /// one of these has begun.
     pub(crate) fn flush_drained(&mut self, tasks: usize) -> bool {
         let is_busy = tasks > 0 || !self.medium.is_idle() || self.sanitizer.is_running();
-        if self.drain != Drain::Ending || is_busy {
+        if !matches!(self.drain, Drain::Ending | Drain::Saving) || is_busy {
             return false;
+        }
+        if self.drain == Drain::Ending && self.save_disc() {
+            self.drain = Drain::Saving;
+            return true;
         }
         // Other stores take no flush: a tape drive and a device of the host keep what hosts wrote until hosts
         // have it written out.
-        if self.info.config.device == DeviceKind::Disk {
+        if matches!(self.info.config.device, DeviceKind::Disk | DeviceKind::Disc { .. }) {
             self.drain = Drain::Flushing;
             self.medium.submit(self.now, TaskId::BACKGROUND, DRAIN_FLUSH, OpAction::Flush);
         } else {
@@ -133,7 +144,8 @@ impl DeviceServer {
 
     /// Handles the end of the flush of a drain, which the operator may have ended meanwhile.
     pub(crate) fn drain_flushed(&mut self, result: Result<OpOutput, Failure>) {
-        let flush_failed = self.flushed(result).is_err();
+        let is_saved = !self.recorder.as_ref().is_some_and(|disc| disc.has_unsaved());
+        let flush_failed = self.flushed(result).is_err() || !is_saved;
         if self.drain == Drain::Flushing {
             self.drain = Drain::Ended { flush_failed };
         }

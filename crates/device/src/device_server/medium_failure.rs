@@ -79,6 +79,11 @@ impl DeviceServer {
         self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
     }
 
+    /// Forgets that flushes failed: they were flushes of another medium.
+    pub(super) const fn forget_lost_flushes(&mut self) {
+        self.flush_failed = false;
+    }
+
     /// Returns whether a flush can still guarantee every write acknowledged so far. Once a flush has failed,
     /// the medium may have dropped its cached writes, and a later success does not prove otherwise.
     pub(crate) const fn is_flush_trusted(&self) -> bool {

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use base::buffer::DataList;
-use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::sense::{Asc, Sense};
 use store::api::{Durability, OpAction, OpOutput};
 
 use crate::device_server::DeviceServer;
@@ -13,6 +13,7 @@ use crate::disc_record::DiscRecord;
 use crate::flush::FlushThen;
 use crate::medium_error::IoKind;
 use crate::range_lock::ByteRange;
+use crate::recorder::LONG_WRITE_IN_PROGRESS;
 use crate::task::TaskInfo;
 
 /// Makes durable what hosts have written, and then the record that describes it. No record describes data
@@ -24,6 +25,8 @@ pub(crate) struct ChangeRecord {
     erases: bool,
     /// The record that is being saved, where to, and its bytes.
     saving: Option<(DiscRecord, u64, Vec<u8>)>,
+    /// The changed record, while tracks that it closes are being padded. No write is admitted meanwhile.
+    padded: Option<DiscRecord>,
     step: Step,
     /// Decides the outcome.
     then: fn(&mut DeviceServer, &TaskInfo) -> Outcome,
@@ -44,9 +47,8 @@ enum Step {
     Writing,
 }
 
-/// The sense data of a command that needs the writes under way to have ended.
-const LONG_WRITE_IN_PROGRESS: Sense =
-    Sense::new(SenseKey::NOT_READY, Asc::LOGICAL_UNIT_NOT_READY_LONG_WRITE_IN_PROGRESS);
+/// The sense data of a FORMAT UNIT for a disc that cannot be formatted, or not any more.
+pub(super) const CANNOT_FORMAT: Sense = Sense::illegal(Asc::CANNOT_FORMAT_MEDIUM_INCOMPATIBLE_MEDIUM);
 
 impl ChangeRecord {
     /// Returns the work of a command that makes the record durable, perhaps after it changed it.
@@ -54,13 +56,27 @@ impl ChangeRecord {
         change: Option<Change>,
         then: fn(&mut DeviceServer, &TaskInfo) -> Outcome,
     ) -> Outcome {
-        Outcome::Run(Box::new(Self { change, erases: false, saving: None, step: Step::Flushing, then }))
+        Outcome::Run(Box::new(Self {
+            change,
+            erases: false,
+            saving: None,
+            padded: None,
+            step: Step::Flushing,
+            then,
+        }))
     }
 
     /// Returns the work of a command that formats the disc: everything on it is erased.
     pub(crate) fn erasing(change: Change) -> Outcome {
         let (change, then) = (Some(change), |_: &mut DeviceServer, _: &TaskInfo| Outcome::Good);
-        Outcome::Run(Box::new(Self { change, erases: true, saving: None, step: Step::Erasing, then }))
+        Outcome::Run(Box::new(Self {
+            change,
+            erases: true,
+            saving: None,
+            padded: None,
+            step: Step::Erasing,
+            then,
+        }))
     }
 
     fn lock(&self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
@@ -76,14 +92,21 @@ impl ChangeRecord {
             return self.apply(server, task);
         }
         let Some(recorder) = &server.recorder else { return JobStep::unexpected_input() };
+        // The disc may have been written since the command arrived.
+        if recorder.appends.are_under_way() {
+            return JobStep::Done(Outcome::CheckCondition(LONG_WRITE_IN_PROGRESS));
+        }
+        if !recorder.record.is_formattable() {
+            return JobStep::Done(Outcome::CheckCondition(CANNOT_FORMAT));
+        }
         let len = recorder.trailer().start;
         let durability = Durability::Cached;
         server.submit(task, 0, OpAction::WriteZeroes { at: 0, len, may_deallocate: true, durability });
         JobStep::Wait
     }
 
-    /// Changes the record in memory, and makes durable what it describes. What is written from now on is not
-    /// in the record that is saved.
+    /// Changes the record in memory. If that closes tracks which must be padded, the change takes effect when
+    /// they are: if that fails, nothing has changed.
     fn apply(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let Some(recorder) = &mut server.recorder else { return JobStep::unexpected_input() };
         let mut padding = Vec::new();
@@ -91,31 +114,42 @@ impl ChangeRecord {
             if recorder.appends.are_under_way() {
                 return JobStep::Done(Outcome::CheckCondition(LONG_WRITE_IN_PROGRESS));
             }
-            let before = recorder.record.clone();
-            if let Err(sense) = change(&mut recorder.record) {
+            let mut changed = recorder.record.clone();
+            if let Err(sense) = change(&mut changed) {
                 return JobStep::Done(Outcome::CheckCondition(sense));
             }
-            padding = recorder.record.padding_since(&before);
+            padding = changed.padding_since(&recorder.record);
+            if padding.is_empty() {
+                recorder.record = changed;
+            } else {
+                recorder.appends.refuse_for(task.id);
+                self.padded = Some(changed);
+            }
+        }
+        if padding.is_empty() {
+            return self.flush(server, task);
+        }
+        self.step = Step::Padding { left: padding.len() };
+        // A write that a loss of power took back may have left something there.
+        for (at, len) in padding {
+            let durability = Durability::Cached;
+            server.submit(task, 0, OpAction::WriteZeroes { at, len, may_deallocate: true, durability });
+        }
+        JobStep::Wait
+    }
+
+    /// Makes durable what the record describes. What is written from now on is not in the record that is
+    /// saved.
+    fn flush(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        let Some(recorder) = &mut server.recorder else { return JobStep::unexpected_input() };
+        if let Some(padded) = self.padded.take() {
+            recorder.record = padded;
+            recorder.appends.end_refusal(task.id);
         }
         if recorder.has_unsaved() {
             let (at, bytes) = recorder.record.next_record();
             self.saving = Some((recorder.record.clone(), at, bytes));
         }
-        // A write that a loss of power took back may have left something there.
-        if !padding.is_empty() {
-            self.step = Step::Padding { left: padding.len() };
-        }
-        for (at, len) in padding {
-            let durability = Durability::Cached;
-            server.submit(task, 0, OpAction::WriteZeroes { at, len, may_deallocate: true, durability });
-        }
-        match self.step {
-            Step::Padding { .. } => JobStep::Wait,
-            _ => self.flush(server, task),
-        }
-    }
-
-    fn flush(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         self.step = Step::Flushing;
         server.submit(task, 0, OpAction::Flush);
         JobStep::Wait
@@ -184,5 +218,17 @@ impl DeviceServer {
             Some(recorder) if recorder.record.kind.is_sequential() => ChangeRecord::saving(None, then),
             _ => Outcome::Run(Box::new(FlushThen { then })),
         }
+    }
+
+    /// Begins to save the record of a writable disc that does not describe everything that was acknowledged
+    /// yet. Returns whether there is such a disc.
+    pub(crate) fn save_disc(&mut self) -> bool {
+        if !self.recorder.as_ref().is_some_and(|disc| disc.has_unsaved()) {
+            return false;
+        }
+        if let Outcome::Run(job) = ChangeRecord::saving(None, |_, _| Outcome::Good) {
+            self.spawn_own(job);
+        }
+        true
     }
 }

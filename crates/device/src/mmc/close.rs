@@ -10,7 +10,7 @@ use super::change::{Change, ChangeRecord};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::disc_record::error::TrackError;
-use crate::disc_record::{DiscRecord, WritableKind};
+use crate::disc_record::{DiscRecord, Track, WritableKind};
 use crate::task::TaskInfo;
 
 /// CLOSE FUNCTION.
@@ -67,22 +67,28 @@ pub(super) fn close_track_session(server: &mut DeviceServer, task: &TaskInfo) ->
     }
 }
 
-/// Returns what closes a session of a DVD-R that is written at once, if its reserved track is written.
+/// Returns whether a reserved track of the last session is written, and every other one too.
+fn is_written_at_once(record: &DiscRecord) -> bool {
+    let (session, blocking) = (record.last_session(), record.kind.blocking());
+    let mut reserved = record.tracks().iter().filter(|track| track.session == session && track.end.is_some());
+    let is_full = |track: &Track| track.is_full(blocking);
+    !record.is_complete && reserved.next().is_some_and(is_full) && reserved.all(is_full)
+}
+
+/// Returns what closes a session of a DVD-R that is written at once, if its reserved track is written. It
+/// does nothing if another command has closed that session meanwhile.
 pub(super) fn of_disc_at_once(server: &DeviceServer) -> Option<Change> {
     let recorder = server.recorder.as_ref()?;
     let parameters = &server.settings.write_parameters;
     let record = &recorder.record;
-    if record.kind != WritableKind::DvdR || record.is_complete || !parameters.is_disc_at_once() {
-        return None;
-    }
-    let session = record.last_session();
-    let mut reserved = record.tracks().iter().filter(|track| track.session == session && track.end.is_some());
-    let blocking = record.kind.blocking();
-    let is_written = reserved.next().is_some_and(|track| track.is_full(blocking));
+    let is_at_once = record.kind == WritableKind::DvdR && parameters.is_disc_at_once();
     let completes = !parameters.has_next_session();
-    let may_close = is_written && reserved.all(|track| track.is_full(blocking));
-    (may_close && !recorder.appends.are_under_way())
-        .then(|| change(move |record| record.close_session(completes)))
+    let may_close = is_at_once && is_written_at_once(record) && !recorder.appends.are_under_way();
+    let close = move |record: &mut DiscRecord| match is_written_at_once(record) {
+        true => record.close_session(completes),
+        false => Ok(()),
+    };
+    may_close.then(|| change(close))
 }
 
 pub(super) fn reserve_track(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense};
 
-use super::change::ChangeRecord;
+use super::change::{CANNOT_FORMAT, ChangeRecord};
 use super::data;
 use super::profile::{self, Disc};
 use crate::device_server::DeviceServer;
@@ -111,13 +111,8 @@ pub(super) fn read_format_capacities(server: &mut DeviceServer, task: &TaskInfo)
 pub(super) fn format_unit(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     const FORMAT_DATA: u8 = 0x10;
     const FORMAT_CODE: u8 = 0x01;
-    let is_formattable = |record: &DiscRecord| match record.kind {
-        WritableKind::DvdPlusRw | WritableKind::BdRe => true,
-        WritableKind::BdR => record.is_blank() && record.formatted == 0,
-        WritableKind::DvdR => false,
-    };
-    if !server.recorder.as_ref().is_some_and(|recorder| is_formattable(&recorder.record)) {
-        return Outcome::CheckCondition(Sense::illegal(Asc::CANNOT_FORMAT_MEDIUM_INCOMPATIBLE_MEDIUM));
+    if !server.recorder.as_ref().is_some_and(|recorder| recorder.record.is_formattable()) {
+        return Outcome::CheckCondition(CANNOT_FORMAT);
     }
     let flags = task.cdb.u8(1);
     if flags & FORMAT_DATA == 0 {

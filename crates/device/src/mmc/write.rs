@@ -125,6 +125,11 @@ pub(super) fn synchronize_cache(server: &mut DeviceServer, _: &TaskInfo) -> Outc
 }
 
 impl DeviceServer {
+    /// Returns whether writes that append to tracks are under way.
+    pub(crate) fn is_appending(&self) -> bool {
+        self.recorder.as_ref().is_some_and(|recorder| recorder.appends.are_under_way())
+    }
+
     /// Records that the data of a task's write is written.
     fn append_written(&mut self, task: TaskId) {
         let Some(recorder) = &mut self.recorder else { return };

@@ -7,14 +7,23 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use scsi::sense::{Asc, Sense};
+use scsi::sense::{Asc, Sense, SenseKey};
 
 use super::Recorder;
 use crate::task::TaskId;
 
+/// The sense data of a command that must wait until the writes under way, or the padding of tracks that are
+/// being closed, have ended.
+pub(crate) const LONG_WRITE_IN_PROGRESS: Sense =
+    Sense::new(SenseKey::NOT_READY, Asc::LOGICAL_UNIT_NOT_READY_LONG_WRITE_IN_PROGRESS);
+
 /// The writes whose tasks have not ended, in the order in which they were admitted.
 #[derive(Debug, Default)]
-pub(crate) struct Appends(VecDeque<Append>);
+pub(crate) struct Appends {
+    list: VecDeque<Append>,
+    /// The task that pads tracks, if one does: no write is admitted.
+    refused_for: Option<TaskId>,
+}
 
 #[derive(Debug)]
 struct Append {
@@ -48,12 +57,22 @@ impl Append {
 impl Appends {
     /// Returns whether the end of a track is not known yet.
     pub(crate) fn are_under_way(&self) -> bool {
-        self.0.iter().any(Append::is_under_way)
+        self.list.iter().any(Append::is_under_way)
+    }
+
+    /// Refuses writes while a task pads tracks.
+    pub(crate) const fn refuse_for(&mut self, task: TaskId) {
+        self.refused_for = Some(task);
+    }
+
+    /// Admits writes again, if a task has padded tracks.
+    pub(crate) fn end_refusal(&mut self, task: TaskId) {
+        self.refused_for.take_if(|padding| *padding == task);
     }
 
     /// Returns how far the write of a task is; `None` if the disc it was meant for is gone.
     pub(crate) fn state(&self, task: TaskId) -> Option<AppendState> {
-        self.0.iter().find(|append| append.task == task).map(|append| append.state)
+        self.list.iter().find(|append| append.task == task).map(|append| append.state)
     }
 }
 
@@ -64,6 +83,9 @@ impl Recorder {
     /// INVALID ADDRESS FOR WRITE if a write must not begin there, and LOGICAL BLOCK ADDRESS OUT OF RANGE if
     /// the track or the disc ends before it.
     pub(crate) fn admit(&mut self, task: TaskId, start: u32, sectors: u32) -> Result<(), Sense> {
+        if self.appends.refused_for.is_some() {
+            return Err(LONG_WRITE_IN_PROGRESS);
+        }
         let record = &self.record;
         let refused = |asc| Err(Sense::illegal(asc).with_information(u64::from(start)));
         if start >= record.writable_end() {
@@ -73,14 +95,15 @@ impl Recorder {
         let Some((index, track)) = index.and_then(|index| Some((index, record.tracks().get(index)?))) else {
             return refused(Asc::INVALID_ADDRESS_FOR_WRITE);
         };
-        let last = self.appends.0.iter().rev().find(|append| append.track == index && append.is_under_way());
+        let last =
+            self.appends.list.iter().rev().find(|append| append.track == index && append.is_under_way());
         if start != last.map_or(track.next, |last| last.end) {
             return refused(Asc::INVALID_ADDRESS_FOR_WRITE);
         }
         let end = start.checked_add(sectors).filter(|end| *end <= record.end_of(track));
         let Some(end) = end else { return refused(Asc::LBA_OUT_OF_RANGE) };
         let state = AppendState::Transferring;
-        self.appends.0.push_back(Append { task, track: index, start, end, state });
+        self.appends.list.push_back(Append { task, track: index, start, end, state });
         Ok(())
     }
 
@@ -88,7 +111,7 @@ impl Recorder {
     /// now.
     pub(crate) fn written(&mut self, task: TaskId) -> Vec<TaskId> {
         let mut done = Vec::new();
-        for append in &mut self.appends.0 {
+        for append in &mut self.appends.list {
             if append.task == task && append.state == AppendState::Transferring {
                 append.state = AppendState::Written;
             }
@@ -105,14 +128,15 @@ impl Recorder {
 
     /// Forgets the write of a task that has ended. Returns the tasks of the writes that fail because of that.
     pub(crate) fn forget(&mut self, task: TaskId) -> Vec<TaskId> {
-        let Some(at) = self.appends.0.iter().position(|append| append.task == task) else {
+        self.appends.end_refusal(task);
+        let Some(at) = self.appends.list.iter().position(|append| append.task == task) else {
             return Vec::new();
         };
-        let Some(gone) = self.appends.0.remove(at) else { return Vec::new() };
+        let Some(gone) = self.appends.list.remove(at) else { return Vec::new() };
         if !gone.is_under_way() {
             return Vec::new();
         }
-        let behind = self.appends.0.iter_mut().skip(at);
+        let behind = self.appends.list.iter_mut().skip(at);
         let behind = behind.filter(|append| append.track == gone.track && append.is_under_way());
         behind
             .map(|append| {

@@ -13,6 +13,7 @@ use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::medium_removal::MediaEvent;
 use crate::pr::conflict::Conflict;
+use crate::recorder::LONG_WRITE_IN_PROGRESS;
 use crate::task::TaskInfo;
 
 /// POWER CONDITION values after which caches have been written (SBC-4 §5.31).
@@ -67,6 +68,7 @@ pub(super) fn start_stop(server: &mut DeviceServer, task: &TaskInfo) -> Outcome 
             Err(sense) => Outcome::CheckCondition(sense),
             Ok(()) if start => load(server, task),
             Ok(()) if !server.spc.removal.is_present() => eject(server, task),
+            Ok(()) if server.is_appending() => Outcome::CheckCondition(LONG_WRITE_IN_PROGRESS),
             Ok(()) => server.synchronize_then(eject),
         },
     }
@@ -112,6 +114,7 @@ fn flushed(server: &DeviceServer, flags: u8) -> Outcome {
 /// Ejects the medium, unless a nexus has prevented removal while caches were written.
 fn eject(server: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     match server.spc.removal.check() {
+        Ok(()) if server.is_appending() => Outcome::CheckCondition(LONG_WRITE_IN_PROGRESS),
         Ok(()) => {
             if server.spc.removal.is_present() {
                 server.nexuses.record_media_event(MediaEvent::MediaRemoval);

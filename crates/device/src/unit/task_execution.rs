@@ -185,7 +185,12 @@ impl LogicalUnit {
     fn operation_ended(&mut self, ended: EndedOp) {
         let EndedOp { owner, tag, flushes, result } = ended;
         if owner == TaskId::BACKGROUND && tag == DRAIN_FLUSH {
-            return self.server.drain_flushed(result);
+            // A flush of a disc that has been replaced counts as none.
+            return if flushes {
+                self.server.drain_flushed(result)
+            } else {
+                self.server.discard(flushes, result)
+            };
         }
         if owner == TaskId::BACKGROUND {
             return self.server.sanitizer_ended(&result);

@@ -5,12 +5,13 @@ pub(super) use alloc::rc::Rc;
 pub(super) use alloc::vec::Vec;
 pub(super) use core::cell::RefCell;
 
+pub(super) use base::rng::Rng;
 pub(super) use base::time::Instant;
 pub(super) use base::units::BlockSize;
 pub(super) use scsi::opcode as op;
 pub(super) use scsi::sense::{Asc, SenseKey};
 pub(super) use store::Store;
-pub(super) use store::api::{Capabilities, Completion, Durability, Op, OpAction, OpId, OpOutput};
+pub(super) use store::api::{Capabilities, Completion, Durability, Fault, Op, OpAction, OpId, OpOutput};
 pub(super) use store::powercut::{Power, PowerCut};
 pub(super) use store::ram::Ram;
 
@@ -102,6 +103,8 @@ impl Blank {
         let mut store = self.power.store();
         let at = u64::from(self.capacity) * SECTOR;
         store.submit(Op { id: OpId(0), action: OpAction::Read { at, len: 65_536 } });
+        // It is the only operation if operations are held.
+        self.power.begin_one(&mut Rng::from_seed(0));
         match store.poll().unwrap().result.unwrap() {
             OpOutput::Data(data) => {
                 let mut bytes = alloc::vec![0; data.len()];
@@ -119,8 +122,85 @@ impl Blank {
 
     /// Puts the disc into a new drive that may be read-only.
     pub(super) fn drive_as(&self, read_only: bool) -> Rig {
-        let image = Image { store: self.power.store(), trailer: self.trailer() };
-        Rig::with(UnitConfig { read_only, write_cache: true, ..drive(None) }, Box::new(image))
+        Rig::with(UnitConfig { read_only, ..writer() }, Box::new(self.image()))
+    }
+
+    fn image(&self) -> Image {
+        Image { store: self.power.store(), trailer: self.trailer() }
+    }
+}
+
+/// Returns the configuration of a drive that writes.
+fn writer() -> UnitConfig {
+    UnitConfig { read_only: false, write_cache: true, ..drive(None) }
+}
+
+/// A drive that writes and whose disc a test can replace. Operations end on the disc that they began on.
+#[derive(Clone)]
+pub(super) struct Drawer(Rc<RefCell<Inner>>);
+
+struct Inner {
+    /// The last one is in the drive.
+    discs: Vec<Image>,
+    /// Which operations fail.
+    fails: fn(&OpAction) -> bool,
+    /// The operations that failed, and whether they end.
+    failed: Vec<OpId>,
+    tells: bool,
+}
+
+impl Drawer {
+    /// Returns a drive with a disc.
+    pub(super) fn with(disc: &Blank) -> (Rig, Self) {
+        let discs = Vec::from([disc.image()]);
+        let inner = Inner { discs, fails: |_| false, failed: Vec::new(), tells: true };
+        let drawer = Self(Rc::new(RefCell::new(inner)));
+        (Rig::with(writer(), Box::new(drawer.clone())), drawer)
+    }
+
+    /// Replaces the disc, and tells the unit.
+    pub(super) fn put(&self, rig: &mut Rig, disc: &Blank) {
+        self.0.borrow_mut().discs.push(disc.image());
+        rig.unit.medium_replaced(Instant::ORIGIN);
+        rig.drain();
+    }
+
+    /// Sets which operations fail from now on.
+    pub(super) fn fail(&self, fails: fn(&OpAction) -> bool) {
+        self.0.borrow_mut().fails = fails;
+    }
+
+    /// Sets whether operations that failed end.
+    pub(super) fn tell(&self, tells: bool) {
+        self.0.borrow_mut().tells = tells;
+    }
+}
+
+impl Store for Drawer {
+    fn capabilities(&self) -> Capabilities {
+        self.0.borrow().discs.last().unwrap().capabilities()
+    }
+
+    fn trailer(&self) -> Option<Vec<u8>> {
+        self.0.borrow().discs.last().unwrap().trailer()
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut inner = self.0.borrow_mut();
+        if (inner.fails)(&op.action) {
+            inner.failed.push(op.id);
+        } else {
+            inner.discs.last_mut().unwrap().submit(op);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut inner = self.0.borrow_mut();
+        let failed = if inner.tells { inner.failed.pop() } else { None };
+        if let Some(id) = failed {
+            return Some(Completion { id, result: Err(Fault::Medium.into()) });
+        }
+        inner.discs.iter_mut().find_map(Store::poll)
     }
 }
 

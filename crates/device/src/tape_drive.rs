@@ -45,6 +45,8 @@ pub(crate) struct TapeDrive {
     pub(crate) deferred: DeferredErrors,
     /// The nexuses that do not know the position.
     pub(crate) lost_positions: BTreeSet<NexusId>,
+    /// The tasks that move to a position which such a nexus will know, if they end with GOOD.
+    pub(crate) repositioning: BTreeMap<TaskId, NexusId>,
     /// The operations under way, by tag.
     pub(crate) operations: BTreeMap<u32, OpId>,
     pub(crate) tag_next: u32,
@@ -124,6 +126,7 @@ impl TapeDrive {
             immediate: BTreeMap::new(),
             deferred: DeferredErrors::default(),
             lost_positions: BTreeSet::new(),
+            repositioning: BTreeMap::new(),
             operations: BTreeMap::new(),
             tag_next: 0,
             is_unsynced: false,

@@ -173,9 +173,9 @@ impl DeviceServer {
         self.copy_manager.operations.nexus_lost(nexus);
         if let Some(drive) = &mut self.tape {
             drive.deferred.nexus_lost(nexus);
-            drive.lost_positions.remove(&nexus);
             drive.encryption.nexus_lost(nexus);
         }
+        self.tape_nexus_lost(nexus);
         self.forget_keys_of_reservations(Some(nexus), None);
     }
 

@@ -233,6 +233,10 @@ impl DeviceServer {
     pub(crate) fn end_turn(&mut self, task: TaskId) {
         let Some(drive) = &mut self.tape else { return };
         drive.waiting.remove(task);
+        // It did not end with GOOD.
+        if let Some(nexus) = drive.repositioning.remove(&task) {
+            drive.lost_positions.insert(nexus);
+        }
         if let Some(nexus) = drive.immediate.remove(&task) {
             drive.immediate_aborted(nexus);
         }

@@ -5,13 +5,15 @@
 //! that was in the midst of its data, and some repeat that command: Linux 6.1 passes the unit attention on as
 //! an I/O error, after which Bacula writes the same block again, now over the beginning of the tape. So every
 //! further command of that host that depends on the position ends with SEQUENTIAL POSITIONING ERROR, until
-//! the host has moved to a position that does not depend on the former one.
+//! the host has moved to a position that does not depend on the former one. A nexus that is lost meanwhile
+//! receives the unit attention again when it returns.
 
 use scsi::cdb::Cdb;
 use scsi::opcode as op;
 use scsi::sense::{Asc, Sense, SenseKey};
 
 use super::motion::space_code;
+use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
 use crate::task::TaskInfo;
 
@@ -25,7 +27,7 @@ impl DeviceServer {
         let Some(drive) = self.tape.as_mut().filter(|_| is_moved) else { return };
         if depends_on_position(&task.cdb) {
             drive.lost_positions.insert(task.nexus);
-        } else {
+        } else if task.cdb.opcode() == op::TEST_UNIT_READY {
             drive.lost_positions.remove(&task.nexus);
         }
     }
@@ -34,11 +36,30 @@ impl DeviceServer {
     pub(crate) fn tape_position_lost(&mut self, task: &TaskInfo) -> Option<Sense> {
         const LOST: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::SEQUENTIAL_POSITIONING_ERROR);
         let drive = self.tape.as_mut()?;
-        if moves_absolutely(&task.cdb) {
-            drive.lost_positions.remove(&task.nexus);
+        // The commands behind it need not wait for its end.
+        if moves_absolutely(&task.cdb) && drive.lost_positions.remove(&task.nexus) {
+            drive.repositioning.insert(task.id, task.nexus);
         }
         let is_lost = depends_on_position(&task.cdb) && drive.lost_positions.contains(&task.nexus);
         is_lost.then_some(LOST)
+    }
+
+    /// Records that a command ended with GOOD: its host knows the position if it has moved there.
+    pub(crate) fn tape_command_succeeded(&mut self, task: &TaskInfo) {
+        if let Some(drive) = self.tape.as_mut().filter(|_| moves_absolutely(&task.cdb)) {
+            drive.repositioning.remove(&task.id);
+            drive.lost_positions.remove(&task.nexus);
+        }
+    }
+
+    /// Records the loss of a nexus. If it does not know the position, it is told so again when it returns.
+    pub(crate) fn tape_nexus_lost(&mut self, nexus: NexusId) {
+        let Some(drive) = &mut self.tape else { return };
+        let moves = drive.repositioning.len();
+        drive.repositioning.retain(|_, host| *host != nexus);
+        if drive.lost_positions.remove(&nexus) || drive.repositioning.len() < moves {
+            self.nexuses.establish_ua(nexus, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        }
     }
 }
 

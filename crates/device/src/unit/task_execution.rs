@@ -287,6 +287,9 @@ impl LogicalUnit {
     /// Ends a task with a status.
     fn finish(&mut self, id: TaskId, status: Status, sense: Option<Sense>) -> Option<Outcome> {
         let task = self.tasks.find_mut(id)?;
+        if status == Status::GOOD {
+            self.server.tape_command_succeeded(&task.info);
+        }
         self.server.task_ended(id);
         self.server.send_response(&task.info, status, sense.as_ref());
         let failed = (status == Status::CHECK_CONDITION && self.server.settings.queue_error.aborts)

@@ -59,9 +59,11 @@ impl Positions {
         let moves = of_drive.is_some_and(DriveCommand::moves_absolutely);
         let wrong = |how: &str| Err(PropertyViolation::new(Property::Records, format!("{command:?} {how}")));
         match answer {
-            Answer::NotRun("changed" | "powered on") => {
-                *known = Known { may_be_lost: depends, is_lost: depends }
+            Answer::NotRun("changed" | "powered on") if depends || of_drive.is_none() => {
+                *known = Known { may_be_lost: depends, is_lost: depends };
             }
+            // What the drive owed is told.
+            Answer::NotRun("changed" | "powered on") if !known.may_be_lost => known.is_lost = false,
             Answer::NotRun("position lost") if !depends || !known.may_be_lost => {
                 return wrong("is told that the position is lost, which is known");
             }
@@ -69,16 +71,14 @@ impl Positions {
                 return wrong("is executed at a position that the initiator does not know");
             }
             Answer::Good(_) if moves => *known = Known::default(),
-            Answer::NotRun(_) => {}
-            // The drive may have begun to move.
-            _ if moves => known.is_lost = false,
             _ => {}
         }
         Ok(())
     }
 
-    /// Handles the loss of the I_T nexus of an initiator.
+    /// Handles the loss of the I_T nexus of an initiator. A drive whose position it did not know owes it a unit
+    /// attention before it executes anything.
     pub(super) fn nexus_lost(&mut self, initiator: usize) {
-        self.0[initiator] = Default::default();
+        self.0[initiator].iter_mut().for_each(|known| known.may_be_lost = false);
     }
 }

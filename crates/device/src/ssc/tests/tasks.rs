@@ -240,3 +240,82 @@ fn a_host_that_opens_the_drive_finds_it_at_the_start() {
     rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
     assert_eq!(rig.read_block(700).good(), pattern(700, 1));
 }
+
+/// A drive with two blocks, powered on anew, whose host has been told so by a WRITE.
+fn with_lost_position() -> (Rig, Folder) {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(700, 1)).good();
+    rig.write_block(&pattern(700, 2)).good();
+    let folder = folder.after_kill();
+    let mut rig = Rig::fresh(drive(), Box::new(folder.clone()));
+    rig.write_block(&pattern(700, 3))
+        .check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    (rig, folder)
+}
+
+/// Starts a command of another host that ends when the folder answers again.
+fn keep_busy(rig: &mut Rig, folder: &Folder) {
+    rig.test_ready(B).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    rig.run(B, &cdb_6(op::SPACE_6, 3, 0), 0, &[]).good();
+    folder.answer(false);
+    rig.start(B, &cdb_6(op::WRITE_FILEMARKS_6, 0, 1), 0, 0);
+}
+
+#[track_caller]
+fn check_position_lost(rig: &mut Rig) {
+    rig.write_block(&pattern(700, 3)).check(SenseKey::MEDIUM_ERROR, Asc::SEQUENTIAL_POSITIONING_ERROR);
+}
+
+#[test]
+fn a_host_that_loses_its_nexus_is_told_again_that_it_does_not_know_the_position() {
+    let (mut rig, _) = with_lost_position();
+    rig.unit.nexus_lost(Instant::ORIGIN, A);
+    rig.unit.nexus_established(Instant::ORIGIN, crate::testing::nexus(A));
+    for asc in [Asc::I_T_NEXUS_LOSS_OCCURRED, Asc::MEDIUM_MAY_HAVE_CHANGED] {
+        rig.write_block(&pattern(700, 3)).check(SenseKey::UNIT_ATTENTION, asc);
+    }
+    check_position_lost(&mut rig);
+}
+
+#[test]
+fn a_nexus_that_is_lost_while_it_moves_is_told_again() {
+    let (mut rig, folder) = with_lost_position();
+    keep_busy(&mut rig, &folder);
+    rig.start(A, &[op::LOCATE_10, 0, 0, 0, 0, 0, 1, 0, 0, 0], 0, 0);
+    rig.unit.nexus_lost(Instant::ORIGIN, A);
+    folder.answer(true);
+    rig.ready();
+    rig.unit.nexus_established(Instant::ORIGIN, crate::testing::nexus(A));
+    for asc in [Asc::I_T_NEXUS_LOSS_OCCURRED, Asc::MEDIUM_MAY_HAVE_CHANGED] {
+        rig.write_block(&pattern(700, 3)).check(SenseKey::UNIT_ATTENTION, asc);
+    }
+    check_position_lost(&mut rig);
+}
+
+#[test]
+fn a_movement_that_fails_or_is_aborted_leaves_the_position_lost() {
+    let (mut rig, folder) = with_lost_position();
+    rig.run(A, &[op::LOCATE_10, 0, 0, 0, 0, 0, 99, 0, 0, 0], 0, &[])
+        .check(SenseKey::BLANK_CHECK, Asc::END_OF_DATA);
+    check_position_lost(&mut rig);
+    keep_busy(&mut rig, &folder);
+    rig.start(A, &[op::REWIND, 0, 0, 0, 0, 0], 0, 0);
+    rig.manage(A, Tmf::AbortTaskSet);
+    folder.answer(true);
+    rig.ready();
+    check_position_lost(&mut rig);
+    rig.rewind();
+    assert_eq!(rig.read_block(700).good(), pattern(700, 1));
+}
+
+#[test]
+fn a_command_that_takes_another_unit_attention_leaves_the_position_lost() {
+    let (mut rig, _) = with_lost_position();
+    let load = [op::LOAD_UNLOAD, 0, 0, 0, 0, 0];
+    rig.run(B, &load, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    rig.run(B, &load, 0, &[]).good();
+    rig.run(B, &[op::LOAD_UNLOAD, 0, 0, 0, 1, 0], 0, &[]).good();
+    rig.run(A, &[0x4d, 0, 0x40, 0, 0, 0, 0, 0x10, 0, 0], 0x1000, &[])
+        .check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    check_position_lost(&mut rig);
+}

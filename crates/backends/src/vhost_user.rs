@@ -20,7 +20,8 @@ use ::nbd::wire::{Cmd, Errno, FLAG_NO_HOLE, Request, transmission};
 use base::buffer::DataList;
 use base::int_cast::to_u64;
 use base::time::Instant;
-use drivers::inherited::{owned, owner};
+use drivers::inherited::owner;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
@@ -30,7 +31,7 @@ use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
 use virtio::blk::{self, BlkInfo, BlkQueue, BlkRequest, BlkStatus, ConfigError};
 use virtio::memory::{DEVICE_BASE, SharedMemory};
 use virtio::ring::{self, RingError};
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+use vmm_sys_util::eventfd::EventFd;
 
 /// A device cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -261,7 +262,7 @@ pub(crate) fn start_queue(
     (at, index): (usize, u16),
 ) -> Result<(Kick, OwnedFd), Step> {
     let (kicked, kick) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(io::Error::from)?;
-    let call = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
+    let call = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(io::Error::from)?;
     front.set_vring_num(number, ring::SIZE)?;
     front.set_vring_addr(
         number,
@@ -276,10 +277,10 @@ pub(crate) fn start_queue(
         },
     )?;
     front.set_vring_base(number, index)?;
-    front.set_vring_call(number, &call)?;
+    front.set_vring_call(number, &owner::<EventFd>(call.try_clone()?))?;
     front.set_vring_kick(number, &owner(kicked))?;
     front.set_vring_enable(number, true)?;
-    Ok((Kick(kick), owned(call)))
+    Ok((Kick(kick), call))
 }
 
 /// Returns what a device is, as a client knows exports.

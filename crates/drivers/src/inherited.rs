@@ -29,13 +29,6 @@ pub fn take(descriptor: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Takes the descriptor out of its owner.
-pub fn owned(owner: impl IntoRawFd) -> OwnedFd {
-    let descriptor = owner.into_raw_fd();
-    // SAFETY: `into_raw_fd` passes the ownership of an open descriptor to its caller.
-    unsafe { OwnedFd::from_raw_fd(descriptor) }
-}
-
 /// Gives a descriptor to an owner of another type.
 pub fn owner<T: FromRawFd>(descriptor: OwnedFd) -> T {
     // SAFETY: the descriptor is open, and its former owner gives it up.

@@ -23,6 +23,7 @@ pub mod message_queue;
 pub mod perf_counter;
 pub mod reactor;
 pub mod sg;
+pub mod signals;
 pub mod stats;
 pub mod waker;
 
@@ -34,7 +35,6 @@ mod connections;
 mod engine;
 mod epoll;
 mod memory;
-mod signals;
 mod slab;
 mod spin_policy;
 mod tcp_acked;

@@ -19,6 +19,15 @@ const LAST: u32 = u32::MAX - 1;
 /// The offset that reads from the current position (preadv2(2)).
 const CURRENT_POSITION: u64 = u64::MAX;
 
+/// Takes the signals of an eventfd. It never waits: the process on the other side may have made the
+/// descriptor a blocking one, and have read it first.
+pub fn consume(event: &OwnedFd) {
+    let mut count = [0; 8];
+    let mut parts = [IoSliceMut::new(&mut count)];
+    // It fails when there is nothing to read: then nothing is lost.
+    let _ = preadv2(event, &mut parts, CURRENT_POSITION, ReadWriteFlags::NOWAIT);
+}
+
 /// The eventfds of a reactor.
 #[derive(Default)]
 pub(crate) struct Signals {
@@ -57,12 +66,8 @@ impl Signals {
     /// Records that a descriptor is readable. Returns whether it is one of these.
     pub(crate) fn note(&mut self, watch: u32) -> bool {
         if let Some((medium, event)) = self.table.get(&watch) {
-            // It fails when there is nothing to read: then nothing is lost. The read comes before the medium
-            // is asked, so that no signal is overlooked. The process on the other side may have made the
-            // descriptor a blocking one, and have read it first.
-            let mut count = [0; 8];
-            let mut parts = [IoSliceMut::new(&mut count)];
-            let _ = preadv2(&**event, &mut parts, CURRENT_POSITION, ReadWriteFlags::NOWAIT);
+            // Before the medium is asked, so that no signal is overlooked.
+            consume(event);
             self.raised.push(*medium);
         }
         (FIRST..=LAST).contains(&watch)
@@ -71,5 +76,32 @@ impl Signals {
     /// Returns a medium that was signalled since it was last returned.
     pub(crate) fn next_raised(&mut self) -> Option<MediumId> {
         self.raised.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io::{read, write};
+
+    use super::*;
+
+    #[test]
+    fn the_signals_of_an_eventfd_that_blocks_are_taken_without_waiting() {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (ended, end) = channel();
+        std::thread::spawn(move || {
+            // Somebody else has read it.
+            consume(&event);
+            write(&event, &7_u64.to_ne_bytes()).unwrap();
+            consume(&event);
+            rustix::io::ioctl_fionbio(&event, true).unwrap();
+            ended.send(read(&event, &mut [0_u8; 8][..])).unwrap();
+        });
+        let left = end.recv_timeout(Duration::from_secs(60)).expect("a read waits for a signal");
+        assert_eq!(left, Err(rustix::io::Errno::AGAIN));
     }
 }

@@ -142,6 +142,8 @@ pub struct PathView {
     pub address: PathAddress,
     /// Whether the path carries data.
     pub is_up: bool,
+    /// Whether the peer has echoed our challenge on it, or the session began on it.
+    pub is_validated: bool,
     /// The counters of the path.
     pub stats: PathStats,
 }
@@ -383,6 +385,7 @@ impl Connection {
             id: path.id,
             address: path.address,
             is_up: path.is_usable(),
+            is_validated: path.challenge == 0,
             stats: path.stats(),
         })
     }

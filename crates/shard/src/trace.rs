@@ -15,8 +15,21 @@ pub struct FrameSession {
     pub initiator_sid: u32,
     /// The SID in frames to this target.
     pub target_sid: u32,
-    /// The addresses of the initiator's ports.
+    /// The addresses of the initiator's ports, of paths that are validated.
     pub peers: Vec<Mac>,
+}
+
+impl FrameSession {
+    /// Returns whether a frame to this target with this SID belongs to the session.
+    pub fn has_received(&self, sid: u32) -> bool {
+        self.target_sid == sid
+    }
+
+    /// Returns whether a frame to this address with this SID belongs to the session. Initiators choose their
+    /// SIDs, so those of two can be the same.
+    pub fn has_sent(&self, sid: u32, to: Mac) -> bool {
+        self.initiator_sid == sid && self.peers.contains(&to)
+    }
 }
 
 impl Shard {
@@ -44,8 +57,29 @@ impl Shard {
             .map(|view| FrameSession {
                 initiator_sid: view.sids.0,
                 target_sid: view.sids.1,
-                peers: view.paths.iter().map(|path| path.address.mac).collect(),
+                peers: view
+                    .paths
+                    .iter()
+                    .filter(|path| path.is_validated)
+                    .map(|path| path.address.mac)
+                    .collect(),
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn a_sent_frame_belongs_to_the_session_that_has_both_its_sid_and_its_address() {
+        let (first, second) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+        let session = FrameSession { initiator_sid: 7, target_sid: 8, peers: vec![first] };
+        assert!(session.has_sent(7, first) && session.has_received(8));
+        assert!(!session.has_sent(7, second), "another initiator chose the same SID");
+        assert!(!session.has_sent(8, first) && !session.has_received(7));
     }
 }

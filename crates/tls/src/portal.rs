@@ -20,6 +20,8 @@ pub struct Accepted {
     pub local: SocketAddr,
     /// The address of the initiator.
     pub peer: SocketAddr,
+    /// The generation of the settings of its handshake.
+    pub generation: u64,
 }
 
 /// A connection that came to nothing.
@@ -37,8 +39,16 @@ pub type Deliver = dyn Fn(Result<Accepted, Refused>) + Send + Sync;
 /// A portal that speaks TLS. Dropping it closes the listening socket; its connections stay.
 #[derive(Debug)]
 pub struct Portal {
-    settings: Arc<Mutex<ServerSettings>>,
+    settings: Arc<Mutex<Current>>,
     _acceptor: Acceptor,
+}
+
+/// The settings for new connections.
+#[derive(Clone, Debug)]
+struct Current {
+    settings: ServerSettings,
+    /// Increases when the settings change.
+    generation: u64,
 }
 
 impl Portal {
@@ -47,7 +57,7 @@ impl Portal {
     /// # Errors
     /// The system has no descriptor or no memory left for the thread.
     pub fn start(listener: TcpListener, settings: ServerSettings, deliver: Arc<Deliver>) -> io::Result<Self> {
-        let settings = Arc::new(Mutex::new(settings));
+        let settings = Arc::new(Mutex::new(Current { settings, generation: 0 }));
         let current = Arc::clone(&settings);
         let serve = move |network: io::Result<TcpStream>, peer| {
             let settings = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -63,21 +73,25 @@ impl Portal {
         Ok(Self { settings, _acceptor: Acceptor::start(listener, Share::OF_PORTAL, Arc::new(serve))? })
     }
 
-    /// Uses other settings for the connections that follow.
-    pub fn change(&self, settings: ServerSettings) {
-        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
+    /// Uses these settings for the connections that follow. Returns their generation, which is the one before
+    /// if the settings are equal.
+    pub fn change(&self, settings: ServerSettings) -> u64 {
+        let mut current = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        current.generation += u64::from(current.settings != settings);
+        current.settings = settings;
+        current.generation
     }
 }
 
 fn accept(
     network: TcpStream,
     peer: SocketAddr,
-    settings: &ServerSettings,
+    Current { settings, generation }: &Current,
 ) -> Result<(Relay, Accepted, UnixStream), TlsError> {
     let tls = ServerConnection::new(Arc::clone(&settings.config)).map_err(TlsError::Handshake)?;
     let local = network.local_addr()?;
     let mut relay = Relay::new(tls.into(), network)?;
     relay.shake_hands()?;
     let (socket, theirs) = UnixStream::pair()?;
-    Ok((relay, Accepted { socket, local, peer }, theirs))
+    Ok((relay, Accepted { socket, local, peer, generation: *generation }, theirs))
 }

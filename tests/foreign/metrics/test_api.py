@@ -164,6 +164,19 @@ def test_a_role_decides_who_changes_something(daemon):
         expect(lax.call(*drop, token=None)[0] == 403 and lax.call(*drop)[0] == 403, "a change needs no token")
 
 
+def test_a_snapshot_is_made_in_the_folder_of_the_disk_only(daemon):
+    other = os.path.join(daemon.folder, "other")
+    os.makedirs(other)
+    for path in (os.path.join(other, "copy"), "/tmp/copy", os.path.join(daemon.folder, "state", "copy")):
+        status, value, _ = daemon.call("POST", "/api/v1/snapshot-lun", {"target": IQN, "lun": 1, "path": path})
+        expect((status, "in the folder of the LUN's file" in value["message"]) == (422, True), f"{path}: {status} {value}")
+        expect(not os.path.exists(path), path)
+    # Not every file system can clone a file.
+    path = os.path.join(daemon.folder, "copy")
+    status, value, _ = daemon.call("POST", "/api/v1/snapshot-lun", {"target": IQN, "lun": 1, "path": path})
+    expect("in the folder" not in json.dumps(value) and os.path.exists(path) == (status == 200), f"{status} {value}")
+
+
 def test_another_site_changes_nothing_and_reads_nothing(daemon):
     drop = ("POST", "/api/v1/drop-sessions", {"initiator": HOLDER})
     ours = f"http://127.0.0.1:{daemon.http}"

@@ -3,7 +3,9 @@ what the API told it, it complains of nothing, and it can be used without a mous
 """
 
 import base64
+import itertools
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -22,6 +24,8 @@ SCHEMES = ("light", "dark")
 # The pictures stay for a look at them.
 PICTURES = pathlib.Path(servers.ROOT) / "out" / "pages"
 ADMIN = "fedcba9876543210-admin"
+# The upper limits of the buckets of latencies, which docs/admin-api.json tells.
+LIMITS_US = [50, 100, 250, 500, 1e3, 2500, 5e3, 1e4, 25e3, 5e4, 1e5, 25e4, 5e5, 1e6, 25e5, 5e6, 1e7, math.inf]
 
 # What makes a page usable with a screen reader and a keyboard; the contrast is judged by CHECK.
 ACCESSIBLE = """
@@ -168,6 +172,8 @@ def judge_values(browser):
             commands = now_op["commands"] - was_op["commands"]
             expected = None if commands == 0 else (now_op["total_us"] - was_op["total_us"]) / commands
             expect(close(row[column][0], expected), f"{op} latency: the page says {row[column][0]}, the API {expected} µs")
+            limit = p99(was_op, now_op)
+            expect(percentile_of(row[column][1]) == limit, f"{op}: the page says {row[column][1]}, the API {limit} µs")
         # The rates have the ratio of what was counted, however long it took.
         moved = [now[name] - was[name] for name in ("read_bytes", "write_bytes")]
         rates = [bytes_of(row[column][1]) for column in (3, 4)]
@@ -184,6 +190,21 @@ def close(text, microseconds):
     number, unit = text.split(" ")
     value = float(number) * {"µs": 1, "ms": 1e3, "s": 1e6}[unit]
     return abs(value - microseconds) <= max(0.006 * microseconds, 0.006)
+
+
+def p99(was, now):
+    """The limit of the bucket that the 99th percentile is in, in microseconds; None without commands."""
+    moved = [after - before for before, after in zip(was["buckets"], now["buckets"])]
+    seen = itertools.accumulate(moved)
+    return next(limit for limit, below in zip(LIMITS_US, seen) if below >= 0.99 * sum(moved)) if sum(moved) else None
+
+
+def percentile_of(text):
+    """The limit that the page shows, in microseconds; None for none."""
+    if text in ("", "p99 > 10 s"):
+        return math.inf if text else None
+    number, unit = text.removeprefix("p99 ≤ ").split(" ")
+    return round(float(number) * {"µs": 1, "ms": 1e3, "s": 1e6}[unit])
 
 
 def bytes_of(text):

@@ -96,7 +96,7 @@ words! {
         Unavailable = "unavailable",
         /// The configuration has mistakes.
         Invalid = "invalid",
-        /// The request cannot be granted; nothing was changed.
+        /// The request was not granted; `message` says what was changed all the same.
         Refused = "refused",
         /// The configuration file or the running configuration has changed meanwhile; nothing was changed.
         Conflict = "conflict",

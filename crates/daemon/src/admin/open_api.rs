@@ -58,13 +58,14 @@ pub fn open_api() -> OpenApi {
         let operation = OperationBuilder::new()
             .operation_id(Some(word(method)))
             .summary(Some(summary(method, &mut types)))
-            .response("200", content("The result.", JSON, result))
-            .response("503", content("A reactor does not answer in time.", JSON, Some(failure.clone())));
+            .response("200", content("The result.", JSON, result));
+        let late = |doc| content(doc, JSON, Some(failure.clone()));
         let item = if CHANGES.contains(&method) {
             let argument = argument(method, &mut types);
+            let operation = operation.response("503", late(CHANGE_LATE));
             PathItem::new(HttpMethod::Post, change(operation, argument.as_ref(), &failure))
         } else {
-            PathItem::new(HttpMethod::Get, read(operation))
+            PathItem::new(HttpMethod::Get, read(operation.response("503", late(SILENT))))
         };
         paths = paths.path(path(method), item);
     }
@@ -83,6 +84,10 @@ pub fn open_api() -> OpenApi {
 
 const ABOUT: &str = "The HTTP server of targe: what the admin socket offers, metrics and health. A new release only \
                      adds fields.";
+
+const SILENT: &str = "A reactor does not answer in time.";
+const CHANGE_LATE: &str =
+    "The daemon does not answer in time, or it makes other changes; the change may still be made.";
 
 /// Returns what a method does, without the fields that a request over the socket needs.
 fn summary(method: Method, types: &mut BTreeMap<&'static str, Object>) -> &'static str {
@@ -127,7 +132,7 @@ fn change(
         refused("409", "The configuration has changed meanwhile; nothing was changed."),
         refused("413", "The body is too long."),
         told("415", "The body is not of the type application/json."),
-        refused("422", "The request cannot be granted; nothing was changed."),
+        refused("422", "The request was not granted; `message` says what was changed all the same."),
     ] {
         operation = operation.response(status, response);
     }
@@ -150,7 +155,7 @@ fn monitoring() -> [(&'static str, PathItem); 4] {
         };
         (path, PathItem::new(HttpMethod::Get, operation))
     };
-    let silent = Some("A reactor does not answer in time.");
+    let silent = Some(SILENT);
     let metrics =
         "The metrics in the format of OpenMetrics; for `Accept: text/plain`, in that of Prometheus.";
     [
@@ -276,6 +281,14 @@ mod tests {
         assert!(references.len() > 20, "{references:?}");
         assert_eq!(names.len(), READS.len() + CHANGES.len() + 4);
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    }
+
+    #[test]
+    fn methods_that_belong_to_a_connection_of_the_socket_are_not_offered() {
+        let Shape::Words(methods) = Method::describe(&mut BTreeMap::new()) else { panic!("no words") };
+        let offered: Vec<&str> = READS.into_iter().chain(CHANGES).map(word).collect();
+        let others = methods.iter().map(|(method, _)| *method).filter(|method| !offered.contains(method));
+        assert_eq!(others.collect::<Vec<_>>(), ["prepare", "commit", "abandon", "trace"]);
     }
 
     fn collect(value: &Value, wanted: &str, found: &mut impl FnMut(&str)) {

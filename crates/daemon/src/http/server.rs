@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
-    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{Request, Response};
 use hyper::body::Incoming;
@@ -66,6 +66,7 @@ pub struct Server {
     address: SocketAddr,
     access: Arc<Mutex<Access>>,
     portal: Option<Portal>,
+    connections: Arc<Connections>,
     /// Dropping it ends the thread.
     stop: Option<oneshot::Sender<Infallible>>,
     thread: Option<JoinHandle<()>>,
@@ -122,7 +123,8 @@ impl Server {
             .max_blocking_threads(BLOCKING_MAX)
             .build()?;
         let (stop, stopped) = oneshot::channel::<Infallible>();
-        let work = Work { routes, access: Arc::clone(&access), connections: Arc::default() };
+        let connections = Arc::<Connections>::default();
+        let work = Work { routes, access: Arc::clone(&access), connections: Arc::clone(&connections) };
         let body = move || {
             runtime.spawn(work.accept_all(source));
             // The sender is dropped and never sends.
@@ -131,7 +133,7 @@ impl Server {
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("http".to_owned()).spawn(body)?;
-        Ok(Self { address, access, portal, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, access, portal, connections, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Returns the address that the server listens on.
@@ -140,11 +142,15 @@ impl Server {
     }
 
     /// Uses other rules for the requests that follow, and other TLS settings for the connections that follow.
+    /// Connections with other settings than these are closed.
     pub fn change(&self, http: &Http) {
-        self.access.lock().unwrap_or_else(PoisonError::into_inner).change(http);
+        // No request is checked meanwhile: the rules may rely on what the handshake demands, or the handshake
+        // demand less than before because the rules demand a token.
+        let mut access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(portal), Some(settings)) = (&self.portal, &http.tls) {
-            portal.change(settings.clone());
+            self.connections.close_before(portal.change(settings.clone()));
         }
+        access.change(http);
     }
 }
 
@@ -173,10 +179,10 @@ impl Work {
                 Err(error) => crate::error!("HTTP: cannot accept connections: {}", os_error(&error)),
             },
             Source::Tls(mut accepted) => {
-                while let Some(Accepted { socket, peer, .. }) = accepted.recv().await {
+                while let Some(Accepted { socket, peer, generation, .. }) = accepted.recv().await {
                     let nonblocking = socket.set_nonblocking(true);
                     if let Ok(socket) = nonblocking.and_then(|()| tokio::net::UnixStream::from_std(socket)) {
-                        self.begin(socket, peer.ip());
+                        self.begin(socket, peer.ip(), generation);
                     }
                 }
             }
@@ -186,7 +192,7 @@ impl Work {
     async fn accept_clear(self, listener: tokio::net::TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((socket, peer)) => self.begin(socket, peer.ip()),
+                Ok((socket, peer)) => self.begin(socket, peer.ip(), 0),
                 // The client has closed the connection already.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -198,8 +204,13 @@ impl Work {
     }
 
     /// Serves a connection in a task of its own. If there are too many, one that asks nothing is closed: an
-    /// older one, else this one.
-    fn begin(&self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: IpAddr) {
+    /// older one, else this one. `generation` is that of its TLS settings.
+    fn begin(
+        &self,
+        socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: IpAddr,
+        generation: u64,
+    ) {
         if !self.connections.make_room() {
             return;
         }
@@ -210,7 +221,7 @@ impl Work {
             work.serve(socket, number, peer).await;
             drop(guard);
         });
-        self.connections.add(number, task.abort_handle());
+        self.connections.add(number, generation, task.abort_handle());
     }
 
     async fn serve(
@@ -234,12 +245,20 @@ impl Work {
                 let checked = rules().check(&request, purpose, peer, Instant::now());
                 let response = match checked {
                     Ok(caller) => {
-                        let _asking = connections.ask(number);
+                        // A connection that was closed since its request arrived ends where it waits next.
+                        let Some(asking) = connections.ask(number) else {
+                            return std::future::pending().await;
+                        };
                         request.extensions_mut().insert(caller);
-                        match routes.call(request).await {
+                        let mut response = match routes.call(request).await {
                             Ok(response) => response,
                             Err(never) => match never {},
+                        };
+                        drop(asking);
+                        if connections.is_outdated(number) {
+                            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                         }
+                        response
                     }
                     Err(rejection) => rejected(rejection).await,
                 };
@@ -310,12 +329,16 @@ struct ConnectionList {
     next: u64,
     /// How many requests were accepted.
     requests: u64,
+    /// The generation of the TLS settings.
+    generation: u64,
     open: Vec<Connection>,
 }
 
 #[derive(Debug)]
 struct Connection {
     number: u64,
+    /// The generation of its TLS settings.
+    generation: u64,
     /// Whether a request of it is being answered.
     is_asking: bool,
     /// The number of its last request that was accepted; 0 if there was none.
@@ -347,21 +370,46 @@ impl Connections {
         true
     }
 
-    fn add(&self, number: u64, task: AbortHandle) {
-        self.list().open.push(Connection { number, is_asking: false, last_request: 0, task });
+    /// Adds a connection, or closes it if the TLS settings have changed since its handshake.
+    fn add(&self, number: u64, generation: u64, task: AbortHandle) {
+        let mut list = self.list();
+        if generation < list.generation {
+            task.abort();
+        } else {
+            list.open.push(Connection { number, generation, is_asking: false, last_request: 0, task });
+        }
+    }
+
+    /// Closes the connections of an older generation; one whose request is being answered, after that.
+    fn close_before(&self, generation: u64) {
+        let mut list = self.list();
+        list.generation = generation;
+        list.open.retain(|connection| {
+            let stays = connection.generation == generation || connection.is_asking;
+            if !stays {
+                connection.task.abort();
+            }
+            stays
+        });
+    }
+
+    /// Returns whether a connection is to be closed because the TLS settings have changed.
+    fn is_outdated(&self, number: u64) -> bool {
+        let mut list = self.list();
+        let generation = list.generation;
+        list.find(number).is_none_or(|connection| connection.generation != generation)
     }
 
     /// Records that a connection has sent a request that is accepted, and is being answered until the result
-    /// is dropped.
-    fn ask(self: &Arc<Self>, number: u64) -> Asking {
+    /// is dropped. Returns `None` for a connection that is closed.
+    fn ask(self: &Arc<Self>, number: u64) -> Option<Asking> {
         let mut list = self.list();
         list.requests += 1;
         let request = list.requests;
-        if let Some(connection) = list.find(number) {
-            (connection.is_asking, connection.last_request) = (true, request);
-        }
+        let connection = list.find(number)?;
+        (connection.is_asking, connection.last_request) = (true, request);
         drop(list);
-        Asking { number, connections: Arc::clone(self) }
+        Some(Asking { number, connections: Arc::clone(self) })
     }
 }
 
@@ -407,7 +455,7 @@ mod tests {
         let connections = Arc::new(Connections::default());
         let add = || {
             let number = connections.next_number();
-            connections.add(number, runtime.spawn(std::future::pending::<()>()).abort_handle());
+            connections.add(number, 0, runtime.spawn(std::future::pending::<()>()).abort_handle());
             number
         };
         let numbers: Vec<u64> = (0..CONNECTIONS_MAX).map(|_| add()).collect();

@@ -2,14 +2,22 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use tls::{ClientSettings, ServerSettings};
+use tokio::sync::oneshot;
 
 use super::access::{Access, Caller, Purpose};
 use super::server::{CONNECTIONS_MAX, Routes, Server};
 use crate::config::{Http, HttpTokens};
+use crate::scratch::Scratch;
 
 const TOKEN: &str = "0123456789abcdef";
 
@@ -247,4 +255,108 @@ fn the_thread_ends_with_the_server_although_clients_are_connected() {
     drop(server);
     let mut byte = [0];
     assert_eq!(socket.read(&mut byte).unwrap_or(0), 0);
+}
+
+/// The certificates of the tests of TLS, whose keys no other user may read.
+struct Certificates(Scratch);
+
+impl Certificates {
+    fn new() -> Self {
+        let (scratch, source) =
+            (Scratch::new(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../tls/src/testdata"));
+        for name in ["authority.crt", "target.crt", "target.key", "initiator.crt", "initiator.key"] {
+            let copy = scratch.path().join(name);
+            std::fs::copy(source.join(name), &copy).unwrap();
+            std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        Self(scratch)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn server(&self, client_authority: Option<&str>) -> ServerSettings {
+        let authority = client_authority.map(|name| self.path(name));
+        ServerSettings::read(&self.path("target.crt"), &self.path("target.key"), authority.as_deref())
+            .unwrap()
+    }
+
+    fn connect(&self, address: SocketAddr, has_certificate: bool) -> UnixStream {
+        let (certificate, key) = (self.path("initiator.crt"), self.path("initiator.key"));
+        let identity = has_certificate.then_some((certificate.as_path(), key.as_path()));
+        let settings = ClientSettings::read(Some(&self.path("authority.crt")), identity).unwrap();
+        let (socket, _) = tls::connect(address, "127.0.0.1", &settings, PATIENCE).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+}
+
+fn ask_tls(mut socket: &UnixStream, path: &str, fields: &str) {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+    // A connection that is closed takes no request.
+    let _ = socket.write_all(head.as_bytes());
+}
+
+/// Returns all that comes until the text ends with `end`, or the connection is closed.
+fn read_until(mut socket: &UnixStream, end: &str) -> String {
+    let mut got = Vec::new();
+    let mut byte = [0];
+    while !got.ends_with(end.as_bytes()) && socket.read(&mut byte).is_ok_and(|len| len > 0) {
+        got.extend(byte);
+    }
+    String::from_utf8(got).unwrap()
+}
+
+const BEARER: &str = "Authorization: Bearer 0123456789abcdef\r\n";
+
+#[test]
+fn connections_of_other_tls_settings_are_closed_when_certificates_replace_tokens() {
+    let files = Certificates::new();
+    let before = Http { tls: Some(files.server(None)), ..http(Some(TOKEN), &[]) };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::start(listener, Access::new(&before), before.tls.clone(), routes()).unwrap();
+    let (asked, silent) = (files.connect(server.address(), false), files.connect(server.address(), false));
+    ask_tls(&asked, "/", BEARER);
+    assert!(read_until(&asked, "here\n").starts_with("HTTP/1.1 200"));
+    // Equal settings, although they were read again, close nothing.
+    server.change(&Http { tls: Some(files.server(None)), ..before });
+    ask_tls(&asked, "/", "");
+    assert!(read_until(&asked, "token: Authorization: Bearer TOKEN\n").starts_with("HTTP/1.1 401"));
+
+    server.change(&Http { tls: Some(files.server(Some("authority.crt"))), ..http(None, &[]) });
+    for socket in [&asked, &silent] {
+        ask_tls(socket, "/", "");
+        assert_eq!(read_until(socket, "here\n"), "");
+    }
+    let certified = files.connect(server.address(), true);
+    ask_tls(&certified, "/", "");
+    assert!(read_until(&certified, "here\n").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_request_that_is_being_answered_gets_its_response_when_tls_settings_change() {
+    let files = Certificates::new();
+    let before = Http { tls: Some(files.server(None)), ..http(Some(TOKEN), &[]) };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (begun, has_begun) = channel();
+    let (finish, finished) = oneshot::channel::<()>();
+    let finished = Arc::new(Mutex::new(Some(finished)));
+    let answer = async move || {
+        begun.send(()).unwrap();
+        let finished = finished.lock().unwrap().take();
+        finished.unwrap().await.unwrap();
+        "done\n"
+    };
+    let slow = Routes { router: routes().router.route("/slow", get(answer)), ..routes() };
+    let server = Server::start(listener, Access::new(&before), before.tls.clone(), slow).unwrap();
+    let socket = files.connect(server.address(), false);
+    ask_tls(&socket, "/slow", BEARER);
+    ask_tls(&socket, "/", "");
+    has_begun.recv_timeout(PATIENCE).unwrap();
+    server.change(&Http { tls: Some(files.server(Some("authority.crt"))), ..http(None, &[]) });
+    finish.send(()).unwrap();
+    let got = read_until(&socket, "here\n");
+    assert!(got.starts_with("HTTP/1.1 200") && got.ends_with("done\n"), "{got}");
+    assert!(got.contains("connection: close\r\n"), "{got}");
 }

@@ -37,6 +37,22 @@ const DRAIN_PAUSE: Duration = Duration::from_millis(20);
 /// How long the file of a LUN may take to be cloned. A file of many fragments takes seconds.
 const CLONE_MAX: Duration = Duration::from_secs(240);
 
+/// Refuses a folder that is not that of the file of a LUN. An initiator chooses what the file contains, and a
+/// token allows the work of an administrator, not the choice of files of the daemon's user.
+fn refuse_other_folder(found: &Found, folder: &Path) -> Result<(), Failure> {
+    if matches!(&found.unit.medium, Medium::File { path, .. } if is_folder_of(folder, path)) {
+        return Ok(());
+    }
+    let why = "over HTTP, a snapshot is made in the folder of the LUN's file";
+    Err(failure(ErrorKind::Refused, format!("LUN {}: no snapshot: {why}", found.name)))
+}
+
+/// Returns whether a file is in a folder, whatever links lead to both.
+fn is_folder_of(folder: &Path, file: &Path) -> bool {
+    let (Ok(folder), Ok(file)) = (folder.canonicalize(), file.canonicalize()) else { return false };
+    file.parent() == Some(&folder)
+}
+
 /// Returns whether a unit keeps what hosts wrote until hosts have it written out.
 const fn keeps_writes(unit: &Unit) -> bool {
     holds_hosts_writes(unit) || matches!(unit.medium, Medium::Sg { .. } | Medium::VhostUserScsi { .. })
@@ -122,6 +138,9 @@ impl LunMaintenance<'_> {
             return Err(failure(ErrorKind::Refused, format!("{shown} exists already; nothing was changed")));
         }
         let folder = path.parent().unwrap_or(Path::new("/"));
+        if matches!(self.peer, Peer::Token { .. }) {
+            refuse_other_folder(found, folder)?;
+        }
         let cannot = |what: &str, error: &std::io::Error| {
             failure(ErrorKind::Refused, format!("cannot {what} {}: {}", folder.display(), os_error(error)))
         };
@@ -148,7 +167,13 @@ impl LunMaintenance<'_> {
             Err(errno) => return Err(cannot("create a file in", &errno.into())),
         }
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|error| cannot("make durable", &error))?;
+        synced.map_err(|error| {
+            let folder = folder.display();
+            refused(&format!(
+                "{shown} was made, and a crash may lose it: cannot make {folder} durable: {}",
+                os_error(&error)
+            ))
+        })?;
         let bytes = file.metadata().map_or(0, |facts| facts.size());
         Ok(Snapshot { path: shown.to_string(), bytes })
     }
@@ -233,5 +258,36 @@ impl LunMaintenance<'_> {
         let answer = |_| receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         let answers: Result<Vec<T>, _> = self.reactors.iter().map(answer).collect();
         answers.map_err(|_| failure(ErrorKind::Unavailable, "a reactor does not answer"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn the_folder_of_a_file_is_found_through_links() {
+        let scratch = Scratch::new();
+        let path = |name: &str| scratch.path().join(name);
+        for folder in ["disks", "other"] {
+            std::fs::create_dir(path(folder)).unwrap();
+        }
+        std::fs::write(path("disks/root.img"), "").unwrap();
+        symlink(path("disks"), path("link")).unwrap();
+        symlink(path("disks/root.img"), path("other/root.img")).unwrap();
+        for file in ["disks/root.img", "link/root.img", "other/root.img"] {
+            assert!(
+                is_folder_of(&path("disks"), &path(file)) && is_folder_of(&path("link"), &path(file)),
+                "{file}"
+            );
+            assert!(is_folder_of(&path("other/../disks"), &path(file)), "{file}");
+            for folder in ["other", "disks/..", "missing", "disks/root.img"] {
+                assert!(!is_folder_of(&path(folder), &path(file)), "{folder}, {file}");
+            }
+        }
+        assert!(!is_folder_of(&path("disks"), &path("disks/missing.img")));
     }
 }

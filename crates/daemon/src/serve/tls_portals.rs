@@ -68,7 +68,7 @@ impl TlsPortals {
         let (adopter, failures) = (Arc::clone(&self.adopter), Mutex::new(Failures::default()));
         let handshakes = Arc::clone(&self.handshakes);
         let deliver = move |arrived: Result<Accepted, Refused>| match arrived {
-            Ok(Accepted { socket, local, peer }) => {
+            Ok(Accepted { socket, local, peer, .. }) => {
                 handshakes.count_completed();
                 adopter(Adoption { socket: socket.into(), portal, local, peer, bytes: Vec::new() });
             }

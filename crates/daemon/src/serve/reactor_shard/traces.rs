@@ -1,9 +1,8 @@
 //! The traces of a reactor: iSCSI sessions show their PDUs themselves, HyperSCSI frames are picked out here.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::ether::{EtherPort, FrameBatch, Mac, ReceivedFrame};
+use base::ether::{EtherPort, FrameBatch, ReceivedFrame};
 use base::pcapng::PacketDirection;
 use hyperscsi::frame::SID_AT;
 use iscsi::trace::PduTrace as _;
@@ -17,18 +16,13 @@ use crate::serve::recorder::Recorder;
 pub(in crate::serve) struct FrameTrace {
     recorder: Arc<Recorder>,
     sessions: Vec<FrameSession>,
-    /// Every address from which frames of these sessions came.
-    peers: BTreeSet<Mac>,
 }
-
-/// The most addresses that a trace learns: more than a host has ports.
-const PEERS_MAX: usize = 64;
 
 impl ReactorShard {
     /// Starts a trace. Returns how many sessions it records.
     pub(in crate::serve) fn start_trace(&mut self, recorder: Arc<Recorder>) -> usize {
         let iscsi = self.shard.start_trace(Arc::clone(&recorder) as _);
-        self.frame_traces.push(FrameTrace { recorder, sessions: Vec::new(), peers: BTreeSet::new() });
+        self.frame_traces.push(FrameTrace { recorder, sessions: Vec::new() });
         self.refresh_traces();
         iscsi + self.frame_traces.last().map_or(0, |trace| trace.sessions.len())
     }
@@ -42,22 +36,16 @@ impl ReactorShard {
             trace.sessions = self
                 .shard
                 .frame_sessions_of(|target, initiator, isid| selection.has(initiator, Some(target), isid));
-            let peers = trace.sessions.iter().flat_map(|session| &session.peers);
-            trace.peers.extend(peers.copied().take(PEERS_MAX));
             trace.recorder.set_frame_sessions(self.index, trace.sessions.len());
         }
     }
 
     /// Records a received frame, before it is opened in place.
     #[cold]
-    pub(super) fn trace_received(&mut self, frame: &ReceivedFrame<'_>) {
-        let sid = sid(frame.payload);
-        let Some(mac) = self.shard.mac(frame.port) else { return };
-        for trace in &mut self.frame_traces {
-            if trace.sessions.iter().any(|session| Some(session.target_sid) == sid) {
-                if trace.peers.len() < PEERS_MAX {
-                    trace.peers.insert(frame.source);
-                }
+    pub(super) fn trace_received(&self, frame: &ReceivedFrame<'_>) {
+        let Some((sid, mac)) = sid(frame.payload).zip(self.shard.mac(frame.port)) else { return };
+        for trace in &self.frame_traces {
+            if trace.sessions.iter().any(|session| session.has_received(sid)) {
                 let parts: [&[u8]; 1] = [&*frame.payload];
                 trace.recorder.record_frame(PacketDirection::Inbound, (frame.source, mac), &parts);
             }
@@ -70,10 +58,9 @@ impl ReactorShard {
         let Some(mac) = self.shard.mac(port) else { return };
         for (to, _, parts) in batch.frames().skip(before) {
             let parts: Vec<&[u8]> = parts.collect();
-            let sid = parts.first().and_then(|header| sid(header));
+            let Some(sid) = parts.first().and_then(|header| sid(header)) else { continue };
             for trace in &self.frame_traces {
-                let is_of = |session: &FrameSession| Some(session.initiator_sid) == sid;
-                if trace.peers.contains(&to) && trace.sessions.iter().any(is_of) {
+                if trace.sessions.iter().any(|session| session.has_sent(sid, to)) {
                     trace.recorder.record_frame(PacketDirection::Outbound, (mac, to), &parts);
                 }
             }

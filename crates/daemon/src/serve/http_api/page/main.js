@@ -31,7 +31,7 @@ const both = (lun, format, of) => ratesOf(lun) ? [format(of(ratesOf(lun).read)),
 function slowest(lun, name) {
   const limit = ratesOf(lun) ? p99(ratesOf(lun)[name]) : null;
   if (limit === null) return "";
-  return limit === Infinity ? "p99 > 10 s" : `p99 ≤ ${latency(limit).replace(/\.?0+ /, " ")}`;
+  return limit === Infinity ? "p99 > 10 s" : `p99 ≤ ${latency(limit).replace(/\.0+ |(\.\d*[1-9])0+ /, "$1 ")}`;
 }
 
 function state(lun) {

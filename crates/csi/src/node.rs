@@ -226,7 +226,7 @@ impl Node {
         Ok(staged)
     }
 
-    /// Takes the file system of a volume away from all paths, whoever uses it.
+    /// Takes the file system of a volume away from all paths, even while programs use it.
     fn drop_mounts(&self, staged: &Staged) -> CsiResult<()> {
         if let Some(device) = self.settings.device_left(staged) {
             for path in mounts::of(mounts::number_of(&device)?)? {

@@ -30,6 +30,8 @@ pub use self::attach::AttachMethod;
 
 /// How often the processes of ublk devices are looked after.
 const KEEP_PAUSE: Duration = Duration::from_secs(3);
+/// The most pauses between two attempts to start a process: a node that was fenced is refused for ever.
+const KEEP_PAUSES_MAX: u32 = 64;
 
 /// What the operator has decided for a node.
 #[derive(Clone, Debug)]
@@ -224,7 +226,7 @@ impl Node {
         Ok(staged)
     }
 
-    /// Takes the file system of a volume away from all paths, whoever uses it.
+    /// Takes the file system of a volume away from all paths, even while programs use it.
     fn drop_mounts(&self, staged: &Staged) -> CsiResult<()> {
         if let Some(device) = self.settings.device_left(staged) {
             for path in mounts::of(mounts::number_of(&device)?)? {
@@ -407,22 +409,27 @@ impl Node {
     }
 
     /// Starts again the processes of ublk devices that have ended: until then, what uses the device waits. A
-    /// volume that a call works on is left to it. `said` is what the log has of each volume.
-    fn keep(&self, said: &mut BTreeMap<String, String>) -> CsiResult<()> {
+    /// volume that a call works on is left to it. `failed` is what the rounds before failed with.
+    fn keep(&self, failed: &mut BTreeMap<String, Failed>) -> CsiResult<()> {
         let is_dead =
             |staged: &Staged| staged.method == AttachMethod::Ublk && self.settings.device(staged).is_err();
         for id in record::ids(&self.records_dir())? {
             if !self.staged(&id)?.is_some_and(|staged| is_dead(&staged)) {
-                said.remove(&id);
+                failed.remove(&id);
+                continue;
+            }
+            let known = failed.entry(id.clone()).or_default();
+            known.rounds = known.rounds.saturating_add(1);
+            if !known.rounds.is_power_of_two() && !known.rounds.is_multiple_of(KEEP_PAUSES_MAX) {
                 continue;
             }
             let Ok(_busy) = self.claim(&id) else { continue };
             let Some(staged) = self.staged(&id)?.filter(is_dead) else { continue };
-            if let Err(error) = self.settings.restore(&staged) {
-                let former = said.insert(id.clone(), error.message.clone());
-                if former.as_ref() != Some(&error.message) {
-                    eprintln!("targe: volume {id} is not attached any more: {error}");
-                }
+            if let Err(error) = self.settings.restore(&staged)
+                && known.why != error.message
+            {
+                eprintln!("targe: volume {id} is not attached any more: {error}");
+                known.why = error.message;
             }
         }
         Ok(())
@@ -459,12 +466,20 @@ fn is_at(staged: &Staged, device: mounts::Number, path: &Path) -> CsiResult<bool
     }
 }
 
+/// A process that does not start.
+#[derive(Default)]
+struct Failed {
+    /// For how many rounds it has been dead.
+    rounds: u32,
+    why: String,
+}
+
 /// Looks after the processes of volumes, on a thread of its own, until the node is dropped.
 pub(crate) fn keep(node: Weak<Node>) {
     thread::spawn(move || {
-        let mut said = BTreeMap::new();
+        let mut failed = BTreeMap::new();
         while let Some(node) = node.upgrade() {
-            if let Err(error) = node.keep(&mut said) {
+            if let Err(error) = node.keep(&mut failed) {
                 eprintln!("targe: {error}");
             }
             drop(node);
@@ -482,5 +497,68 @@ struct Claim<'n> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.node.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "v-15f136e330e8165b416a4888c47275ef";
+
+    /// A host that has attached nothing, and whose iscsiadm does nothing.
+    fn node(name: &str) -> Node {
+        let run_dir = std::env::temp_dir().join(format!("targe-csi-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&run_dir);
+        Node::open(NodeSettings {
+            initiator: "iqn.2026-11.example.node:one".to_owned(),
+            run_dir,
+            method: AttachMethod::Iscsi,
+            targe: PathBuf::from("targe"),
+            iscsiadm: vec!["true".to_owned()],
+        })
+        .unwrap()
+    }
+
+    fn wanted(publication: &str, user: &str) -> Staged {
+        Staged {
+            id: ID.to_owned(),
+            method: AttachMethod::Iscsi,
+            portal: "san:3260".to_owned(),
+            target: format!("iqn.2026-11.example:csi:{ID}"),
+            naa: "315f136e330e8165".to_owned(),
+            user: user.to_owned(),
+            staging_path: PathBuf::from("/nowhere/staged"),
+            block: false,
+            read_only: false,
+            formatting: false,
+            publication: publication.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_file_system_that_was_being_made_is_kept_in_mind_for_one_publication() {
+        let node = node("publications");
+        node.record(wanted("first", "me")).unwrap();
+        record::write(&node.records_dir(), &Staged { formatting: true, ..wanted("first", "me") }).unwrap();
+        let again = node.record(wanted("first", "me")).unwrap();
+        assert!(again.formatting);
+        // Another node can have made a file system meanwhile.
+        let later = wanted("second", "me");
+        assert_eq!(node.record(later.clone()).unwrap(), later);
+        assert_eq!(node.staged(ID).unwrap(), Some(later));
+        fs::remove_dir_all(&node.settings.run_dir).unwrap();
+    }
+
+    #[test]
+    fn a_volume_that_is_not_attached_takes_the_portal_and_user_of_the_call() {
+        let node = node("portals");
+        node.record(wanted("first", "me")).unwrap();
+        let moved = Staged { portal: "other:3260".to_owned(), ..wanted("first", "you") };
+        assert_eq!(node.record(moved.clone()).unwrap(), moved);
+        assert_eq!(node.staged(ID).unwrap(), Some(moved.clone()));
+        let error = node.record(Staged { block: true, ..moved }).unwrap_err();
+        assert_eq!(error.code, tonic::Code::AlreadyExists);
+        fs::remove_dir_all(&node.settings.run_dir).unwrap();
     }
 }

@@ -50,7 +50,10 @@ pub(super) fn restore(settings: &NodeSettings, staged: &Staged) -> CsiResult<()>
     files.forget_address();
     match staged.method {
         // The kernel keeps the device and its requests until a server takes it over.
-        AttachMethod::Ublk => start(settings, staged, &files).map(drop),
+        AttachMethod::Ublk => {
+            check(settings, staged, &files)?;
+            start(settings, staged, &files).map(drop)
+        }
         _ => Err(CsiError::unavailable("its process has ended; it has to be staged again")),
     }
 }

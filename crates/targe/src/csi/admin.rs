@@ -2,6 +2,7 @@
 //! `targe target` and `targe lun`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use csi::target_admin::{Access, AdminError, TargetAdmin, VolumeTarget};
 use daemon::admin::api::{Method, Request, Status};
@@ -11,6 +12,9 @@ use daemon::config_file::LockedFile;
 
 use crate::change::{ChangeArgs, Target, call, candidate_of_all};
 use crate::{Failure, daemon_socket};
+
+/// How long a snapshot may take: the daemon itself limits it to less.
+const SNAPSHOT_MAX: Duration = Duration::from_secs(250);
 
 /// A running daemon.
 pub(super) struct Daemon {
@@ -24,14 +28,26 @@ impl Daemon {
         self.status()?;
         let how = ChangeArgs { dry_run: false, socket: self.socket.clone(), json: true };
         let mut target = Target::open(&how, LockedFile::open).map_err(refused)?;
+        // Without this, a file with mistakes would look like one that lacks the target.
+        candidate_of_all(&[], action, true, target.file()).map_err(refused)?;
         let remove = [Edit::RemoveTarget { name: name.to_owned() }];
         let exists = candidate_of_all(&remove, action, true, target.file()).is_ok();
         let edits = edits(exists);
         if edits.is_empty() {
+            if self.serves(name)? {
+                return Err(AdminError::Refused(format!(
+                    "the daemon serves {name}, but its configuration file, which was edited and not applied, lacks it or \
+                     cannot be edited; run targe apply, or undo the edit"
+                )));
+            }
             return Ok(());
         }
         let candidate = candidate_of_all(&edits, action, true, target.file()).map_err(refused)?;
         target.change_quietly(&candidate, &how).map_err(refused)
+    }
+
+    fn serves(&self, name: &str) -> Result<bool, AdminError> {
+        Ok(self.status()?.targets.iter().any(|target| target.name == name))
     }
 
     fn status(&self) -> Result<Status, AdminError> {
@@ -56,13 +72,14 @@ impl TargetAdmin for Daemon {
     }
 
     fn snapshot(&self, name: &str, to: &Path) -> Result<bool, AdminError> {
-        if !self.status()?.targets.iter().any(|target| target.name == name) {
+        if !self.serves(name)? {
             return Ok(false);
         }
         let path = to.to_str().map(str::to_owned);
         let selector = LunSelector { target: name.to_owned(), lun: 0, path, wait_s: None };
         let request = Request { lun: Some(selector), ..Request::new(Method::SnapshotLun) };
         let mut connection = daemon_socket::connect(self.socket.as_deref()).map_err(refused)?;
+        connection.wait_for(SNAPSHOT_MAX).map_err(|error| AdminError::Unavailable(error.to_string()))?;
         let _: Snapshot = call(&mut connection, &request).map_err(refused)?;
         Ok(true)
     }

@@ -165,7 +165,8 @@ struct Outage {
     /// When the last connection ended. It may have carried no answer.
     lost_at: Instant,
     retry_at: Instant,
-    /// Commands fail at once until the process is back: the limit has passed, or the process must leave first.
+    /// Commands fail at once until the process is back: the limit has passed, or the process must leave
+    /// first.
     given_up: bool,
     /// Another device answers at the socket, and the owner was told.
     is_other: bool,

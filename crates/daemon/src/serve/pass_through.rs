@@ -248,8 +248,8 @@ mod tests {
         }
         (inner.told, inner.told_away) = (None, [None; 2]);
         assert_eq!(round(&mut inner), 6);
-        // A device of this host is opened again when the configuration is reloaded, and the log says each time
-        // how that ended.
+        // A device of this host is opened again when the configuration is reloaded, and the log says each
+        // time how that ended.
         inner.is_process = false;
         assert!(inner.reopened(away()) && inner.reopened(away()) && inner.reopened(Ok(())));
     }

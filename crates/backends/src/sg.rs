@@ -12,6 +12,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use drivers::files::Errno;
 use drivers::sg::{SgData, SgDevice, SgRequest};
@@ -24,6 +25,9 @@ use crate::vhost_user::VhostUserError;
 pub(crate) use device::Device;
 pub use serve::SgStore;
 pub(crate) use serve::did;
+
+/// How long a device may take to say what it is.
+const COMMAND_MAX: Duration = Duration::from_secs(30);
 
 /// A device to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +107,14 @@ pub enum SgError {
         /// How long commands wait.
         wait: String,
     },
+    /// The process of a device broke the protocol or was too slow.
+    #[error("{path} is not used any more: {why}; commands fail until its process has closed the connection")]
+    Left {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// Another device has the number of the one that was removed.
     #[error("{path} is not the device that was served before: a restart of targe serves it")]
     AnotherDevice {
@@ -139,7 +151,7 @@ impl SgSpec {
         let block_len = if has_blocks(kind) { block_len(&mut device).map_err(failed)? } else { None };
         let (identity, _) = FileIdentity::of_path(&self.path).map_err(failed)?;
         let info = DeviceInfo { kind, block_len, transfer_max };
-        let names = names(&mut device).map_err(failed)?;
+        let names = names(&mut device, COMMAND_MAX).map_err(failed)?;
         Ok(OpenSg { device, path: self.path.clone(), identity: Some(identity), info, names })
     }
 
@@ -194,15 +206,20 @@ pub(crate) const fn has_blocks(kind: u8) -> bool {
     matches!(kind, 0x00 | 0x04 | 0x05 | 0x07 | 0x0e | 0x14)
 }
 
+fn timeout_ms(patience: Duration) -> u32 {
+    u32::try_from(patience.as_millis()).unwrap_or(u32::MAX)
+}
+
 /// Asks a device for its names: standard INQUIRY data, the unit serial number and the designators.
-pub(crate) fn names(device: &mut Device) -> io::Result<Vec<Vec<u8>>> {
+pub(crate) fn names(device: &mut Device, patience: Duration) -> io::Result<Vec<Vec<u8>>> {
     [(0, 0x00, 36), (1, 0x80, 252), (1, 0x83, 252)]
         .into_iter()
         .map(|(vital, page, len)| {
             let bufs = vec![base::buffer::Buf::with_capacity(usize::from(len))];
             let data = SgData::In { len: usize::from(len), bufs };
             let command = vec![0x12, vital, page, 0, len, 0];
-            let reply = device.execute(SgRequest { token: 0, command, data, timeout_ms: 30_000 })?;
+            let timeout_ms = timeout_ms(patience);
+            let reply = device.execute(SgRequest { token: 0, command, data, timeout_ms })?;
             Ok(match (reply.host_status, reply.status, reply.data) {
                 (0, 0, SgData::In { bufs, .. }) => {
                     bufs.first().map(|buf| buf.filled().to_vec()).unwrap_or_default()
@@ -221,7 +238,8 @@ pub(crate) fn block_len(device: &mut Device) -> io::Result<Option<u32>> {
         let bufs = vec![base::buffer::Buf::with_capacity(8)];
         let data = SgData::In { len: 8, bufs };
         let command = vec![0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let reply = device.execute(SgRequest { token: 0, command, data, timeout_ms: 30_000 })?;
+        let timeout_ms = timeout_ms(COMMAND_MAX);
+        let reply = device.execute(SgRequest { token: 0, command, data, timeout_ms })?;
         if let (0, 0, SgData::In { bufs, .. }) = (reply.host_status, reply.status, &reply.data) {
             let filled = bufs.first().map(|buf| buf.filled()).unwrap_or_default();
             let len = filled.get(4..8).and_then(|len| Some(u32::from_be_bytes(len.try_into().ok()?)));

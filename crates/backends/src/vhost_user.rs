@@ -195,13 +195,15 @@ pub(crate) fn negotiate(front: &Frontend, wanted: u64) -> Result<(u64, VhostUser
         }
     }
     // Only SCSI devices get an in-flight region: a client of a block device repeats its requests itself.
-    let region = match wanted {
-        blk::feature::ALL => VhostUserProtocolFeatures::empty(),
-        _ => VhostUserProtocolFeatures::INFLIGHT_SHMFD | VhostUserProtocolFeatures::MQ,
+    let is_block_device = wanted == blk::feature::ALL;
+    let region = match is_block_device {
+        true => VhostUserProtocolFeatures::empty(),
+        false => VhostUserProtocolFeatures::INFLIGHT_SHMFD | VhostUserProtocolFeatures::MQ,
     };
     let known = VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::REPLY_ACK | region;
     let agreed = front.get_protocol_features()? & known;
-    if !agreed.contains(VhostUserProtocolFeatures::CONFIG) {
+    // What the configuration of a SCSI device says has defaults, that of a block device has not.
+    if is_block_device && !agreed.contains(VhostUserProtocolFeatures::CONFIG) {
         return Err(Step::Missing("VHOST_USER_PROTOCOL_F_CONFIG"));
     }
     front.set_protocol_features(agreed)?;

@@ -251,8 +251,9 @@ impl ScsiQueue {
         let mut transferred = if is_ok { transferred } else { 0 };
         self.counts_bytes |= written > 0;
         let counts_nothing = written == 0 && command.is_cleared;
-        // What the device has not written is data of an earlier command, unless that was cleared. Some devices
-        // do not count the response, some count nothing, and some tell no residual of a command that fails.
+        // What the device has not written is data of an earlier command, unless that was cleared. Some
+        // devices do not count the response, some count nothing, and some tell no residual of a command
+        // that fails.
         if command.is_read && status != 0 {
             transferred = transferred.min(written.saturating_sub(to_u32(RESPONSE_LEN)));
         } else if command.is_read && transferred > written && !counts_nothing {

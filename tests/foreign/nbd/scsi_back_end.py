@@ -1,7 +1,8 @@
 """A back end of vhost-user-scsi: a disk of a file, with an in-flight region as the standard of vhost-user describes it.
 
 Run as a program: scsi_back_end.py SOCKET FILE [WHAT]. While there is a file FILE.hold, commands are taken and not executed. WHAT is
-"forgetful" for a process without a region, or names a way to break the protocol.
+"forgetful" for a process without a region, "plain" for one without a configuration that counts no bytes and writes no sense data if there are
+none, or names a way to break the protocol.
 """
 
 import mmap
@@ -108,7 +109,8 @@ class BackEnd:
         if request == GET_FEATURES:
             return reply(struct.pack("<Q", PROTOCOL_FEATURES | VERSION_1))
         if request == GET_PROTOCOL_FEATURES:
-            return reply(struct.pack("<Q", REPLY_ACK | CONFIG | (0 if self.what == "forgetful" else INFLIGHT)))
+            missing = {"forgetful": INFLIGHT, "plain": CONFIG}.get(self.what, 0)
+            return reply(struct.pack("<Q", (REPLY_ACK | CONFIG | INFLIGHT) & ~missing))
         if request == GET_CONFIG:
             offset, size, form = struct.unpack_from("<III", body)
             content = struct.pack("<IIIIIIIHHI", 1, 126, 512, 128, 16, 96, 32, 0, 0, 16383)
@@ -185,10 +187,14 @@ class BackEnd:
         residual = size - len(sent) if ins else 0
         if self.what == "residual":
             residual = 0x7fffffff
-        memory[place:place + 108] = (struct.pack("<IIHBB", len(sense), residual, 0, status, response) + sense).ljust(108, b"\0")
+        content = struct.pack("<IIHBB", len(sense), residual, 0, status, response) + sense
+        if self.what == "plain" and not sense:
+            memory[place + 4:place + 12] = content[4:12]
+        else:
+            memory[place:place + 108] = content.ljust(108, b"\0")
         if self.region:
             self.region.begin_end(head)
-        queue.give(9999 if self.what == "number" else head, 108 + len(sent))
+        queue.give(9999 if self.what == "number" else head, 0 if self.what == "plain" else 108 + len(sent))
         if self.region:
             self.region.ended(head, queue.given & 0xffff)
 

@@ -172,6 +172,16 @@ def test_a_scsi_disk_loses_nothing_although_its_process_is_killed(tmp_path):
         expect(data == disk.read_bytes(), "the file holds something else")
 
 
+def test_a_process_that_says_no_more_than_it_must_is_used(tmp_path):
+    """QEMU's sample has no configuration and counts no bytes, and SPDK leaves sense data out."""
+    process, disk = scsi_back_end(tmp_path, "plain")
+    with process, targe(tmp_path, scsi(process)) as server:
+        finish(start_verify(server, "--count=50"))
+        code, data, said = read(server, "--bs=1M")
+        expect(code == 0, said)
+        expect(data == disk.read_bytes(), "the file holds something else")
+
+
 def test_commands_that_were_under_way_are_executed_once_by_the_process_that_comes_back(tmp_path):
     process, disk = scsi_back_end(tmp_path)
     hold, data = tmp_path / "disk.hold", tmp_path / "data"

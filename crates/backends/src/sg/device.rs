@@ -64,7 +64,8 @@ impl Device {
         }
     }
 
-    /// Executes one command and waits for its end. For a device without commands in flight.
+    /// Executes one command and waits for its end, but for no process to come back. For a device without
+    /// commands in flight.
     ///
     /// # Errors
     /// The error of the system.
@@ -73,6 +74,11 @@ impl Device {
         loop {
             if let Some(reply) = self.receive()? {
                 return Ok(reply);
+            }
+            if let Self::VhostUser(device) = self
+                && !device.is_connected()
+            {
+                return Err(io::ErrorKind::NotConnected.into());
             }
             self.wait(None);
         }

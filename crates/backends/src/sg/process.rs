@@ -4,9 +4,14 @@
 //! process dies, commands wait for it. Those that were under way go on exactly as the in-flight region of the
 //! standard says, if the process has one: it executes what it had not ended, and nothing twice. Without one
 //! they end, because nobody knows whether they were executed.
+//!
+//! A command that ends here while the process lives may still be executed there, and a later one must not
+//! overtake it: the process has to close the connection first.
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,6 +20,7 @@ use std::time::{Duration, Instant};
 use base::int_cast::{to_u64, to_usize};
 use drivers::files::Errno;
 use drivers::sg::{SgData, SgReply, SgRequest};
+use drivers::signals;
 use drivers::waker::Waker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
@@ -35,6 +41,9 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
+/// How often a process may go on with a command: it may be the command that ends the process.
+const RESUMPTIONS_MAX: u32 = 5;
+
 /// A device to serve: logical unit 0 of target 0 of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScsiSpec {
@@ -50,35 +59,59 @@ impl ScsiSpec {
     /// # Errors
     /// [`SgError`]
     pub fn open(&self) -> Result<OpenSg, SgError> {
-        let (path, patience) = (self.path.clone(), self.patience);
-        let (link, fresh) = open_link(&path, None)?;
-        let Some((queue, region)) = fresh else { return Err(SgError::NoDevice { path }) };
-        let mut device = Device::VhostUser(Box::new(ScsiDevice {
-            path: path.clone(),
-            patience,
+        let (device, names) = self.connect()?;
+        let mut device = Device::VhostUser(Box::new(device));
+        let kind = names.first().and_then(|inquiry| inquiry.first()).copied().unwrap_or_default();
+        let block_len = match has_blocks(kind) {
+            true => block_len(&mut device).map_err(|source| self.failed(&mut device, source))?,
+            false => None,
+        };
+        let info = DeviceInfo { kind, block_len, transfer_max: device.transfer_max() };
+        Ok(OpenSg { device, path: self.path.clone(), identity: None, info, names })
+    }
+
+    /// Connects to the process with an empty queue, and asks the device for its names.
+    fn connect(&self) -> Result<(ScsiDevice, Vec<Vec<u8>>), SgError> {
+        let no_device = || SgError::NoDevice { path: self.path.clone() };
+        let (link, fresh) = open_link(&self.path, None)?;
+        let (queue, region) = fresh.ok_or_else(no_device)?;
+        let device = ScsiDevice {
+            spec: self.clone(),
+            names: Vec::new(),
             queue,
             region,
             link: Some(link),
+            leaving: None,
             commands: VecDeque::new(),
             replies: VecDeque::new(),
             outage: None,
             delay: RETRY_FIRST,
             news: VecDeque::new(),
-        }));
-        let failed = |source| SgError::Query { path: path.clone(), source };
-        let names = names(&mut device).map_err(failed)?;
-        if let Device::VhostUser(device) = &mut device
-            && let Some(Err(error)) = device.take_news()
-        {
-            return Err(error);
-        }
+        };
+        let mut device = Device::VhostUser(Box::new(device));
+        let names = names(&mut device, ATTEMPT_MAX).map_err(|source| self.failed(&mut device, source))?;
         // The peripheral qualifier says whether there is a device.
-        let kind = names.first().and_then(|inquiry| inquiry.first()).filter(|first| **first >> 5 == 0);
-        let Some(kind) = kind.copied() else { return Err(SgError::NoDevice { path }) };
-        let block_len = if has_blocks(kind) { block_len(&mut device).map_err(failed)? } else { None };
-        let transfer_max = device.transfer_max();
-        let info = DeviceInfo { kind, block_len, transfer_max };
-        Ok(OpenSg { device, path, identity: None, info, names })
+        let is_there =
+            names.first().and_then(|inquiry| inquiry.first()).is_some_and(|first| *first >> 5 == 0);
+        match device {
+            Device::VhostUser(mut device) if is_there => {
+                device.names.clone_from(&names);
+                Ok((*device, names))
+            }
+            _ => Err(no_device()),
+        }
+    }
+
+    /// Returns why a command did not end: the connection may have ended.
+    fn failed(&self, device: &mut Device, source: io::Error) -> SgError {
+        let news = match device {
+            Device::VhostUser(device) => device.take_news(),
+            Device::Sg(_) => None,
+        };
+        match news {
+            Some(Err(error)) => error,
+            _ => SgError::Query { path: self.path.clone(), source },
+        }
     }
 }
 
@@ -97,21 +130,30 @@ type Region = (VhostUserInflight, File);
 
 struct Command {
     request: SgRequest,
+    /// When it was sent, and how long the process was away since then.
     since: Instant,
     is_sent: bool,
+    /// How often a process has gone on with it.
+    resumptions: u32,
 }
 
 /// The device, and the commands that it executes.
 pub(crate) struct ScsiDevice {
-    path: PathBuf,
-    patience: Option<Duration>,
+    spec: ScsiSpec,
+    /// What the device says of itself: another one is not used.
+    names: Vec<Vec<u8>>,
     queue: ScsiQueue,
     region: Option<Region>,
     link: Option<Link>,
+    /// The connection to a process that may still execute commands which have ended here. There is no other
+    /// one until the process closes it.
+    leaving: Option<Link>,
     /// The commands that have not ended, in the order of their submission.
     commands: VecDeque<Command>,
     replies: VecDeque<SgReply>,
+    /// The process is away, or is back and has not answered yet.
     outage: Option<Outage>,
+    /// How long to wait before the next attempt. Each one doubles it, until the device answers a command.
     delay: Duration,
     news: VecDeque<Result<(), SgError>>,
 }
@@ -120,14 +162,19 @@ pub(crate) struct ScsiDevice {
 #[derive(Clone, Copy, Debug)]
 struct Outage {
     since: Instant,
+    /// When the last connection ended. It may have carried no answer.
+    lost_at: Instant,
     retry_at: Instant,
-    /// The limit has passed: commands fail at once until the process is back.
+    /// Commands fail at once until the process is back: the limit has passed, or the process must leave
+    /// first.
     given_up: bool,
+    /// Another device answers at the socket, and the owner was told.
+    is_other: bool,
 }
 
 impl std::fmt::Debug for ScsiDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ScsiDevice({})", self.path.display())
+        write!(f, "ScsiDevice({})", self.spec.path.display())
     }
 }
 
@@ -155,7 +202,7 @@ impl ScsiDevice {
         if request.command.len() > COMMAND_LEN_MAX {
             return Err((request, Errno::OPNOTSUPP));
         }
-        let command = Command { request, since: Instant::now(), is_sent: false };
+        let command = Command { request, since: Instant::now(), is_sent: false, resumptions: 0 };
         if self.outage.is_some_and(|outage| outage.given_up) {
             self.replies.push_back(failed(command.request, did::NO_CONNECT));
         } else {
@@ -172,6 +219,11 @@ impl ScsiDevice {
         self.replies.pop_front()
     }
 
+    /// Returns whether there is a connection.
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// Waits until something happens, or `waker` is signalled.
     pub(crate) fn wait(&mut self, waker: Option<&Waker>) {
         let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
@@ -184,16 +236,23 @@ impl ScsiDevice {
         if let Some(link) = &self.link {
             fds.push(PollFd::new(&link.socket, PollFlags::IN));
             fds.push(PollFd::new(&link.call, PollFlags::IN));
+        } else if let Some(link) = &self.leaving {
+            // Only the end of the connection counts, which poll always reports.
+            fds.push(PollFd::new(&link.socket, PollFlags::empty()));
         }
         fds.extend(waker.map(|waker| PollFd::new(waker, PollFlags::IN)));
         // A wait that fails ends early, and the caller looks again.
         let _ = poll(&mut fds, timeout.as_ref());
         let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         let (has_message, is_signalled) = (is_ready(0), is_ready(1));
-        let Some(link) = &self.link else { return };
+        let Some(link) = &self.link else {
+            if has_message {
+                self.leaving = None;
+            }
+            return;
+        };
         if is_signalled {
-            // It fails when there is nothing to read: then nothing is lost.
-            let _ = rustix::io::read(&link.call, &mut [0_u8; 8][..]);
+            signals::consume(&link.call);
         }
         if has_message {
             let mut byte = [0];
@@ -206,30 +265,30 @@ impl ScsiDevice {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        match self.outage {
-            Some(Outage { since, retry_at, given_up }) => {
-                let limit = self.patience.filter(|_| !given_up).and_then(|limit| since.checked_add(limit));
-                Some(limit.map_or(retry_at, |limit| limit.min(retry_at)))
-            }
-            None => self.commands.iter().filter_map(Command::deadline).min(),
+        if self.link.is_some() {
+            return self.commands.iter().filter_map(Command::deadline).min();
         }
+        let Outage { since, retry_at, given_up, .. } = self.outage.filter(|_| self.leaving.is_none())?;
+        let limit = self.spec.patience.filter(|_| !given_up).and_then(|limit| since.checked_add(limit));
+        Some(limit.map_or(retry_at, |limit| limit.min(retry_at)))
     }
 
     fn pass_deadlines(&mut self, now: Instant) {
-        let Some(outage) = self.outage else {
+        if self.link.is_some() {
             if self.commands.iter().filter_map(Command::deadline).any(|at| at <= now) {
                 // Nothing aborts a command: the connection does.
                 self.broken(&"the process did not answer a command in time", did::TIME_OUT);
             }
             return;
-        };
-        if outage.retry_at <= now {
+        }
+        if self.leaving.is_none() && self.outage.is_some_and(|outage| outage.retry_at <= now) {
             self.reconnect();
         }
-        let is_over = |patience| now.saturating_duration_since(outage.since) >= patience;
-        if let Some(outage) = &mut self.outage
+        let patience = self.spec.patience;
+        if self.link.is_none()
+            && let Some(outage) = &mut self.outage
             && !outage.given_up
-            && self.patience.is_some_and(is_over)
+            && patience.is_some_and(|patience| now.saturating_duration_since(outage.since) >= patience)
         {
             outage.given_up = true;
             self.abandon(did::NO_CONNECT, |_| true);
@@ -237,27 +296,77 @@ impl ScsiDevice {
     }
 
     fn reconnect(&mut self) {
-        let resumed = self.region.as_ref().map(|region| (&self.queue, region));
-        match open_link(&self.path, resumed) {
-            Ok((link, fresh)) => {
-                if let Some((queue, region)) = fresh {
-                    (self.queue, self.region) = (queue, region);
-                }
-                (self.link, self.outage) = (Some(link), None);
+        // The process may have ended commands after an attempt that failed: what it has ended is where the
+        // next one goes on.
+        self.collect();
+        if self.commands.iter().any(|command| command.resumptions >= RESUMPTIONS_MAX) {
+            self.abandon(did::TRANSPORT_DISRUPTED, |command| command.is_sent);
+        }
+        if !self.commands.iter().any(|command| command.is_sent) {
+            // There is nothing to go on with, and a new queue shows whether it is still the same device.
+            self.region = None;
+        }
+        let result = match &self.region {
+            Some(region) => self.resume(open_link(&self.spec.path, Some((&self.queue, region)))),
+            None => self.begin_again(),
+        };
+        match result {
+            Ok(()) => {
                 self.news.push_back(Ok(()));
                 self.send();
             }
+            Err(error) => {
+                let retry_at = Instant::now() + self.next_delay();
+                let Some(outage) = &mut self.outage else { return };
+                outage.retry_at = retry_at;
+                let is_other = matches!(error, SgError::AnotherDevice { .. });
+                if is_other && !outage.is_other {
+                    self.news.push_back(Err(error));
+                }
+                outage.is_other = is_other;
+            }
+        }
+    }
+
+    /// Goes on with the commands that are under way, over a new connection.
+    fn resume(&mut self, opened: Result<(Link, Option<Fresh>), VhostUserError>) -> Result<(), SgError> {
+        let link = match opened {
+            Ok((link, _)) => link,
             Err(error) => {
                 if matches!(error, VhostUserError::Missing { .. }) {
                     // Another program listens there now, which cannot go on with what was under way.
                     self.abandon(did::TRANSPORT_DISRUPTED, |command| command.is_sent);
                 }
-                self.delay = self.delay.saturating_mul(2).min(RETRY_MAX);
-                if let Some(outage) = &mut self.outage {
-                    outage.retry_at = Instant::now() + self.delay;
-                }
+                return Err(error.into());
+            }
+        };
+        self.link = Some(link);
+        if let Some(outage) = &mut self.outage {
+            outage.given_up = false;
+            let away = outage.lost_at.elapsed();
+            for command in self.commands.iter_mut().filter(|command| command.is_sent) {
+                command.since += away;
+                command.resumptions = command.resumptions.saturating_add(1);
             }
         }
+        Ok(())
+    }
+
+    /// Begins with an empty queue, if it is still the same device.
+    fn begin_again(&mut self) -> Result<(), SgError> {
+        let (device, names) = self.spec.connect()?;
+        if names != self.names {
+            return Err(SgError::AnotherDevice { path: self.spec.path.clone() });
+        }
+        (self.link, self.queue, self.region) = (device.link, device.queue, device.region);
+        self.outage = None;
+        Ok(())
+    }
+
+    fn next_delay(&mut self) -> Duration {
+        let delay = self.delay;
+        self.delay = delay.saturating_mul(2).min(RETRY_MAX);
+        delay
     }
 
     /// Sends the commands that were not sent.
@@ -291,7 +400,8 @@ impl ScsiDevice {
 
     /// Takes what the process has ended.
     fn collect(&mut self) {
-        while self.link.is_some() {
+        // Without a region, nobody goes on with the queue of a connection that has ended.
+        while self.link.is_some() || self.region.is_some() {
             match self.queue.next_reply() {
                 Ok(None) => return,
                 Ok(Some(reply)) => self.take(&reply),
@@ -312,7 +422,9 @@ impl ScsiDevice {
         }
         (ended.status, ended.transferred) = (reply.status, reply.transferred);
         ended.sense.clone_from(&reply.sense);
-        self.delay = RETRY_FIRST;
+        if self.link.is_some() {
+            (self.delay, self.outage) = (RETRY_FIRST, None);
+        }
         self.replies.push_back(ended);
     }
 
@@ -322,23 +434,36 @@ impl ScsiDevice {
         if self.region.is_none() {
             self.abandon(did::TRANSPORT_DISRUPTED, |command| command.is_sent);
         }
-        self.lost(&"its process has ended");
-    }
-
-    /// Handles that the process broke the protocol: nothing that it says counts any more.
-    fn broken(&mut self, why: &dyn std::fmt::Display, host_status: u16) {
-        self.abandon(host_status, |command| command.is_sent);
-        self.lost(why);
-    }
-
-    fn lost(&mut self, why: &dyn std::fmt::Display) {
-        if self.link.take().is_some() {
-            let since = Instant::now();
-            self.outage = Some(Outage { since, retry_at: since + self.delay, given_up: false });
-            let wait = self.patience.map_or("without a limit".to_owned(), |most| format!("up to {most:?}"));
-            let (path, why) = (self.path.clone(), why.to_string());
+        if self.lost().is_some() {
+            let wait = self.spec.patience;
+            let wait = wait.map_or("without a limit".to_owned(), |most| format!("up to {most:?}"));
+            let (path, why) = (self.spec.path.clone(), "its process has ended".to_owned());
             self.news.push_back(Err(SgError::Lost { path, why, wait }));
         }
+    }
+
+    /// Handles that the process broke the protocol, or was too slow: nothing that it says counts any more. It
+    /// may still execute what ends here, so commands fail until it has closed the connection.
+    fn broken(&mut self, why: &dyn std::fmt::Display, host_status: u16) {
+        self.abandon(host_status, |command| command.is_sent);
+        let Some(link) = self.lost() else { return };
+        self.abandon(did::NO_CONNECT, |_| true);
+        if let Some(outage) = &mut self.outage {
+            outage.given_up = true;
+        }
+        // It fails if the connection has ended, which is what is wanted.
+        let _ = link.socket.shutdown(Shutdown::Write);
+        self.leaving = Some(link);
+        self.news.push_back(Err(SgError::Left { path: self.spec.path.clone(), why: why.to_string() }));
+    }
+
+    fn lost(&mut self) -> Option<Link> {
+        let link = self.link.take()?;
+        let lost_at = Instant::now();
+        let since = self.outage.map_or(lost_at, |outage| outage.since);
+        let retry_at = lost_at + self.next_delay();
+        self.outage = Some(Outage { since, lost_at, retry_at, given_up: false, is_other: false });
+        Some(link)
     }
 
     /// Ends commands, and gives up the queue that they are in: the next connection gets a fresh one.
@@ -412,9 +537,13 @@ fn start(
     }
     let mut fresh = None;
     if resumed.is_none() {
-        let place = vec![0; to_usize(scsi::CONFIG_LEN)];
-        let (_, config) = front.get_config(0, scsi::CONFIG_LEN, VhostUserConfigFlags::empty(), &place)?;
-        let len = scsi::data_len_max(&config).ok_or(Step::Config(ConfigError::NoQueues))?;
+        let len = if agreed.contains(VhostUserProtocolFeatures::CONFIG) {
+            let place = vec![0; to_usize(scsi::CONFIG_LEN)];
+            let (_, config) = front.get_config(0, scsi::CONFIG_LEN, VhostUserConfigFlags::empty(), &place)?;
+            scsi::data_len_max(&config).ok_or(Step::Config(ConfigError::NoQueues))?
+        } else {
+            scsi::DATA_LEN_MAX
+        };
         let queues = u16::try_from(QUEUES).unwrap_or(u16::MAX);
         let wanted = VhostUserInflight::new(0, 0, queues, SIZE);
         let region = if has_region { Some(front.get_inflight_fd(&wanted)?) } else { None };
@@ -441,3 +570,6 @@ fn start(
     kicks.push(kick);
     Ok((call, kicks, fresh))
 }
+
+#[cfg(test)]
+mod tests;

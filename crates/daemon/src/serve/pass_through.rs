@@ -28,6 +28,10 @@ struct Inner {
     is_process: bool,
     errors: u64,
     told: Option<Instant>,
+    /// When the log last said that its process went away, and that another device is there.
+    told_away: [Option<Instant>; 2],
+    /// Whether that is the last thing which the log says of the process.
+    says_away: bool,
     /// Whether the device was removed, and the log says so.
     is_gone: bool,
 }
@@ -46,8 +50,7 @@ impl PassThrough {
         let (path, is_process) = (device.path().to_owned(), device.identity().is_none());
         let state = State::Opened(Box::new((device, queue)));
         let label = label.to_owned();
-        let (errors, told, is_gone) = (0, None, false);
-        Self(Rc::new(RefCell::new(Inner { state, path, label, is_process, errors, told, is_gone })))
+        Self(Rc::new(RefCell::new(Inner::new(state, path, label, is_process))))
     }
 
     /// Starts the thread of the device, unless it runs. `wake` notifies the reactor from there that the
@@ -100,26 +103,47 @@ impl PassThrough {
 }
 
 impl Inner {
-    fn reopened(&mut self, result: Result<(), SgError>) {
+    const fn new(state: State, path: PathBuf, label: String, is_process: bool) -> Self {
+        let (errors, told, told_away, says_away, is_gone) = (0, None, [None; 2], false, false);
+        Self { state, path, label, is_process, errors, told, told_away, says_away, is_gone }
+    }
+
+    /// Handles that the device is there again, or why not. Returns whether the log says so: of a process that
+    /// comes and goes it says so once in [`TELL_EVERY`].
+    fn reopened(&mut self, result: Result<(), SgError>) -> bool {
         let (label, path) = (&self.label, self.path.display());
         match result {
             Ok(()) => {
-                crate::info!("{label}: {path} is served again");
                 self.is_gone = false;
+                if self.is_process && !std::mem::take(&mut self.says_away) {
+                    return false;
+                }
+                crate::info!("{label}: {path} is served again");
             }
             Err(error) => {
+                if self.is_process {
+                    let is_other = matches!(error, SgError::AnotherDevice { .. });
+                    let [told_away, told_other] = &mut self.told_away;
+                    let told = if is_other { told_other } else { told_away };
+                    if is_recent(*told) {
+                        return false;
+                    }
+                    (*told, self.says_away) = (Some(Instant::now()), true);
+                }
                 let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
                 let why = source.map_or(String::new(), |source| format!(": {}", os_error(source)));
                 crate::error!("{label}: {error}{why}");
             }
         }
+        true
     }
 
-    /// Counts a failure, and logs it unless another one was logged less than [`TELL_EVERY`] ago.
-    fn failed(&mut self, failure: Failure, error: Option<Errno>) {
+    /// Counts a failure, and logs it unless another one was logged less than [`TELL_EVERY`] ago. Returns
+    /// whether it is logged.
+    fn failed(&mut self, failure: Failure, error: Option<Errno>) -> bool {
         let what = match failure.fault {
             // The initiator aborted the command, or asked for something that the system does not support.
-            Fault::Aborted | Fault::Unsupported => return,
+            Fault::Aborted | Fault::Unsupported => return false,
             Fault::Gone if self.is_process => "its process does not answer; commands fail until it does",
             Fault::Gone => "the device was removed, or does not respond",
             Fault::Busy => "the device did not answer in time",
@@ -127,20 +151,24 @@ impl Inner {
             _ => "the host adapter failed",
         };
         self.errors = self.errors.saturating_add(1);
-        let is_removal = failure.fault == Fault::Gone && !self.is_gone;
-        self.is_gone |= is_removal;
-        if !is_removal && self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
-            return;
+        let is_gone = failure.fault == Fault::Gone;
+        // A process may come and go often.
+        let is_removal = is_gone && !self.is_gone && !self.is_process;
+        self.is_gone |= is_gone;
+        if !is_removal && is_recent(self.told) {
+            return false;
         }
         self.told = Some(Instant::now());
+        self.says_away |= is_gone;
         let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
-        let advice = if is_removal && !self.is_process {
-            "; reload the configuration when it is there again"
-        } else {
-            ""
-        };
+        let advice = if is_removal { "; reload the configuration when it is there again" } else { "" };
         crate::error!("{}: {}: {what}{error}{advice}", self.label, self.path.display());
+        true
     }
+}
+
+fn is_recent(told: Option<Instant>) -> bool {
+    told.is_some_and(|told| told.elapsed() < TELL_EVERY)
 }
 
 impl Store for PassThrough {
@@ -166,7 +194,9 @@ impl Store for PassThrough {
         let State::Served(store) = &mut inner.state else { return None };
         let news: Vec<_> = std::iter::from_fn(|| store.take_news()).collect();
         let next = store.poll_with_error();
-        news.into_iter().for_each(|news| inner.reopened(news));
+        for news in news {
+            inner.reopened(news);
+        }
         let (completion, error) = next?;
         if let Err(failure) = completion.result {
             inner.failed(failure, error);
@@ -182,9 +212,7 @@ mod tests {
     #[test]
     fn a_device_that_was_removed_is_not_ready_until_it_is_open_again() {
         let path = PathBuf::from("/dev/sg9");
-        let (state, label) = (State::Failed, "LUN 0".to_owned());
-        let (errors, told, is_gone, is_process) = (0, None, false, false);
-        let inner = Inner { state, path, label, is_process, errors, told, is_gone };
+        let inner = Inner::new(State::Failed, path, "LUN 0".to_owned(), false);
         let device = PassThrough(Rc::new(RefCell::new(inner)));
         let without_thread = "/dev/sg9: its thread could not be started";
         assert_eq!(device.not_ready().as_deref(), Some(without_thread));
@@ -194,5 +222,35 @@ mod tests {
         assert!(device.not_ready().unwrap().starts_with("/dev/sg9: the device was removed"));
         device.0.borrow_mut().reopened(Ok(()));
         assert_eq!(device.not_ready().as_deref(), Some(without_thread));
+    }
+
+    #[test]
+    fn a_process_that_comes_and_goes_does_not_fill_the_log() {
+        let path = PathBuf::from("/run/scsi.sock");
+        let mut inner = Inner::new(State::Failed, path.clone(), "LUN 0".to_owned(), true);
+        let away = || Err(SgError::NoDevice { path: path.clone() });
+        let mut told = 0;
+        let mut round = |inner: &mut Inner| {
+            told += u32::from(inner.reopened(away()));
+            assert!(!inner.is_gone);
+            told += u32::from(inner.failed(Fault::Gone.into(), None));
+            assert!(inner.is_gone);
+            told += u32::from(inner.reopened(Ok(())));
+            told
+        };
+        assert_eq!(round(&mut inner), 3);
+        let other = || Err(SgError::AnotherDevice { path: path.clone() });
+        assert!(inner.reopened(other()) && !inner.reopened(other()) && inner.reopened(Ok(())));
+        for _ in 0..100 {
+            // The clock may pass the time after which the log speaks again.
+            (inner.told, inner.told_away) = (Some(Instant::now()), [Some(Instant::now()); 2]);
+            assert_eq!(round(&mut inner), 3);
+        }
+        (inner.told, inner.told_away) = (None, [None; 2]);
+        assert_eq!(round(&mut inner), 6);
+        // A device of this host is opened again when the configuration is reloaded, and the log says each
+        // time how that ended.
+        inner.is_process = false;
+        assert!(inner.reopened(away()) && inner.reopened(away()) && inner.reopened(Ok(())));
     }
 }

@@ -30,8 +30,8 @@ pub(super) struct LibraryState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Tape {
     objects: Objects,
-    /// What it has held since everything on it survives the crashes of this world, that included: what a crash
-    /// can leave.
+    /// What it has held since everything on it survives the crashes of this world, that included: what a
+    /// crash can leave.
     former: Vec<Objects>,
 }
 
@@ -235,8 +235,8 @@ impl LibraryState {
         self.told = self.places;
     }
 
-    /// Handles the answer GOOD to a command: it may have promised that everything before is durable, or at least
-    /// survives the end of the process.
+    /// Handles the answer GOOD to a command: it may have promised that everything before is durable, or at
+    /// least survives the end of the process.
     pub(super) fn promised(&mut self, command: TapeCommand) {
         let TapeCommand::Drive(drive, command) = command else { return };
         let survives = match command {

@@ -1,6 +1,6 @@
 //! Which initiators do not know where the tape is: the drive has reported to a READ or WRITE of theirs that
-//! it was powered on, or that its cartridge may have changed. Such a drive executes no command that depends on
-//! the position, until the initiator has moved to a position that does not depend on the former one.
+//! it was powered on, or that its cartridge may have changed. Such a drive executes no command that depends
+//! on the position, until the initiator has moved to a position that does not depend on the former one.
 
 use super::command::{Answer, DriveCommand, TapeCommand};
 use super::plan::{DRIVES, INITIATORS};

@@ -37,9 +37,14 @@ pub enum Error {
     },
     /// A search met a damaged part of the log that it cannot pass. The position is as before.
     DamagedLog,
-    /// An acknowledged record could not be written. The cartridge accepts no more writes until it is loaded
-    /// again, and then ends before the first object that was lost.
-    WriteLost(Failure),
+    /// A record could not be written, or what was written could not be flushed. The cartridge accepts no more
+    /// writes until it is loaded again, and then ends before the first object that was lost.
+    WriteLost {
+        /// Why.
+        failure: Failure,
+        /// Whether a flush failed: then records can be lost that were in the files.
+        is_flush: bool,
+    },
     /// A file could not be read.
     Read(Failure),
     /// The label could not be written.
@@ -70,7 +75,7 @@ impl fmt::Display for Error {
             Self::EndOfPartition => f.write_str("the partition is full"),
             Self::Damaged { object } => write!(f, "object {object} is damaged"),
             Self::DamagedLog => f.write_str("the log is damaged"),
-            Self::WriteLost(failure) => write!(f, "a write failed: {}", failure.fault),
+            Self::WriteLost { failure, .. } => write!(f, "a write failed: {}", failure.fault),
             Self::Read(failure) => write!(f, "a read failed: {}", failure.fault),
             Self::LabelWrite(failure) => write!(f, "the label cannot be written: {}", failure.fault),
             Self::PartitionSizes => f.write_str("the partitions have no possible sizes"),

@@ -64,7 +64,7 @@ pub struct Cartridge {
     /// The segments written since they were flushed.
     dirty: BTreeSet<(u8, u32)>,
     /// The first write or flush of a log that failed.
-    lost: Option<Failure>,
+    lost: Option<Error>,
     damaged_headers: BTreeSet<(u8, u64)>,
     /// Whether the last movement skipped what cannot be read behind the end of data.
     is_end_skipped: bool,
@@ -158,8 +158,11 @@ impl Cartridge {
         let Some(purpose) = self.io.complete(id) else { return };
         match (purpose, result) {
             (Purpose::LogWrite { .. }, Ok(OpOutput::Done(data))) => self.reuse(data),
-            (Purpose::LogWrite { .. } | Purpose::LogFlush, Err(failure)) => {
-                self.lost.get_or_insert(failure);
+            (Purpose::LogWrite { .. }, Err(failure)) => {
+                self.lost.get_or_insert(Error::WriteLost { failure, is_flush: false });
+            }
+            (Purpose::LogFlush, Err(failure)) => {
+                self.lost.get_or_insert(Error::WriteLost { failure, is_flush: true });
             }
             (Purpose::Label, Err(failure)) => self.label_write.fail(failure),
             (Purpose::LabelRead { copy }, result) => self.label_write.handle_copy(copy, result),
@@ -200,6 +203,11 @@ impl Cartridge {
     /// Returns whether a command or a file operation is under way.
     pub fn is_busy(&self) -> bool {
         self.task.is_some() || !self.io.is_idle()
+    }
+
+    /// Returns whether a write or flush of a log has failed since the cartridge was loaded.
+    pub const fn has_lost_writes(&self) -> bool {
+        self.lost.is_some()
     }
 
     /// Returns the label, with the counters as they are now, if the cartridge is loaded. Its checkpoints are

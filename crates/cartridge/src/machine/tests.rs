@@ -562,7 +562,7 @@ fn a_failed_write_is_told_and_the_next_load_ends_before_it() {
             break;
         }
     }
-    let lost = Error::WriteLost(Fault::NoSpace.into());
+    let lost = Error::WriteLost { failure: Fault::NoSpace.into(), is_flush: false };
     assert_eq!(error, Some(lost));
     assert_eq!(deck.run(Command::Synchronize).unwrap_err(), lost);
     assert_eq!(deck.run(Command::Read).unwrap_err(), lost);

@@ -356,7 +356,7 @@ impl Cartridge {
     }
 
     fn expect_intact(&self) -> Result<(), Error> {
-        self.lost.map_or(Ok(()), |failure| Err(Error::WriteLost(failure)))
+        self.lost.map_or(Ok(()), Err)
     }
 
     fn expect_space(&self, header: &ItemHeader) -> Result<(), Error> {

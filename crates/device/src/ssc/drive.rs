@@ -288,7 +288,7 @@ impl DeviceServer {
             Error::Damaged { .. } | Error::DamagedLog | Error::Read(_) => {
                 &[Alert::HardError, Alert::Media, Alert::ReadFailure]
             }
-            Error::WriteLost(_) | Error::LabelWrite(_) => {
+            Error::WriteLost { .. } | Error::LabelWrite(_) => {
                 &[Alert::HardError, Alert::Media, Alert::WriteFailure]
             }
             Error::WriteProtected => &[Alert::WriteProtect],
@@ -296,7 +296,7 @@ impl DeviceServer {
             _ => &[],
         };
         let is_reading = matches!(error, Error::Damaged { .. } | Error::DamagedLog | Error::Read(_));
-        let is_writing = matches!(error, Error::WriteLost(_) | Error::LabelWrite(_));
+        let is_writing = matches!(error, Error::WriteLost { .. } | Error::LabelWrite(_));
         self.errors.reading = self.errors.reading.saturating_add(u64::from(is_reading));
         self.errors.writing = self.errors.writing.saturating_add(u64::from(is_writing));
         if is_reading || is_writing {
@@ -337,8 +337,8 @@ pub(super) fn error_sense(error: &Error) -> Sense {
         Error::NoPartition | Error::RecordLen => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
         Error::EndOfPartition => END_OF_PARTITION,
         Error::Damaged { .. } | Error::DamagedLog | Error::Read(_) => medium(Asc::UNRECOVERED_READ_ERROR),
-        // The record was acknowledged before.
-        Error::WriteLost(failure) => write_failure(failure).as_deferred(),
+        // The record was acknowledged before. WRITE knows when it was not.
+        Error::WriteLost { failure, .. } => write_failure(failure).as_deferred(),
         Error::LabelWrite(failure) => write_failure(failure),
         Error::PartitionSizes | Error::Attribute(_) => Sense::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST),
         Error::EpochsExhausted => medium(Asc::WRITE_ERROR),

@@ -65,6 +65,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         done: 0,
         space: None,
         is_alone: false,
+        is_first_loss: false,
         ending: None,
         encryption: None,
         guard,
@@ -100,6 +101,9 @@ struct Write {
     space: Option<Space>,
     /// Whether a block that is lost can only be one of this command.
     is_alone: bool,
+    /// Whether nothing was lost when the command began. Every command before has waited until its blocks were
+    /// in the files, so a write of a file that fails is one of this command.
+    is_first_loss: bool,
     /// The sense data, while the blocks that they report as written go to the files.
     ending: Option<Sense>,
     /// The data encryption parameters of the nexus, as they were when the command began.
@@ -129,6 +133,9 @@ impl Write {
     }
 
     fn proceed(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        if self.ending.is_some() {
+            return JobStep::Wait;
+        }
         self.fetch(server, task);
         let len = to_usize(self.transfer.block_len);
         if self.is_writing || self.arrived.len() < len {
@@ -178,7 +185,13 @@ impl Write {
         if self.arrived.len() == 0 {
             server.recycle(core::mem::take(&mut self.buffers));
         }
-        if self.done < self.transfer.blocks { self.proceed(server, task) } else { run(server, kept(server)) }
+        if self.done < self.transfer.blocks {
+            self.proceed(server, task)
+        } else if fault_injection::is_injected(Bug::WriteUndrained) {
+            JobStep::Done(self.finished())
+        } else {
+            run(server, kept(server))
+        }
     }
 
     fn finished(&self) -> Outcome {
@@ -208,6 +221,7 @@ impl TapeCommand for Write {
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         let is_unsynced = server.tape.as_ref().is_some_and(|drive| drive.is_unsynced());
         self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
+        self.is_first_loss = server.tape.as_ref().is_some_and(|drive| !drive.cartridge().has_lost_writes());
         self.warning = EarlyWarning::new(server);
         let appended = server.check_append();
         if let Some(drive) = &server.tape {
@@ -234,8 +248,12 @@ impl TapeCommand for Write {
             Ok(_) => JobStep::Done(self.ending.map_or_else(|| self.finished(), Outcome::CheckCondition)),
             Err(error) => {
                 let sense = server.cartridge_failure(&error);
-                if self.is_alone && matches!(error, Error::WriteLost(_)) {
-                    // Nothing of this command was acknowledged, and nothing of it may be durable.
+                let is_of_this = match error {
+                    Error::WriteLost { is_flush, .. } => self.is_alone || (self.is_first_loss && !is_flush),
+                    _ => false,
+                };
+                if is_of_this {
+                    // Nothing of this command was acknowledged, and nothing of it may be in the files.
                     let sense = Sense { deferred: false, ..sense };
                     let none = self.transfer.left(0);
                     return JobStep::Done(Outcome::CheckCondition(sense.with_information(none)));

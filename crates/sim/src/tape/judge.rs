@@ -42,9 +42,10 @@ struct Pending {
 
 impl Judge {
     /// Makes a judge. If initiators have one command open at a time, none runs on a cartridge that was put in
-    /// after it was sent: no other command can have told its initiator of the change.
-    pub(super) fn new(is_one_open: bool) -> Self {
-        let first = Branch { state: LibraryState::new(), applied: BTreeMap::new(), motion: None };
+    /// after it was sent: no other command can have told its initiator of the change. Crashes are
+    /// losses of power or ends of the process.
+    pub(super) fn new(is_one_open: bool, is_power: bool) -> Self {
+        let first = Branch { state: LibraryState::new(is_power), applied: BTreeMap::new(), motion: None };
         Self { branches: BTreeSet::from([first]), pending: BTreeMap::new(), is_one_open, branches_max: 1 }
     }
 

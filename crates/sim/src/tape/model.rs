@@ -17,6 +17,8 @@ pub(super) type Places = [Option<usize>; ELEMENTS];
 /// A state of the library.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LibraryState {
+    /// Whether a crash is a loss of power. The end of the process loses less.
+    is_power: bool,
     places: Places,
     /// What READ ELEMENT STATUS reports: a motion is told when it has ended.
     told: Places,
@@ -28,7 +30,8 @@ pub(super) struct LibraryState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Tape {
     objects: Objects,
-    /// What it has held since everything on it was durable, that included: what a crash can leave.
+    /// What it has held since everything on it survives the crashes of this world, that included: what a
+    /// crash can leave.
     former: Vec<Objects>,
 }
 
@@ -115,12 +118,12 @@ impl Tape {
 
 impl LibraryState {
     /// Returns the state at the beginning: blank cartridges in the drives and in the first slot.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(is_power: bool) -> Self {
         let mut places = [None; ELEMENTS];
         (0..CARTRIDGES).for_each(|number| places[FIRST_DRIVE + number] = Some(number));
         let tape = Tape { objects: Objects::default(), former: vec![Objects::default()] };
         let tapes = [(); CARTRIDGES].map(|()| tape.clone());
-        Self { places, told: places, tapes, drives: [Drive::LOADED; DRIVES] }
+        Self { is_power, places, told: places, tapes, drives: [Drive::LOADED; DRIVES] }
     }
 
     /// Returns where a cartridge is.
@@ -232,11 +235,16 @@ impl LibraryState {
         self.told = self.places;
     }
 
-    /// Handles the answer GOOD to a command: it may have promised that everything before is durable.
+    /// Handles the answer GOOD to a command: it may have promised that everything before is durable, or at
+    /// least survives the end of the process.
     pub(super) fn promised(&mut self, command: TapeCommand) {
-        if let TapeCommand::Drive(drive, DriveCommand::Marks(_, false) | DriveCommand::Unload) = command
-            && let Some(cartridge) = self.places[FIRST_DRIVE + drive]
-        {
+        let TapeCommand::Drive(drive, command) = command else { return };
+        let survives = match command {
+            DriveCommand::Marks(_, false) | DriveCommand::Unload => true,
+            DriveCommand::Write(..) | DriveCommand::Marks(1.., true) | DriveCommand::Erase => !self.is_power,
+            _ => false,
+        };
+        if survives && let Some(cartridge) = self.places[FIRST_DRIVE + drive] {
             self.tapes[cartridge].synchronize();
         }
     }

@@ -1,6 +1,6 @@
-//! Which initiators do not know where the tape is: the drive has reported to a READ or WRITE of theirs that it
-//! was powered on, or that its cartridge may have changed. Such a drive executes no command that depends on
-//! the position, until the initiator has moved to a position that does not depend on the former one.
+//! Which initiators do not know where the tape is: the drive has reported to a READ or WRITE of theirs that
+//! it was powered on, or that its cartridge may have changed. Such a drive executes no command that depends
+//! on the position, until the initiator has moved to a position that does not depend on the former one.
 
 use super::command::{Answer, DriveCommand, TapeCommand};
 use super::plan::{DRIVES, INITIATORS};
@@ -76,8 +76,8 @@ impl Positions {
         Ok(())
     }
 
-    /// Handles the loss of the I_T nexus of an initiator. A drive whose position it did not know owes it a unit
-    /// attention before it executes anything.
+    /// Handles the loss of the I_T nexus of an initiator. A drive whose position it did not know owes it a
+    /// unit attention before it executes anything.
     pub(super) fn nexus_lost(&mut self, initiator: usize) {
         self.0[initiator].iter_mut().for_each(|known| known.may_be_lost = false);
     }

@@ -128,7 +128,7 @@ impl World {
             shelf,
             file,
             transport: Box::new(transport),
-            judge: Judge::new(plan.depth == 1),
+            judge: Judge::new(plan.depth == 1, plan.is_power),
             positions: Positions::default(),
             actors: [actor(), actor()],
             open: BTreeMap::new(),

@@ -203,6 +203,24 @@ fn a_full_file_system_is_the_end_of_the_medium() {
 }
 
 #[test]
+fn a_write_that_finds_the_file_system_full_is_told_of_its_own_blocks() {
+    let (mut rig, folder) = half_durable();
+    rig.set_block_len(100);
+    folder.fail_writes(Some(Fault::NoSpace));
+    let write = cdb_6(op::WRITE_6, 1, 3);
+    let failed = rig.run(A, &write, 0, &pattern(300, 3));
+    failed.stopped(FULL, EOM, Some(3));
+    assert!(!failed.is_deferred());
+    // Nothing is written any more, and what is not durable stays so.
+    let refused = rig.run(A, &write, 0, &pattern(300, 3));
+    refused.stopped(FULL, EOM, None);
+    assert!(refused.is_deferred());
+    let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
+    rig.space(3, 0).good();
+    assert_eq!(rig.position().1, 3, "what was acknowledged is there");
+}
+
+#[test]
 fn a_damaged_block_is_passed_over() {
     let (mut rig, folder) = with(Kind::USUAL);
     for salt in 0..3 {

@@ -6,8 +6,10 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import zlib
@@ -194,6 +196,30 @@ def test_a_client_that_is_killed_or_does_not_read_harms_nobody(out):
             load.terminate()
             _, told = load.communicate(timeout=PATIENCE_S)
         expect("error" not in told.lower(), told)
+
+
+def test_clients_that_close_before_the_answer_leave_no_trace_behind(out):
+    with servers.Targe(out, servers.Export(luns=(servers.Lun("ram", size=16 * servers.MIB),))) as server:
+        sessions_of = {"initiator": US, "target": None, "isid": None}
+        request = {"method": "trace", "trace": {"sessions": sessions_of, "plain": False, "follow": True}}
+        for number in range(5):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(os.path.join(server.folder, "admin", "admin.sock"))
+                client.sendall(json.dumps(request).encode() + b"\n")
+            await_that(lambda: audit(out).count('"trace end"') == number + 1, f"the end of trace {number + 1}")
+        with traced(server, "fifth", "--follow"):
+            pass
+
+
+def test_a_buffer_that_the_daemon_cannot_get_is_refused(out):
+    with servers.Targe(out, servers.Export(luns=(servers.Lun("ram", size=16 * servers.MIB),))) as server:
+        with open(f"/proc/{server.process.pid}/statm", encoding="utf-8") as statm:
+            now = int(statm.read().split()[0]) * resource.getpagesize()
+        resource.prlimit(server.process.pid, resource.RLIMIT_AS, (now + (512 << 20), resource.RLIM_INFINITY))
+        done = subprocess.run(command(server, os.path.join(out, "large.pcapng"), "--follow", "--buffer", "1024"), capture_output=True, text=True,
+                              timeout=PATIENCE_S)
+        expect(done.returncode == 1 and "no memory for a buffer of 1024 MiB" in done.stderr, done.stderr)
+        counts(server)
 
 
 def test_a_trace_of_nobody_is_refused_in_one_sentence(out):

@@ -347,7 +347,7 @@ impl DeviceServer {
     }
 
     /// Flushes the medium of a removed unit once `tasks`, the number of tasks left, is zero: no initiator can
-    /// request the flush any more. The record of a writable disc is saved before. Returns whether one of these
+    /// request the flush any more. The record of a writable disc is saved before. Returns whether one of them
     /// has begun.
     pub(crate) fn final_flush(&mut self, tasks: usize) -> bool {
         let is_busy = tasks > 0 || !self.medium.is_idle();

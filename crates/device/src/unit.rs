@@ -10,6 +10,7 @@ mod delay;
 mod medium_change;
 mod passed_command;
 pub mod reservations;
+mod response;
 mod task_execution;
 
 use alloc::boxed::Box;

@@ -10,17 +10,15 @@ use store::api::Fault;
 
 use super::{LogicalUnit, PendingTmf};
 use crate::contract::{
-    DataOutFault, NexusId, SenseBytes, ThirdPartyCaller, ThirdPartyError, ThirdPartyReply, ThirdPartyRequest,
-    ThirdPartyResult, UnitEvent,
+    DataOutFault, NexusId, ThirdPartyCaller, ThirdPartyRequest, ThirdPartyResult, UnitEvent,
 };
 use crate::device_server::outcome::{JobInput, JobStep, MAX_PARAMETER_LIST, Outcome, SpawnedJob};
 use crate::device_server::{DeviceServer, medium_change::DRAIN_FLUSH};
 use crate::fault_injection::{self, Bug};
 use crate::medium::{EndedOp, Granted};
-use crate::task::{Origin, TaskId, TaskInfo, ThirdPartyTask};
+use crate::task::{Origin, TaskId, TaskInfo};
 use crate::task_set::{AbortReport, AdmitError, Task, TaskState};
-use crate::third_party;
-use crate::{medium_error, no_lun};
+use crate::{medium_error, third_party};
 
 impl LogicalUnit {
     /// Adds a task to the task set and starts it if the order of the set allows.
@@ -535,48 +533,6 @@ impl DeviceServer {
                 None
             }
         }
-    }
-
-    /// Reports a task that was aborted.
-    fn report(&mut self, task: &TaskInfo, answer: AbortReport) {
-        match (answer, task.key()) {
-            (AbortReport::LunNotSupported, _) => {
-                self.send_response(task, Status::CHECK_CONDITION, Some(&no_lun::NOT_SUPPORTED));
-            }
-            (AbortReport::TaskAborted, _) | (_, None) => self.send_response(task, Status::TASK_ABORTED, None),
-            (AbortReport::Aborted, Some(key)) => self.emit(UnitEvent::Aborted { key }),
-            (AbortReport::Unreported, Some(_)) => {}
-        }
-    }
-
-    /// Sends the result of a task to its transport or to the copy manager that requested it.
-    fn send_response(&mut self, task: &TaskInfo, status: Status, sense: Option<&Sense>) {
-        let transferable = task.transferable.get();
-        self.stats.count_status(status, sense.map(|sense| sense.key));
-        match &task.origin {
-            Origin::Transport(key) => {
-                self.count_time(task);
-                let descriptor = self.settings.descriptor_sense;
-                let sense = sense.map(|sense| Box::new(SenseBytes::new(sense, descriptor)));
-                self.emit(UnitEvent::CommandComplete { key: *key, status, sense, transferable });
-            }
-            Origin::ThirdParty(peer) => {
-                let result = match status {
-                    Status::GOOD if task.data_in_len > 0 => self.read_for(peer),
-                    Status::GOOD => Ok(ThirdPartyReply::Done),
-                    status => Err(ThirdPartyError::Status(status, sense.copied())),
-                };
-                self.reply_third_party(peer.caller, result);
-            }
-            Origin::Background => {}
-        }
-    }
-
-    /// Returns the data that a copy manager read, unless the ROD token by which it read has become invalid.
-    fn read_for(&self, peer: &ThirdPartyTask) -> ThirdPartyResult {
-        let good = peer.token.as_ref().map_or(Ok(()), |token| self.copy_manager.tokens.check_valid(token));
-        let refused = |sense| ThirdPartyError::Status(Status::CHECK_CONDITION, Some(sense));
-        good.map(|()| ThirdPartyReply::Data(peer.data_in.take())).map_err(refused)
     }
 
     /// Discards the result of an operation whose owner no longer waits for it. A failed flush and a unit

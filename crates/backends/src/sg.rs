@@ -131,6 +131,13 @@ pub enum SgError {
     },
 }
 
+impl SgError {
+    /// Returns whether a process answers, and its device cannot be used as it is.
+    pub const fn is_unusable(&self) -> bool {
+        matches!(self, Self::AnotherDevice { .. } | Self::Left { .. } | Self::NoDevice { .. })
+    }
+}
+
 impl SgSpec {
     /// Opens the device and locks it against other processes that serve it.
     ///

@@ -326,7 +326,9 @@ def test_keeps_what_was_acknowledged(drive):
         first, second = (drive.sum_of(f"cat /tmp/{name}") for name in ("first", "second"))
         guest.run(f"/usr/bin/dd if=/tmp/first of={device} bs=64k 2> /dev/null && /usr/bin/dd if=/tmp/second of={device} bs=10k 2> /dev/null")
         before = drive.server.admin("luns")
-        guest.run(f"(/usr/bin/dd if=/dev/zero of={device} bs=64k count=100000 > /tmp/third 2>&1; echo done >> /tmp/third) &")
+        # One dd for each block: one for all would not tell its count, since closing the drive fails as well.
+        guest.run(f"(exec 3> {device}; n=0; while /usr/bin/dd if=/dev/zero bs=64k count=1 status=none >&3 2> /tmp/third; do n=$((n + 1)); done; "
+                  "echo $n+0 records out >> /tmp/third; exec 3>&-; echo done >> /tmp/third) &")
         guest.run("sleep 3")
         expect(drive.server.admin("luns") != before, "nothing is being written")
         drive.server.kill()
@@ -339,8 +341,11 @@ def test_keeps_what_was_acknowledged(drive):
         guest.run(f"mt-gnu -f {device} rewind")
         expect(drive.sum_of(f"/usr/bin/dd if={device} bs=64k") == first, "the first file is another")
         expect(drive.sum_of(f"/usr/bin/dd if={device} bs=64k") == second, "the second file is another")
-        read = guest.run(f"/usr/bin/dd if={device} of=/dev/null bs=64k 2>&1", limit_s=FILL_MAX_S)
-        expect(int(read.split("+")[0]) >= written > 0, f"{written} blocks of the third file were acknowledged, and read: {read}")
+        # No filemark follows: after a restart the drive refuses to write where the host believes to be. The end of data is an error.
+        said = guest.run(f"/usr/bin/dd if={device} of=/dev/null bs=64k 2>&1", limit_s=FILL_MAX_S, check=False)
+        read = int(next(line for line in said.splitlines() if "records in" in line).split("+")[0])
+        expect(read >= written > 0, f"{written} blocks of the third file were acknowledged, and read: {said}")
+        print(f"{written} blocks were acknowledged, {read} are there")
         guest.run(f"mt-gnu -f {device} asf 2 && cd /tmp/data && /usr/bin/tar -b 64 -cf {device} a")
         guest.run(f"mt-gnu -f {device} asf 2 && cd /tmp/data && /usr/bin/tar -b 64 -df {device}")
     # The other reader of cartridges agrees, when nobody serves them any more.

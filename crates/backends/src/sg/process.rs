@@ -168,8 +168,8 @@ struct Outage {
     /// Commands fail at once until the process is back: the limit has passed, or the process must leave
     /// first.
     given_up: bool,
-    /// Another device answers at the socket, and the owner was told.
-    is_other: bool,
+    /// What answers at the socket cannot be used, and the owner was told.
+    is_unusable: bool,
 }
 
 impl std::fmt::Debug for ScsiDevice {
@@ -319,11 +319,11 @@ impl ScsiDevice {
                 let retry_at = Instant::now() + self.next_delay();
                 let Some(outage) = &mut self.outage else { return };
                 outage.retry_at = retry_at;
-                let is_other = matches!(error, SgError::AnotherDevice { .. });
-                if is_other && !outage.is_other {
+                let is_unusable = error.is_unusable();
+                if is_unusable && !outage.is_unusable {
                     self.news.push_back(Err(error));
                 }
-                outage.is_other = is_other;
+                outage.is_unusable = is_unusable;
             }
         }
     }
@@ -462,7 +462,7 @@ impl ScsiDevice {
         let lost_at = Instant::now();
         let since = self.outage.map_or(lost_at, |outage| outage.since);
         let retry_at = lost_at + self.next_delay();
-        self.outage = Some(Outage { since, lost_at, retry_at, given_up: false, is_other: false });
+        self.outage = Some(Outage { since, lost_at, retry_at, given_up: false, is_unusable: false });
         Some(link)
     }
 

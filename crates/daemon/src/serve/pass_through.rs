@@ -122,9 +122,8 @@ impl Inner {
             }
             Err(error) => {
                 if self.is_process {
-                    let is_other = matches!(error, SgError::AnotherDevice { .. });
-                    let [told_away, told_other] = &mut self.told_away;
-                    let told = if is_other { told_other } else { told_away };
+                    let [told_away, told_unusable] = &mut self.told_away;
+                    let told = if error.is_unusable() { told_unusable } else { told_away };
                     if is_recent(*told) {
                         return false;
                     }
@@ -228,7 +227,8 @@ mod tests {
     fn a_process_that_comes_and_goes_does_not_fill_the_log() {
         let path = PathBuf::from("/run/scsi.sock");
         let mut inner = Inner::new(State::Failed, path.clone(), "LUN 0".to_owned(), true);
-        let away = || Err(SgError::NoDevice { path: path.clone() });
+        let (why, wait) = ("its process has ended".to_owned(), "up to 1s".to_owned());
+        let away = || Err(SgError::Lost { path: path.clone(), why: why.clone(), wait: wait.clone() });
         let mut told = 0;
         let mut round = |inner: &mut Inner| {
             told += u32::from(inner.reopened(away()));

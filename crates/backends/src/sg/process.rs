@@ -90,6 +90,11 @@ impl ScsiSpec {
         };
         let mut device = Device::VhostUser(Box::new(device));
         let names = names(&mut device, ATTEMPT_MAX).map_err(|source| self.failed(&mut device, source))?;
+        if let Device::VhostUser(device) = &mut device
+            && let Some(Err(error)) = device.take_news()
+        {
+            return Err(error);
+        }
         // The peripheral qualifier says whether there is a device.
         let is_there =
             names.first().and_then(|inquiry| inquiry.first()).is_some_and(|first| *first >> 5 == 0);

@@ -1,6 +1,6 @@
 //! Volumes on this host: attached as block devices, made into file systems if they are blank, mounted.
 //!
-//! What is attached is known by records in a folder that a reboot empties, like the devices themselves.
+//! Records tell which volumes are attached. A reboot empties their folder, and removes the devices.
 
 mod attach;
 mod file_system;
@@ -33,7 +33,7 @@ const KEEP_PAUSE: Duration = Duration::from_secs(3);
 /// The most pauses between two attempts to start a process: a node that was fenced is refused for ever.
 const KEEP_PAUSES_MAX: u32 = 64;
 
-/// What the operator has decided for a node.
+/// The settings of a node, which the operator chooses.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// The name of this host's initiator, which is the ID of the node.
@@ -183,7 +183,7 @@ impl Node {
             if found.device == Some(mounts::number_of(&device)?) {
                 return Ok(());
             }
-            // What is mounted is of a device that has gone.
+            // The mount belongs to a device that has gone.
             mounts::unmount(staging_path, true)?;
         }
         fs::create_dir_all(staging_path).map_err(|error| CsiError::io("make", staging_path, &error))?;
@@ -309,7 +309,7 @@ impl Node {
         let number = mounts::number_of(&device)?;
         while let Some(found) = mounts::at(path)? {
             if !is_at(&staged, number, path)? {
-                // What is there is of a device that has gone.
+                // The mount or node there belongs to a device that has gone.
                 mounts::unmount(path, true)?;
                 continue;
             }

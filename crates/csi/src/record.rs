@@ -26,7 +26,7 @@ pub struct Volume {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// What it was copied from.
+    /// The source that it is a copy of.
     pub source: Option<Source>,
     /// The parameters of its creation.
     pub parameters: BTreeMap<String, String>,
@@ -36,7 +36,7 @@ pub struct Volume {
     pub publications: BTreeMap<String, Publication>,
 }
 
-/// What a volume was copied from, by ID.
+/// The source of a copy, by ID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {

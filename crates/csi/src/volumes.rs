@@ -20,7 +20,7 @@ const SIZE_MAX: u64 = 1 << 60;
 /// Sizes are whole multiples of this, the physical block of a LUN.
 const SIZE_STEP: u64 = 4096;
 
-/// What the operator has decided.
+/// The settings of a controller, which the operator chooses.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What the names of targets begin with.

@@ -78,7 +78,7 @@ pub(super) fn text(path: &Path) -> CsiResult<&str> {
 
 fn read(mut pipe: impl Read) -> String {
     let mut bytes = Vec::new();
-    // What is beyond is read and dropped, so that the program does not wait.
+    // This thread reads and drops the rest, so that the program does not wait.
     let _ = (&mut pipe).take(OUTPUT_MAX).read_to_end(&mut bytes);
     let _ = std::io::copy(&mut pipe, &mut std::io::sink());
     String::from_utf8_lossy(&bytes).into_owned()

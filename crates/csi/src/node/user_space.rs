@@ -106,7 +106,7 @@ pub(super) fn rescan(
     }
 }
 
-/// What a volume has in the folder of the node.
+/// The files of a volume in the folder of the node.
 struct Files {
     /// The CHAP secret.
     secret: PathBuf,

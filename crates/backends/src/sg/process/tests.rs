@@ -38,7 +38,7 @@ struct Rig {
     region: File,
 }
 
-/// What the process does with a connection.
+/// How the fake process treats a connection.
 #[derive(Clone, Copy)]
 struct Behaviour {
     /// Its name, which is in the answers to INQUIRY.

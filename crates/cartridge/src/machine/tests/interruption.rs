@@ -10,7 +10,7 @@ use super::model::{Model, Object, Step, pick};
 use super::*;
 
 /// How many histories a test run has. `SEED=7` replays one.
-const SEEDS: u64 = 60;
+pub(super) const SEEDS: u64 = 60;
 const ROUNDS: u64 = 4;
 const PARTITIONS: usize = 2;
 const SECTOR: usize = 512;
@@ -266,6 +266,7 @@ fn step(rng: &mut Rng) -> Step {
         }
         10 => Step::Erase,
         11 => Step::Reload,
+        12 | 13 => Step::Filemarks { count: 1, is_immediate: false },
         _ => Step::random(rng, PARTITIONS, 200_000),
     }
 }
@@ -316,8 +317,13 @@ impl Oracle {
 }
 
 #[test]
-pub(super) fn what_was_synchronized_survives_every_interruption() {
-    for seed in seeds() {
+fn what_was_synchronized_survives_every_interruption() {
+    run_histories(seeds());
+}
+
+/// Runs the histories of these seeds, up to the first that shows a fault.
+pub(super) fn run_histories(seeds: core::ops::Range<u64>) {
+    for seed in seeds {
         std::eprintln!("seed {seed}");
         history(seed);
     }

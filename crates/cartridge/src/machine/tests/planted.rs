@@ -4,16 +4,18 @@ use std::panic::catch_unwind;
 
 use base::fault_injection::inject;
 
-use super::interruption::what_was_synchronized_survives_every_interruption;
+use super::interruption::{SEEDS, run_histories};
 use crate::fault_injection::Bug;
+
+/// The histories in which a bug must be found.
+const SEEDS_MAX: u64 = 600;
 
 #[test]
 fn planted_bugs_are_found() {
-    let finds = what_was_synchronized_survives_every_interruption;
-    finds();
+    run_histories(0..SEEDS);
     for bug in Bug::ALL {
         inject(Some(bug.name()));
-        let found = catch_unwind(finds).is_err();
+        let found = catch_unwind(|| run_histories(0..SEEDS_MAX)).is_err();
         inject(None);
         assert!(found, "{bug:?} is not found");
     }

@@ -226,12 +226,16 @@ impl Node {
         Ok(staged)
     }
 
-    /// Takes the file system of a volume away from all paths, even while programs use it.
+    /// Takes the file system of a volume away from all paths, even while programs use it. The disk is made to
+    /// fail first: unmounting would wait for a target that refuses this host for ever.
     fn drop_mounts(&self, staged: &Staged) -> CsiResult<()> {
-        if let Some(device) = self.settings.device_left(staged) {
-            for path in mounts::of(mounts::number_of(&device)?)? {
-                mounts::unmount(&path, true)?;
-            }
+        let paths = match self.settings.device_left(staged) {
+            Some(device) => mounts::of(mounts::number_of(&device)?)?,
+            None => Vec::new(),
+        };
+        self.settings.interrupt(staged)?;
+        for path in paths {
+            mounts::unmount(&path, true)?;
         }
         while mounts::at(&staged.staging_path)?.is_some() {
             mounts::unmount(&staged.staging_path, true)?;

@@ -107,8 +107,9 @@ class Calls:
     def delete(self, volume):
         self.call("Controller", "DeleteVolume", {1: volume})
 
-    def publish(self, volume, node, block=False, mode=WRITER):
-        told = self.call("Controller", "ControllerPublishVolume", {1: volume, 2: node, 3: capability(block, mode)})
+    def publish(self, volume, node, block=False, mode=WRITER, read_only=False):
+        told = self.call("Controller", "ControllerPublishVolume",
+                         {1: volume, 2: node, 3: capability(block, mode), 4: int(read_only)})
         return texts(told, 1)
 
     def unpublish(self, volume, node):

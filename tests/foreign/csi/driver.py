@@ -35,7 +35,7 @@ size = "1M"
 class Driver:
     """`targe csi` with both services; the node attaches by FUSE and loop devices."""
 
-    def __init__(self, folder, pool=None, node=True):
+    def __init__(self, folder, pool=None, node=True, environment=None):
         self.folder = os.path.abspath(folder)
         os.makedirs(self.folder, exist_ok=True)
         self.pool = str(pool) if pool else os.path.join(self.folder, "pool")
@@ -44,7 +44,7 @@ class Driver:
         self.socket = os.path.join(self.folder, "csi.sock")
         self.port = servers.free_port()
         self.daemon = Daemon(os.path.join(self.folder, "etc"), HEAD.format(port=self.port))
-        self.node = node
+        self.node, self.environment = node, environment
         self.process, self.calls = None, None
         self.log_path = os.path.join(self.folder, "csi.log")
 
@@ -58,7 +58,7 @@ class Driver:
     def start(self):
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(self.command(), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=subprocess.STDOUT)
+                                            stderr=subprocess.STDOUT, env=self.environment)
         deadline = time.monotonic() + WAIT_S
         while not self.listens():
             expect(self.process.poll() is None, f"the driver ended with {self.process.poll()}: {self.log()[-600:]}")

@@ -291,14 +291,14 @@ def test_a_node_leaves_no_disk_behind_when_the_target_has_gone(request, tmp_path
     ends_well(request, driver)
 
 
-@pytest.fixture(scope="module")
-def reflinks(tmp_path_factory):
+@pytest.fixture(scope="module", params=["btrfs", "xfs"])
+def reflinks(request, tmp_path_factory):
     """A folder whose files can share storage."""
     need_loop()
-    image, folder = tmp_path_factory.mktemp("btrfs") / "image", tmp_path_factory.mktemp("mounted")
+    image, folder = tmp_path_factory.mktemp(request.param) / "image", tmp_path_factory.mktemp("mounted")
     with open(image, "wb") as file:
         file.truncate(512 * MIB)
-    tool("mkfs.btrfs", "--quiet", str(image))
+    tool(f"mkfs.{request.param}", "-q", str(image))
     tool("mount", "-o", "loop", str(image), str(folder))
     yield folder
     tool("umount", "--lazy", str(folder))

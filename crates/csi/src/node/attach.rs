@@ -59,6 +59,14 @@ impl NodeSettings {
         }
     }
 
+    /// Makes everything that waits for the disk of a volume fail, now and later.
+    pub(super) fn interrupt(&self, staged: &Staged) -> CsiResult<()> {
+        match staged.method {
+            AttachMethod::Iscsi => iscsi::log_out(self, staged),
+            AttachMethod::Ublk | AttachMethod::Loop => user_space::end_process(self, staged),
+        }
+    }
+
     /// Detaches a volume, whatever of it is attached.
     pub(super) fn detach(&self, staged: &Staged) -> CsiResult<()> {
         match staged.method {

@@ -60,8 +60,13 @@ pub(super) fn device(staged: &Staged) -> CsiResult<PathBuf> {
 
 /// Logs out, and makes open-iscsi forget the target.
 pub(super) fn detach(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
-    iscsiadm(settings, staged, &["--logout"], &[NO_OBJECTS])?;
+    log_out(settings, staged)?;
     iscsiadm(settings, staged, &["-o", "delete"], &[NO_OBJECTS])
+}
+
+/// Logs out: the disk disappears, and what waits for it fails.
+pub(super) fn log_out(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
+    iscsiadm(settings, staged, &["--logout"], &[NO_OBJECTS])
 }
 
 /// Has the kernel ask for the size of a disk.

@@ -25,6 +25,8 @@ const END_MAX: Duration = Duration::from_secs(60);
 /// How long the host may take to notice a new size.
 const NOTICE_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The pause between two signals. The process takes signals that follow each other faster for one.
+const SIGNAL_PAUSE: Duration = Duration::from_secs(1);
 /// What is read to have the LUN answer.
 const PROBE_LEN: usize = 4096;
 /// How much of a log is read.
@@ -74,6 +76,12 @@ pub(super) fn loop_device(settings: &NodeSettings, staged: &Staged) -> Option<Pa
     Files::of(settings, staged).loop_device()
 }
 
+/// Ends the process of a volume, whatever the target does, and even while programs use the disk: it only
+/// fails from now on.
+pub(super) fn end_process(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
+    Files::of(settings, staged).end_process(End::AtOnce)
+}
+
 /// Detaches a volume: ends its process, whatever the target does.
 pub(super) fn detach(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
     let files = Files::of(settings, staged);
@@ -104,6 +112,15 @@ pub(super) fn rescan(
         }
         sleep(LOOK_AGAIN);
     }
+}
+
+/// When a process is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// When no program uses the disk any more: it gets one signal.
+    WhenUnused,
+    /// Even while programs use the disk: it gets more signals.
+    AtOnce,
 }
 
 /// The files of a volume in the folder of the node.
@@ -172,27 +189,39 @@ impl Files {
         Some(Path::new("/dev").join(name))
     }
 
+    /// Asks the process to end, and waits until it has.
+    fn end_process(&self, end: End) -> CsiResult<()> {
+        let began = Instant::now();
+        let mut signals = 0;
+        while let Some(process) = self.process() {
+            let is_due = match end {
+                End::WhenUnused => signals == 0,
+                End::AtOnce => began.elapsed() >= SIGNAL_PAUSE * signals,
+            };
+            if is_due {
+                let _ = kill_process(process, Signal::TERM);
+                signals += 1;
+            }
+            if began.elapsed() > END_MAX {
+                let message = "the process of the disk does not end: a program may still use the disk";
+                return Err(CsiError::aborted(message));
+            }
+            sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
     /// Ends the process, and with it the disk.
     fn end(&self) -> CsiResult<()> {
         if let Some(device) = self.loop_device() {
             run_well(&["losetup", "--detach", text(&device)?])?;
         }
+        self.end_process(End::WhenUnused)?;
         let began = Instant::now();
-        let mut asked = false;
         // A loop device lasts as long as it is used, and would be found for the next file.
-        loop {
-            match self.process() {
-                Some(process) if !asked => {
-                    let _ = kill_process(process, Signal::TERM);
-                    asked = true;
-                }
-                None if self.loop_device().is_none() => break,
-                _ => {}
-            }
+        while self.loop_device().is_some() {
             if began.elapsed() > END_MAX {
-                let message =
-                    "the process or device of the disk does not end: a program may still use the disk";
-                return Err(CsiError::aborted(message));
+                return Err(CsiError::aborted("a program still uses the disk"));
             }
             sleep(LOOK_AGAIN);
         }

@@ -28,6 +28,8 @@ pub(super) struct Judge {
 struct Branch {
     state: LibraryState,
     applied: BTreeMap<Ticket, Expected>,
+    /// Those of them whose turn at a drive is over, for another command has had its turn since.
+    past: BTreeSet<Ticket>,
     /// The motion under way: its command, where it moves the cartridges, and whether they are there.
     motion: Option<(Ticket, Places, bool)>,
 }
@@ -45,7 +47,7 @@ impl Judge {
     /// after it was sent: no other command can have told its initiator of the change. Crashes are
     /// losses of power or ends of the process.
     pub(super) fn new(is_one_open: bool, is_power: bool) -> Self {
-        let first = Branch { state: LibraryState::new(is_power), applied: BTreeMap::new(), motion: None };
+        let first = Branch::of(LibraryState::new(is_power));
         Self { branches: BTreeSet::from([first]), pending: BTreeMap::new(), is_one_open, branches_max: 1 }
     }
 
@@ -126,6 +128,9 @@ impl Judge {
             if let Some(expected) = branch.applied.get(&ticket).copied() {
                 if expected.is(answer) {
                     branch.applied.remove(&ticket);
+                    if pending.command.waits_its_turn() {
+                        self.end_turns(&mut branch, pending.command.unit());
+                    }
                     if matches!(answer, Answer::Good(_)) {
                         branch.state.promised(pending.command);
                     }
@@ -144,6 +149,12 @@ impl Judge {
         if pending.command.waits_its_turn() {
             self.end_doubts(ticket, pending.command.unit());
         }
+    }
+
+    /// Records that a command has had its turn at a drive, and was executed after those without an answer.
+    fn end_turns(&self, branch: &mut Branch, unit: usize) {
+        let is_there = |ticket: &&Ticket| self.pending[ticket].command.unit() == unit;
+        branch.past.extend(branch.applied.keys().filter(is_there));
     }
 
     /// Returns the branches that follow from one when a command is executed, or a motion is made further.
@@ -205,6 +216,9 @@ impl Judge {
             TapeCommand::Test(_) | TapeCommand::Elements => false,
             TapeCommand::Drive(..) => {
                 let has_turn = |other: &Ticket| {
+                    if branch.past.contains(other) {
+                        return false;
+                    }
                     let Pending { command, doubtful_since } = self.pending[other];
                     let is_before = doubtful_since.is_some_and(|since| since < ticket);
                     command.waits_its_turn() && command.unit() == this.command.unit() && !is_before
@@ -229,6 +243,7 @@ impl Judge {
             self.branches.retain(|branch| branch.motion.is_none_or(|(under_way, ..)| under_way != ticket));
             let without = |mut branch: Branch| {
                 branch.applied.remove(&ticket);
+                branch.past.remove(&ticket);
                 branch
             };
             self.branches = std::mem::take(&mut self.branches).into_iter().map(without).collect();
@@ -247,7 +262,7 @@ impl Judge {
         while let Some(branch) = open.pop() {
             if branch.state.is_at(places) {
                 let states = branch.state.after_crash().into_iter();
-                left.extend(states.map(|state| Branch { state, applied: BTreeMap::new(), motion: None }));
+                left.extend(states.map(Branch::of));
             }
             for next in self.successors(&branch, None) {
                 if seen.insert(next.clone()) {
@@ -272,6 +287,11 @@ impl Judge {
 }
 
 impl Branch {
+    /// A state in which nothing is under way.
+    fn of(state: LibraryState) -> Self {
+        Self { state, applied: BTreeMap::new(), past: BTreeSet::new(), motion: None }
+    }
+
     /// Returns whether a command has been executed, or is under way as a motion.
     fn has_begun(&self, ticket: Ticket) -> bool {
         self.applied.contains_key(&ticket) || self.motion.is_some_and(|(under_way, ..)| under_way == ticket)

@@ -107,8 +107,8 @@ def prepare_pass_through(out):
     with alone(out):
         root = unpacked_kernel(os.path.join(out, "kernel"), [])
         tree, initramfs = os.path.join(out, "root-pass-through"), os.path.join(out, "initramfs-pass-through")
-        build(tree, root, ["/usr/sbin/mke2fs", *PASS_THROUGH_PROGRAMS, servers.Targe.binary], PASS_THROUGH_MODULES)
-        os.symlink(servers.Targe.binary, os.path.join(tree, "bin/targe"))
+        build(tree, root, ["/usr/sbin/mke2fs", *PASS_THROUGH_PROGRAMS], PASS_THROUGH_MODULES)
+        add_targe(tree)
         # As it is: what emulation takes to unpack a hundred megabytes is more than it takes to copy them.
         pack(tree, lambda path: open(path, "wb"), initramfs)
         return kernel_of(root), initramfs
@@ -132,8 +132,8 @@ def prepare_ublk(out):
             folder = os.path.join(out, f"kernel-{UBLK_DEBIAN}")
             root = unpacked_kernel(folder, release_of_its_own(os.path.join(out, "apt"), UBLK_DEBIAN))
         tree, initramfs = os.path.join(out, "root-ublk"), os.path.join(out, "initramfs-ublk")
-        build(tree, root, [*UBLK_PROGRAMS, servers.Targe.binary], UBLK_MODULES)
-        os.symlink(servers.Targe.binary, os.path.join(tree, "bin/targe"))
+        build(tree, root, UBLK_PROGRAMS, UBLK_MODULES)
+        add_targe(tree)
         # As it is: what emulation takes to unpack a hundred megabytes is more than it takes to copy them.
         pack(tree, lambda path: open(path, "wb"), initramfs)
         return kernel_of(root), initramfs
@@ -307,8 +307,18 @@ def add_busybox(tree, programs):
     os.symlink("/bin/busybox", os.path.join(tree, "sbin/modprobe"))
 
 
+def add_targe(tree):
+    """Our own binary, without what only debuggers read, at a place that the guest mounts nothing over."""
+    add_libraries(tree, servers.Targe.binary)
+    tried("strip", "--strip-debug", "-o", os.path.join(tree, "bin/targe"), servers.Targe.binary)
+
+
 def add_program(tree, program):
     copy_into(tree, program)
+    add_libraries(tree, program)
+
+
+def add_libraries(tree, program):
     libraries = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     for library in re.findall(r"(?:=> |^\t)(/\S+)", libraries, re.MULTILINE):
         copy_into(tree, library)

@@ -296,7 +296,9 @@ class Trace:
     def end(self):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        self.told += self.process.communicate(timeout=PATIENCE_S)[1]
+        self.process.wait(PATIENCE_S)
+        # What was read with the first line is in the buffer of the stream, which communicate() passes over.
+        self.told += self.process.stderr.read()
         expect(self.process.returncode == 0, self.told)
         self.recorded = int(re.search(r"(\d+) PDUs and frames recorded", self.told)[1])
         dropped = re.search(r"(\d+) dropped", self.told)

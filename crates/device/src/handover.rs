@@ -7,6 +7,11 @@
 //!
 //! A unit is handed over while it is idle. [`LogicalUnit::busy`] tells what keeps it from that.
 //!
+//! The next process can make its units while the old one still serves them: a new unit does nothing on its
+//! medium before its first command or timeout. A tape drive is the exception. It loads its cartridge at once,
+//! and repairs it, so no other process may use the cartridge. That is why tape drives are not handed over, and
+//! the owner asks [`LogicalUnit::busy`] of the old units before it makes the new ones.
+//!
 //! # What becomes of each part of the state
 //!
 //! | state | decision |
@@ -30,7 +35,7 @@
 //! | what is known of the device of a pass-through | moves; the device itself is not reset |
 //! | roles in the persistent reservation, capabilities of the medium, tables of commands | derived |
 //! | library, drives and unusable cartridges of a changer | its owner passes them in again |
-//! | TST, read-only access, identity, LUNs of nexuses | configuration |
+//! | TST, read-only access, identity | configuration |
 //! | secrets from which tokens and nonces are made | made anew from the entropy of [`LogicalUnit::seed`] |
 //! | slow commands that were not reported, numbers of tickets and calls | are dropped; no initiator sees them |
 //!

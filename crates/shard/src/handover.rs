@@ -40,7 +40,7 @@ use device::contract::NexusId;
 use hyperscsi::target::handover as hyperscsi_handover;
 use iscsi::target::handover as iscsi_handover;
 use serde::{Deserialize, Serialize};
-use target::handover::{NamedUnit, NexusState, RestoreError, TargetBusy};
+use target::handover::{RestoreError, TargetBusy, TargetState};
 use target::transport_id::nexus_of;
 
 use crate::shard::{HYPERSCSI, ISCSI, Shard};
@@ -51,20 +51,13 @@ use crate::shard::{HYPERSCSI, ISCSI, Shard};
 #[serde(deny_unknown_fields)]
 pub struct ShardState {
     sessions: Vec<MovedSession>,
-    units: Vec<NamedUnit>,
-}
-
-/// A session with its I_T nexus.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MovedSession {
-    transport: MovedTransport,
-    nexus: NexusState,
+    /// The nexuses of the sessions, in the same order, and the units.
+    target: TargetState,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-enum MovedTransport {
+enum MovedSession {
     Iscsi(Box<iscsi_handover::SessionState>),
     HyperScsi(Box<hyperscsi_handover::SessionState>),
 }
@@ -144,9 +137,9 @@ impl ShardState {
     /// Returns the names of the targets of the sessions, in the order of the sessions; `None` for a text that
     /// is no name.
     pub fn targets(&self) -> impl Iterator<Item = Option<String>> {
-        self.sessions.iter().map(|session| match &session.transport {
-            MovedTransport::Iscsi(state) => state.target().map(|name| name.as_str().into()),
-            MovedTransport::HyperScsi(state) => Some(state.target.clone()),
+        self.sessions.iter().map(|session| match session {
+            MovedSession::Iscsi(state) => state.target().map(|name| name.as_str().into()),
+            MovedSession::HyperScsi(state) => Some(state.target.clone()),
         })
     }
 
@@ -154,7 +147,7 @@ impl ShardState {
     /// `port` does not know is left when its session is resumed.
     pub fn map_ports(&mut self, port: impl Fn(EtherPort) -> Option<EtherPort>) {
         for session in &mut self.sessions {
-            if let MovedTransport::HyperScsi(state) = &mut session.transport {
+            if let MovedSession::HyperScsi(state) = session {
                 state.map_ports(&port);
             }
         }
@@ -178,10 +171,16 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Returns what keeps the shard from being handed over; `None` if it is idle.
+    /// Returns what keeps the shard from being handed over; `None` if it is idle. What [`ShardBusy::can_end`]
+    /// tells not to end by itself comes first where units and a shutdown are concerned, so that an owner learns
+    /// it before it freezes anything.
     pub fn busy(&self) -> Option<ShardBusy> {
         if self.draining {
             return Some(ShardBusy { sentence: "the target shuts down".into(), can_end: false });
+        }
+        let of_target = self.target.busy();
+        if let Some(busy) = of_target.as_ref().filter(|busy| !busy.can_end()) {
+            return Some(self.target_busy(busy));
         }
         if let Some(busy) = self.transports.iscsi.busy() {
             return Some(self.iscsi_busy(busy));
@@ -189,7 +188,7 @@ impl Shard {
         if let Some(busy) = self.transports.hyperscsi.busy() {
             return Some(hyperscsi_busy(&busy));
         }
-        self.target.busy().map(|busy| self.target_busy(&busy))
+        of_target.map(|busy| self.target_busy(&busy))
     }
 
     /// Returns the state of the shard, and the connections that belong to it. The shard must not be driven
@@ -207,24 +206,23 @@ impl Shard {
             let Some((transport, session)) = self.target.nexus(*id).map(|entry| entry.session()) else {
                 continue;
             };
-            let (transport, conns) = match transport {
+            let (state, conns) = match transport {
                 ISCSI => {
                     let exported = self.transports.iscsi.export(session);
                     let (state, conns) = exported.map_err(|busy| self.iscsi_busy(busy))?;
-                    (MovedTransport::Iscsi(Box::new(state)), conns)
+                    (MovedSession::Iscsi(Box::new(state)), conns)
                 }
                 _ => {
                     let exported = self.transports.hyperscsi.export(now, session);
                     let state = exported.map_err(|busy| hyperscsi_busy(&busy))?;
-                    (MovedTransport::HyperScsi(Box::new(state)), Vec::new())
+                    (MovedSession::HyperScsi(Box::new(state)), Vec::new())
                 }
             };
-            let Some(nexus) = self.target.export_nexus(now, *id) else { continue };
-            sessions.push(MovedSession { transport, nexus });
+            sessions.push(state);
             connections.push(conns);
         }
-        let units = self.target.export_units(now, &nexuses).map_err(|busy| self.target_busy(&busy))?;
-        Ok(Exported { state: ShardState { sessions, units }, connections })
+        let target = self.target.export(now, &nexuses).map_err(|busy| self.target_busy(&busy))?;
+        Ok(Exported { state: ShardState { sessions, target }, connections })
     }
 
     /// Resumes the sessions of another shard, and restores its units. `connections` are those of each
@@ -239,7 +237,7 @@ impl Shard {
         state: &ShardState,
         connections: &[Vec<ConnId>],
     ) -> Result<(), ResumeError> {
-        let ShardState { sessions, units } = state;
+        let ShardState { sessions, target } = state;
         if sessions.len() != connections.len() {
             return Err(ResumeError::Connections);
         }
@@ -248,7 +246,7 @@ impl Shard {
         let told = self.notices.len();
         let mut nexuses = Vec::new();
         for (session, conns) in sessions.iter().zip(connections) {
-            nexuses.push(self.resume_session(now, &session.transport, conns)?);
+            nexuses.push(self.resume_session(now, session, conns)?);
         }
         self.process_pending(now);
         // To the operator these sessions are not new.
@@ -256,12 +254,10 @@ impl Shard {
         for (id, session) in nexuses.iter().zip(sessions) {
             let entry = self.target.nexus(*id);
             if entry.and_then(|entry| self.map_of(&self.config, entry)).is_none() {
-                return Err(ResumeError::Refused(session.transport.initiator()));
+                return Err(ResumeError::Refused(session.initiator()));
             }
         }
-        let states = nexuses.iter().copied().zip(sessions.iter().map(|session| &session.nexus));
-        self.target.restore_nexuses(now, states).map_err(ResumeError::Target)?;
-        self.target.restore_units(now, units, &nexuses).map_err(ResumeError::Target)?;
+        self.target.restore(now, target, &nexuses).map_err(ResumeError::Target)?;
         self.process_pending(now);
         Ok(())
     }
@@ -269,11 +265,11 @@ impl Shard {
     fn resume_session(
         &mut self,
         now: Instant,
-        session: &MovedTransport,
+        session: &MovedSession,
         conns: &[ConnId],
     ) -> Result<NexusId, ResumeError> {
         match session {
-            MovedTransport::Iscsi(state) => {
+            MovedSession::Iscsi(state) => {
                 let name = state.target().map_or_else(String::new, |name| name.as_str().into());
                 let target = self.config.target_called(&name).map(|target| target.id);
                 let target = target.ok_or(ResumeError::NoTarget(name))?;
@@ -281,8 +277,8 @@ impl Shard {
                 let session = self.transports.iscsi.resume(now, state, target, conns);
                 session.map(|session| nexus_of(ISCSI, session)).map_err(ResumeError::Iscsi)
             }
-            MovedTransport::HyperScsi(_) if !conns.is_empty() => Err(ResumeError::Connections),
-            MovedTransport::HyperScsi(state) => {
+            MovedSession::HyperScsi(_) if !conns.is_empty() => Err(ResumeError::Connections),
+            MovedSession::HyperScsi(state) => {
                 let session = self.transports.hyperscsi.resume(now, state);
                 session.map(|session| nexus_of(HYPERSCSI, session)).map_err(ResumeError::HyperScsi)
             }
@@ -309,7 +305,7 @@ impl Shard {
     }
 }
 
-impl MovedTransport {
+impl MovedSession {
     fn initiator(&self) -> String {
         match self {
             Self::Iscsi(state) => state.initiator().map_or_else(String::new, |name| name.as_str().into()),

@@ -1,13 +1,13 @@
 //! I_T nexuses and logical units that a live upgrade hands over from one process to the next.
 //!
 //! The owner of the new target adds its units, lets the transports resume the sessions, which establishes the
-//! nexuses, and calls [`Target::restore_nexuses`], and then [`Target::restore_units`]. A unit is
-//! named by its NAA identifier, a nexus by its position in the list of nexuses that are handed over.
+//! nexuses, and calls [`Target::restore`]. A unit is named by its NAA identifier, a nexus by its position in
+//! the list of nexuses that are handed over.
 //!
 //! | state | decision |
 //! |---|---|
 //! | units | move, see [`device::handover`] |
-//! | LUN maps, access, slow limit | configuration |
+//! | LUN maps, access, slow limit | configuration; a nexus is told if its LUNs have changed |
 //! | which disk a nexus has used under a LUN | moves, beyond what the owner has stored |
 //! | what limits of initiators have saved up | moves; an initiator without a session finds a full bucket |
 //! | open tasks and functions, retiring units, saves, events of libraries | the target is busy |
@@ -25,32 +25,43 @@ use device::rate_limit::handover::LimiterState;
 use device::unit::LogicalUnit;
 use serde::{Deserialize, Serialize};
 
+use crate::nexus::NexusEntry;
 use crate::target::Target;
 use crate::units::UnitId;
+
+/// The state of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetState {
+    /// The nexuses that are handed over. A unit names a nexus by its index here.
+    nexuses: Vec<NexusState>,
+    /// The units. A nexus names a unit by its index here.
+    units: Vec<UnitWithName>,
+}
 
 /// What a target keeps for an I_T nexus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NexusState {
+struct NexusState {
     /// What the limit of the initiator has saved up, if the initiator has or had one.
     limit: Option<LimiterState>,
-    /// The NAA identifier of the unit that the nexus has used under each LUN, in hexadecimal digits.
-    used_luns: Vec<(u16, String)>,
+    /// The LUNs that the nexus sees, each with the index of its unit, and whether the nexus has used it.
+    luns: Vec<(u16, u32, bool)>,
 }
 
 /// A unit with its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NamedUnit {
+struct UnitWithName {
     /// The NAA identifier, in hexadecimal digits.
     naa: String,
     state: UnitState,
 }
 
-impl NamedUnit {
-    /// Returns the NAA identifier of the unit, in hexadecimal digits.
-    pub fn naa(&self) -> &str {
-        &self.naa
+impl TargetState {
+    /// Returns the NAA identifiers of the units, in hexadecimal digits.
+    pub fn units(&self) -> impl Iterator<Item = &str> {
+        self.units.iter().map(|unit| unit.naa.as_str())
     }
 }
 
@@ -112,8 +123,10 @@ pub enum RestoreError {
         /// The reason.
         why: UnitRestoreError,
     },
-    /// The state names a nexus that was not resumed.
-    NoNexus,
+    /// The state has other nexuses than the sessions that were resumed.
+    Nexuses,
+    /// The state has a LUN of a unit that it does not have.
+    Lun,
 }
 
 impl fmt::Display for RestoreError {
@@ -122,7 +135,8 @@ impl fmt::Display for RestoreError {
             Self::UnitTwice(naa) => write!(f, "the state names the unit naa.{naa} twice"),
             Self::NoUnit(naa) => write!(f, "there is no unit naa.{naa} in the configuration now"),
             Self::Unit { naa, why } => write!(f, "unit naa.{naa}: {why}"),
-            Self::NoNexus => f.write_str("the state names a session that was not resumed"),
+            Self::Nexuses => f.write_str("the state has other sessions than were resumed"),
+            Self::Lun => f.write_str("the state has a LUN that leads to no unit"),
         }
     }
 }
@@ -130,7 +144,8 @@ impl fmt::Display for RestoreError {
 impl core::error::Error for RestoreError {}
 
 impl Target {
-    /// Returns what keeps the target from being handed over: the first unit that is not idle, or other work.
+    /// Returns what keeps the target from being handed over: a unit that is not idle, or other work. A reason
+    /// that cannot end comes first.
     pub fn busy(&self) -> Option<TargetBusy> {
         // Every field is named here, so that a new one is not forgotten.
         let Self {
@@ -146,7 +161,9 @@ impl Target {
             library_events,
             data_of_commands: _,
         } = self;
-        let unit = units.iter().find_map(|(unit, lu)| Some(TargetBusy::Unit { unit, why: lu.busy()? }));
+        let busy_units =
+            units.iter().filter_map(|(unit, lu)| Some(TargetBusy::Unit { unit, why: lu.busy()? }));
+        let unit = busy_units.min_by_key(TargetBusy::can_end);
         unit.or_else(|| units.has_retiring().then_some(TargetBusy::Removal))
             .or_else(|| (!pending_tmfs.is_empty()).then_some(TargetBusy::Tmf))
             .or_else(|| (!saves.is_empty()).then_some(TargetBusy::Save))
@@ -158,84 +175,114 @@ impl Target {
         self.units.get(unit).map(naa_of)
     }
 
-    /// Returns what the target keeps for an I_T nexus; `None` if there is no such nexus.
-    pub fn export_nexus(&self, now: Instant, id: NexusId) -> Option<NexusState> {
-        let entry = self.nexuses.get(id)?;
-        let used = |(lun, unit): (u16, UnitId)| Some((lun, naa_of(self.units.get(unit)?)));
-        Some(NexusState {
-            limit: entry.limiter.as_ref().map(|limiter| limiter.borrow().export(now)),
-            used_luns: entry.used().filter_map(used).collect(),
-        })
-    }
-
-    /// Restores what the target keeps for I_T nexuses whose sessions were resumed. Nexuses of one initiator
-    /// share a limit, so that they have the same state of it.
-    ///
-    /// # Errors
-    /// [`RestoreError::NoNexus`].
-    pub fn restore_nexuses<'a>(
-        &mut self,
-        now: Instant,
-        states: impl IntoIterator<Item = (NexusId, &'a NexusState)>,
-    ) -> Result<(), RestoreError> {
-        let units = self.units_by_name();
-        for (id, NexusState { limit, used_luns }) in states {
-            let entry = self.nexuses.get(id).ok_or(RestoreError::NoNexus)?;
-            if let (Some(limiter), Some(limit)) = (&entry.limiter, limit) {
-                limiter.borrow_mut().adopt(now, limit);
-            }
-            for (lun, naa) in used_luns {
-                if let Some(disk) = units.get(naa).and_then(|unit| self.units.disk_of(*unit)) {
-                    self.bindings.bind(&entry.name, *lun, disk);
-                }
-            }
-            let map = entry.entries();
-            self.remap(now, id, map);
-        }
-        Ok(())
-    }
-
-    /// Returns the state of every unit. A nexus is named by its position in `nexuses`; others count as lost.
+    /// Returns the state of the target. A nexus that is not in `nexuses` counts as lost.
     ///
     /// # Errors
     /// What keeps the target from being handed over.
-    pub fn export_units(&self, now: Instant, nexuses: &[NexusId]) -> Result<Vec<NamedUnit>, TargetBusy> {
+    pub fn export(&self, now: Instant, nexuses: &[NexusId]) -> Result<TargetState, TargetBusy> {
         if let Some(why) = self.busy() {
             return Err(why);
         }
         let indices: BTreeMap<NexusId, u32> = nexuses.iter().copied().zip(0..).collect();
         let index_of = |id| indices.get(&id).copied();
-        let export = |(unit, lu): (UnitId, &LogicalUnit)| {
+        let units = self.units.iter().map(|(unit, lu)| {
             let state = lu.export(now, index_of).map_err(|why| TargetBusy::Unit { unit, why })?;
-            Ok(NamedUnit { naa: naa_of(lu), state })
+            Ok(UnitWithName { naa: naa_of(lu), state })
+        });
+        let units = units.collect::<Result<_, _>>()?;
+        let indices: BTreeMap<UnitId, u32> = self.units.iter().map(|(unit, _)| unit).zip(0..).collect();
+        let nexus = |entry: &NexusEntry| NexusState {
+            limit: entry.limiter.as_ref().map(|limiter| limiter.borrow().export(now)),
+            luns: entry
+                .seen_and_used()
+                .filter_map(|(lun, unit, is_used)| Some((lun, *indices.get(&unit)?, is_used)))
+                .collect(),
         };
-        self.units.iter().map(export).collect()
+        let nexuses = nexuses.iter().filter_map(|id| self.nexuses.get(*id)).map(nexus).collect();
+        Ok(TargetState { nexuses, units })
     }
 
-    /// Restores the state of units, after every session was resumed. A nexus is named by its position in
-    /// `nexuses`. Units without a state stay as they are.
+    /// Restores the state of nexuses and units, after every session was resumed: `nexuses` are those of the
+    /// export, in the same order. Units that the state does not name stay as they are.
     ///
     /// # Errors
-    /// The first state that cannot be restored. The states before it are restored, so that the target is of
-    /// no more use then.
-    pub fn restore_units(
+    /// Why the state cannot be restored. A part of it may be restored then, so that the target is of no more
+    /// use.
+    pub fn restore(
         &mut self,
         now: Instant,
-        states: &[NamedUnit],
+        state: &TargetState,
         nexuses: &[NexusId],
     ) -> Result<(), RestoreError> {
+        if state.nexuses.len() != nexuses.len() {
+            return Err(RestoreError::Nexuses);
+        }
+        let units = self.units_of(state)?;
+        for (id, nexus) in nexuses.iter().zip(&state.nexuses) {
+            self.restore_nexus(now, *id, nexus, &units)?;
+        }
         let nexus_of = |index| nexuses.get(usize::try_from(index).ok()?).copied();
-        let (units, mut seen) = (self.units_by_name(), BTreeSet::new());
-        for NamedUnit { naa, state } in states {
-            if !seen.insert(naa) {
-                return Err(RestoreError::UnitTwice(naa.clone()));
-            }
-            let unit = units.get(naa).and_then(|id| self.units.mark_dirty(*id));
-            let unit = unit.ok_or_else(|| RestoreError::NoUnit(naa.clone()))?;
+        for (id, UnitWithName { naa, state }) in units.iter().zip(&state.units) {
+            let unit = self.units.mark_dirty(*id).ok_or_else(|| RestoreError::NoUnit(naa.clone()))?;
             let restored = unit.restore(now, state, nexus_of);
             restored.map_err(|why| RestoreError::Unit { naa: naa.clone(), why })?;
         }
+        for (id, nexus) in nexuses.iter().zip(&state.nexuses) {
+            self.report_changed_luns(*id, nexus, &units);
+        }
         Ok(())
+    }
+
+    /// Restores the limit of a nexus, and which disks it has used. Nexuses of one initiator share a limit, so
+    /// that they have the same state of it.
+    fn restore_nexus(
+        &mut self,
+        now: Instant,
+        id: NexusId,
+        state: &NexusState,
+        units: &[UnitId],
+    ) -> Result<(), RestoreError> {
+        let NexusState { limit, luns } = state;
+        let entry = self.nexuses.get(id).ok_or(RestoreError::Nexuses)?;
+        if let (Some(limiter), Some(limit)) = (&entry.limiter, limit) {
+            limiter.borrow_mut().adopt(now, limit);
+        }
+        for (lun, unit, is_used) in luns {
+            let unit = usize::try_from(*unit).ok().and_then(|at| units.get(at)).ok_or(RestoreError::Lun)?;
+            if let Some(disk) = self.units.disk_of(*unit).filter(|_| *is_used) {
+                self.bindings.bind(&entry.name, *lun, disk);
+            }
+        }
+        let map = entry.entries();
+        self.remap(now, id, map);
+        Ok(())
+    }
+
+    /// Establishes unit attentions for a nexus whose LUNs have changed between both processes.
+    fn report_changed_luns(&mut self, id: NexusId, state: &NexusState, units: &[UnitId]) {
+        let Some(entry) = self.nexuses.get(id) else { return };
+        let unit = |at: u32| usize::try_from(at).ok().and_then(|at| units.get(at).copied());
+        let before = state.luns.iter().map(|(lun, at, _)| (*lun, unit(*at)));
+        let after = entry.seen_and_used().map(|(lun, unit, _)| (lun, Some(unit)));
+        if before.eq(after) {
+            return;
+        }
+        for unit in entry.units() {
+            if let Some(unit) = self.units.mark_dirty(unit) {
+                unit.luns_changed(id);
+            }
+        }
+    }
+
+    /// Returns the number of each unit of a state.
+    fn units_of(&self, state: &TargetState) -> Result<Vec<UnitId>, RestoreError> {
+        let (units, mut seen) = (self.units_by_name(), BTreeSet::new());
+        let number = |UnitWithName { naa, .. }: &UnitWithName| match units.get(naa) {
+            Some(id) if seen.insert(*id) => Ok(*id),
+            Some(_) => Err(RestoreError::UnitTwice(naa.clone())),
+            None => Err(RestoreError::NoUnit(naa.clone())),
+        };
+        state.units.iter().map(number).collect()
     }
 
     /// Returns the units by their NAA identifiers.

@@ -266,10 +266,9 @@ impl NexusEntry {
         self.permitted().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)
     }
 
-    /// Returns the LUNs that the nexus has used, with the units of the map.
-    pub(crate) fn used(&self) -> impl Iterator<Item = (u16, UnitId)> {
-        let used = self.map.iter().filter(|row| row.binding == LunBinding::Bound);
-        used.map(|row| (row.entry.number, row.entry.unit))
+    /// Returns the LUNs that the nexus sees, with their units, and whether it has used each.
+    pub(crate) fn seen_and_used(&self) -> impl Iterator<Item = (u16, UnitId, bool)> {
+        self.rows().map(|row| (row.entry.number, row.entry.unit, row.binding == LunBinding::Bound))
     }
 
     /// Returns the protection of the session.

@@ -3,12 +3,11 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use scsi::lun::Lun;
 use scsi::sense::Asc;
 use serde::{Deserialize, Serialize};
 
 use super::{Lost, MAX_LOST, NexusState, Nexuses};
-use crate::contract::{Access, Nexus, NexusId};
+use crate::contract::{Access, NexusId};
 use crate::handover::sense::SenseState;
 use crate::handover::{IndexOf, NexusOf, RestoreError, indices_are_unique};
 use crate::medium_removal::MediaEvent;
@@ -33,7 +32,6 @@ struct PresentState {
     nexus: u32,
     name: NexusNameState,
     is_read_only: bool,
-    luns: Vec<u64>,
     attentions: Vec<SenseState>,
     media_event: MediaEventState,
     tape_alerts: u64,
@@ -64,7 +62,6 @@ pub(crate) struct RestoredNexuses {
 struct PresentNexus {
     name: NexusName,
     is_read_only: bool,
-    luns: Vec<Lun>,
     attentions: UnitAttentions,
     media_event: MediaEvent,
     tape_alerts: TapeAlerts,
@@ -92,7 +89,6 @@ impl Nexuses {
                 nexus: index,
                 name,
                 is_read_only: nexus.access == Access::ReadOnly,
-                luns: nexus.luns.iter().map(|Lun(lun)| *lun).collect(),
                 attentions,
                 media_event: match media_event {
                     MediaEvent::NoChange => MediaEventState::NoChange,
@@ -103,6 +99,7 @@ impl Nexuses {
                 tape_alerts: tape_alerts.bits(),
             });
         }
+        state.present.sort_by_key(|present| present.nexus);
         let surplus = state.lost.len().saturating_sub(MAX_LOST);
         state.lost.drain(..surplus);
         state
@@ -138,11 +135,7 @@ impl PresentNexus {
         *attentions = self.attentions;
         *media_event = self.media_event;
         *tape_alerts = self.tape_alerts;
-        let Nexus { access, luns, .. } = nexus;
-        if **luns != *self.luns {
-            attentions.establish(Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
-        }
-        if (*access == Access::ReadOnly) != self.is_read_only {
+        if (nexus.access == Access::ReadOnly) != self.is_read_only {
             attentions.establish(Asc::MODE_PARAMETERS_CHANGED);
         }
     }
@@ -167,12 +160,10 @@ impl RestoredNexuses {
             Ok(Lost { initiator_port, target_port, attentions: restore_attentions(attentions)? })
         });
         let present = present.iter().map(|state| {
-            let PresentState { nexus, name, is_read_only, luns, attentions, media_event, tape_alerts } =
-                state;
+            let PresentState { nexus, name, is_read_only, attentions, media_event, tape_alerts } = state;
             let restored = PresentNexus {
                 name: name.restore()?,
                 is_read_only: *is_read_only,
-                luns: luns.iter().copied().map(Lun).collect(),
                 attentions: restore_attentions(attentions)?,
                 media_event: match media_event {
                     MediaEventState::NoChange => MediaEvent::NoChange,

@@ -94,7 +94,7 @@ impl Operation {
             operation,
             token,
         } = state;
-        let token = token.as_ref().map(|token| restore_token(token)).transpose()?;
+        let token = token.as_ref().map(restore_token).transpose()?;
         let end = OperationResult {
             status: Status(*status),
             sense: sense.as_ref().map(|sense| sense.restore()),

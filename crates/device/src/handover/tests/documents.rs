@@ -54,7 +54,7 @@ fn mutate(value: &mut Value, rng: &mut Rng) {
 fn a_damaged_document_is_refused_or_taken_and_never_ends_the_process() {
     for seed in 0..20 {
         let mut rng = Rng::from_seed(seed);
-        let (rig, _) = after_history(&mut rng);
+        let (rig, _) = after_history(&mut rng, rich());
         let whole = serde_json::to_value(export(&rig)).unwrap();
         for _ in 0..20 {
             let mut document = whole.clone();

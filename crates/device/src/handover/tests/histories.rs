@@ -18,6 +18,11 @@ fn step(rig: &mut Rig, rng: &mut Rng) {
         2..=4 => {
             let keys = (rng.below(3), rng.below(3));
             let kind = [1, 3, 5, 6, 7, 8][usize::try_from(rng.below(6)).unwrap()];
+            if rng.chance(1, 2) {
+                pr_out(rig, nexus, (6, 0), (0, 1), rng.chance(1, 2));
+                pr_out(rig, nexus, (1, kind), (1, 0), false);
+                return rig.drain();
+            }
             let action = u8::try_from(rng.below(7)).unwrap();
             pr_out(rig, nexus, (action, kind), keys, rng.chance(1, 3));
         }
@@ -84,9 +89,9 @@ fn pr_keys(rig: &mut Rig, nexus: NexusId) -> Vec<u8> {
 }
 
 /// Returns a unit after a random history, and its medium.
-pub(super) fn after_history(rng: &mut Rng) -> (Rig, Shared) {
+pub(super) fn after_history(rng: &mut Rng, config: UnitConfig) -> (Rig, Shared) {
     let medium = Shared::new();
-    let mut rig = Rig::fresh(rich(), Box::new(medium.clone()));
+    let mut rig = Rig::fresh(config, Box::new(medium.clone()));
     rig.unit.seed(&[3; 32]);
     for _ in 0..rng.below(60) {
         step(&mut rig, rng);
@@ -98,9 +103,10 @@ pub(super) fn after_history(rng: &mut Rng) -> (Rig, Shared) {
 fn a_unit_that_was_handed_over_answers_as_the_one_before() {
     for seed in 0..100 {
         let mut rng = Rng::from_seed(seed);
-        let (mut old, medium) = after_history(&mut rng);
+        let config = UnitConfig { removable: seed % 3 > 0, ..rich() };
+        let (mut old, medium) = after_history(&mut rng, config.clone());
         assert_eq!(old.unit.busy(), None, "seed {seed}");
-        let mut new = resumed(rich(), Box::new(medium), &export(&old));
+        let mut new = resumed(config, Box::new(medium), &export(&old));
         assert_eq!(old.unit.stats(), new.unit.stats(), "seed {seed}");
         assert_eq!(old.unit.reservations(), new.unit.reservations(), "seed {seed}");
         for (at, (cdb, out)) in probes().iter().enumerate() {
@@ -121,7 +127,7 @@ fn a_unit_that_was_handed_over_answers_as_the_one_before() {
 fn a_unit_can_be_handed_over_again_and_again() {
     for seed in 0..20 {
         let mut rng = Rng::from_seed(seed);
-        let (old, medium) = after_history(&mut rng);
+        let (old, medium) = after_history(&mut rng, rich());
         let first = export(&old);
         let unit = resumed(rich(), Box::new(medium), &first).unit;
         let index_of =

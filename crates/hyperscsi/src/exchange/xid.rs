@@ -111,8 +111,8 @@ impl ReceivedXids {
     /// ahead of it.
     pub(crate) fn ahead(&self) -> Vec<(u32, u32)> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
-        let distances = if self.ahead > 0 { 1..=WINDOW } else { 1..=0 };
-        for distance in distances.filter(|distance| self.bit(xid_plus(self.low, *distance))) {
+        let end = if self.ahead > 0 { WINDOW } else { 0 };
+        for distance in (1..=end).filter(|distance| self.bit(xid_plus(self.low, *distance))) {
             match runs.last_mut().filter(|(_, last)| last + 1 == distance) {
                 Some((_, last)) => *last = distance,
                 None => runs.push((distance, distance)),

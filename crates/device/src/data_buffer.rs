@@ -11,8 +11,8 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use serde::{Deserialize, Serialize};
 
 use crate::contract::NexusId;
-use crate::handover::hex::HexBytes;
-use crate::handover::{IndexOf, NexusOf, RestoreError, indices_are_unique};
+use crate::document::hex::HexBytes;
+use crate::document::{IndexOf, NexusOf, RestoreError, indices_are_unique};
 
 /// The length of the data buffer, in bytes: enough for tools that measure a path with it, and little memory
 /// for each unit.

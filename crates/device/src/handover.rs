@@ -8,9 +8,9 @@
 //! A unit is handed over while it is idle. [`LogicalUnit::busy`] tells what keeps it from that.
 //!
 //! The next process can make its units while the old one still serves them: a new unit does nothing on its
-//! medium before its first command or timeout. A tape drive is the exception. It loads its cartridge at once,
-//! and repairs it, so no other process may use the cartridge. That is why tape drives are not handed over, and
-//! the owner asks [`LogicalUnit::busy`] of the old units before it makes the new ones.
+//! medium before its first command or timeout. A tape drive is the exception. It loads its cartridge at once
+//! and repairs it, so no other process may use the cartridge. That is why tape drives are not handed over,
+//! and the owner asks [`LogicalUnit::busy`] of the old units before it makes the new ones.
 //!
 //! # What becomes of each part of the state
 //!
@@ -47,8 +47,6 @@
 //! [`LogicalUnit::seed`]: crate::unit::LogicalUnit::seed
 
 pub(crate) mod counters;
-pub(crate) mod hex;
-pub(crate) mod sense;
 #[cfg(test)]
 mod tests;
 
@@ -57,10 +55,10 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contract::NexusId;
 use crate::copy_manager::operations::handover::OperationState;
 use crate::copy_manager::tokens::handover::TokensState;
 use crate::data_buffer::DataBuffersState;
+use crate::document::hex::HexBytes;
 use crate::identifying_info::IdentifyingState;
 use crate::medium_removal::RemovalState;
 use crate::nexus::handover::NexusesState;
@@ -69,15 +67,11 @@ use crate::passed_device::PassedState;
 use crate::pr::handover::ReservationsState;
 use crate::rate_limit::handover::LimiterState;
 use crate::recorder::RecorderState;
+use crate::sanitizer::SanitizeFailureState;
 use crate::settings::handover::SettingsState;
 use counters::{ErrorsState, StatisticsState, StatsState};
-use hex::HexBytes;
 
-/// Returns the index of a nexus in a document; `None` for a nexus that is not handed over.
-pub(crate) type IndexOf<'a> = &'a dyn Fn(NexusId) -> Option<u32>;
-
-/// Returns the nexus with an index in a document; `None` for one that was not resumed.
-pub(crate) type NexusOf<'a> = &'a dyn Fn(u32) -> Option<NexusId>;
+pub use crate::document::RestoreError;
 
 /// Everything that a logical unit keeps beyond its saved state and its medium. Times are relative to the
 /// export.
@@ -147,17 +141,6 @@ pub(crate) struct SpcSection {
     pub(crate) counted_before: StatisticsState,
 }
 
-/// A SANITIZE or FORMAT UNIT that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SanitizeFailureState {
-    pub(crate) is_format: bool,
-    /// Whether EXIT FAILURE MODE can end it.
-    pub(crate) may_leave: bool,
-    /// Whether the saved state has it.
-    pub(crate) is_journaled: bool,
-}
-
 /// A drain of the operator that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -221,74 +204,3 @@ impl fmt::Display for UnitBusy {
 }
 
 impl core::error::Error for UnitBusy {}
-
-/// Why the state of a logical unit cannot be restored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RestoreError {
-    /// The unit has begun to serve.
-    InUse,
-    /// The state is that of another type of device.
-    DeviceType,
-    /// The state is that of a unit with another logical block length.
-    BlockLength,
-    /// A nexus is named twice.
-    NexusTwice,
-    /// An initiator port is no TransportID.
-    InitiatorPort,
-    /// There are more of these than a unit keeps.
-    TooMany(&'static str),
-    /// A registration is there twice, or has no key.
-    Registration,
-    /// The type of the reservation does not exist.
-    ReservationType,
-    /// The holder of the reservation is not registered.
-    ReservationWithoutRegistration,
-    /// The mode settings are none that MODE SELECT accepts.
-    Settings,
-    /// The identifying information is none that SET IDENTIFYING INFORMATION accepts.
-    IdentifyingInformation,
-    /// A data buffer has a wrong length.
-    DataBuffer,
-    /// The results of self-tests are none that a unit keeps.
-    SelfTests,
-    /// The origin of the timestamp does not exist.
-    Timestamp,
-    /// A ROD token is none that a unit creates.
-    Token,
-    /// The record of a writable disc does not belong to the disc in the drive.
-    DiscRecord,
-}
-
-impl fmt::Display for RestoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InUse => "the unit has begun to serve",
-            Self::DeviceType => "the unit is another type of device now",
-            Self::BlockLength => "the unit has another logical block length now",
-            Self::NexusTwice => "the state names a nexus twice",
-            Self::InitiatorPort => "the state names an initiator port that is none",
-            Self::TooMany(what) => return write!(f, "the state has too many {what}"),
-            Self::Registration => "the state has a registration twice or without a key",
-            Self::ReservationType => "the state has a reservation of an unknown type",
-            Self::ReservationWithoutRegistration => {
-                "the state has a reservation whose holder is not registered"
-            }
-            Self::Settings => "the state has impossible mode settings",
-            Self::IdentifyingInformation => "the state has impossible identifying information",
-            Self::DataBuffer => "the state has a data buffer of a wrong length",
-            Self::SelfTests => "the state has impossible self-test results",
-            Self::Timestamp => "the state has a timestamp of an unknown origin",
-            Self::Token => "the state has an impossible ROD token",
-            Self::DiscRecord => "the state has the record of another disc than the one in the drive",
-        })
-    }
-}
-
-impl core::error::Error for RestoreError {}
-
-/// Returns whether no index is there twice.
-pub(crate) fn indices_are_unique(indices: impl Iterator<Item = u32>) -> bool {
-    let mut indices: Vec<u32> = indices.collect();
-    indices.sort_unstable();
-    indices.is_sorted_by(|a, b| a < b)
-}

@@ -8,8 +8,8 @@ use base::bytes::Reader;
 use scsi::sense::{Asc, Sense};
 use serde::{Deserialize, Serialize};
 
-use crate::handover::RestoreError;
-use crate::handover::hex::HexBytes;
+use crate::document::RestoreError;
+use crate::document::hex::HexBytes;
 use crate::state_decode_error::StateDecodeError;
 
 /// The identifying information of a logical unit.

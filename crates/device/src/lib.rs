@@ -22,6 +22,7 @@ mod copy_manager;
 mod data_buffer;
 mod device_server;
 pub mod disc_record;
+mod document;
 pub mod drain;
 pub mod fault_injection;
 mod flush;

@@ -7,7 +7,7 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use serde::{Deserialize, Serialize};
 
 use crate::contract::NexusId;
-use crate::handover::{IndexOf, NexusOf, RestoreError, indices_are_unique};
+use crate::document::{IndexOf, NexusOf, RestoreError, indices_are_unique};
 
 /// Where the medium is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

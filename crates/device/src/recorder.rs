@@ -5,8 +5,8 @@ mod sequence;
 use serde::{Deserialize, Serialize};
 
 use crate::disc_record::{DiscRecord, SECTOR_LEN, TRAILER_LEN};
-use crate::handover::RestoreError;
-use crate::handover::hex::HexBytes;
+use crate::document::RestoreError;
+use crate::document::hex::HexBytes;
 use crate::range_lock::ByteRange;
 pub(crate) use sequence::AppendState;
 use sequence::Appends;

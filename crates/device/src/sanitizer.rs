@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use base::buffer::Bytes;
 use base::time::{Duration, Instant};
 use scsi::sense::{Asc, Sense, SenseKey, SenseKeySpecific};
+use serde::{Deserialize, Serialize};
 use store::api::{Durability, OpAction};
 
-use crate::handover::SanitizeFailureState;
 use crate::task::TaskId;
 
 pub(crate) use journal::SanitizeJournal;
@@ -139,6 +139,17 @@ enum Stage {
     },
 }
 
+/// A SANITIZE or FORMAT UNIT that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SanitizeFailureState {
+    pub(crate) is_format: bool,
+    /// Whether EXIT FAILURE MODE can end it.
+    pub(crate) may_leave: bool,
+    /// Whether the saved state has it.
+    pub(crate) is_journaled: bool,
+}
+
 /// What follows from the end of storing the journal.
 pub(crate) enum Recorded {
     /// The operation is to begin, and a command that waits only for that is to be woken.
@@ -168,8 +179,8 @@ pub(crate) enum Next {
 }
 
 impl Sanitizer {
-    /// Returns the failure for the next process, while no operation is in progress. `is_journaled` says whether
-    /// the saved state has it.
+    /// Returns the failure for the next process, while no operation is in progress. `is_journaled` says
+    /// whether the saved state has it.
     pub(crate) fn export(&self, is_journaled: bool) -> Option<SanitizeFailureState> {
         let Self { worker: _, failed, answer: _ } = self;
         failed.as_ref().map(|Failed { kind, may_leave }| SanitizeFailureState {

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use scsi::log::{Parameter, control};
 
-use crate::handover::RestoreError;
-use crate::handover::hex::HexBytes;
+use crate::document::RestoreError;
+use crate::document::hex::HexBytes;
 
 /// How many results the self-test results page has (SPC-5 §7.3).
 const MAX_RESULTS: usize = 20;

@@ -171,9 +171,8 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Returns what keeps the shard from being handed over; `None` if it is idle. What [`ShardBusy::can_end`]
-    /// tells not to end by itself comes first where units and a shutdown are concerned, so that an owner learns
-    /// it before it freezes anything.
+    /// Returns what keeps the shard from being handed over; `None` if it is idle. A shutdown and a unit that
+    /// can never be handed over come first, so that an owner learns of them before it freezes anything.
     pub fn busy(&self) -> Option<ShardBusy> {
         if self.draining {
             return Some(ShardBusy { sentence: "the target shuts down".into(), can_end: false });

@@ -11,11 +11,10 @@ use crate::copy_manager::CopyManager;
 use crate::copy_manager::operations::Operations;
 use crate::copy_manager::tokens::Tokens;
 use crate::data_buffer::DataBuffers;
+use crate::document::{IndexOf, NexusOf, RestoreError};
 use crate::drain::Drain;
 use crate::handover::counters::{ErrorsState, StatisticsState, StatsState};
-use crate::handover::{
-    DrainState, IndexOf, NexusOf, ReportedState, RestoreError, ServerState, SpcSection, UnitBusy,
-};
+use crate::handover::{DrainState, ReportedState, ServerState, SpcSection, UnitBusy};
 use crate::identifying_info::IdentifyingInformation;
 use crate::medium_removal::MediaEvent;
 use crate::nexus::handover::RestoredNexuses;
@@ -148,7 +147,7 @@ impl DeviceServer {
             read_only: config.read_only,
             nexus_task_sets,
             task_aborted_status,
-            inquiry_crc32c: crate::spc::identity_checksum(self),
+            inquiry_crc32c: self.identity_checksum(),
         }
     }
 

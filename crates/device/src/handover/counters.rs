@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::document::bounded;
 use crate::log::{ErrorCounts, Statistics};
 use crate::rate_limit::LimitStats;
 use crate::stats::{Latencies, UnitStats};
@@ -133,12 +134,6 @@ fn copy_counters(to: &mut [u64], from: &[u64]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = bounded(*from);
     }
-}
-
-/// Returns the counter of a document, far enough from its end that counting on does not overflow.
-pub(crate) const fn bounded(count: u64) -> u64 {
-    const MAX: u64 = 1 << 56;
-    if count < MAX { count } else { MAX }
 }
 
 impl StatisticsState {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Lost, MAX_LOST, NexusState, Nexuses};
 use crate::contract::{Access, NexusId};
-use crate::handover::sense::SenseState;
-use crate::handover::{IndexOf, NexusOf, RestoreError, indices_are_unique};
+use crate::document::sense::SenseState;
+use crate::document::{IndexOf, NexusOf, RestoreError, indices_are_unique};
 use crate::medium_removal::MediaEvent;
 use crate::pr::NexusName;
 use crate::pr::handover::NexusNameState;

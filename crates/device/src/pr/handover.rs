@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Held, MAX_REGISTRANTS, NexusName, PersistentReservations, Registrant};
 use crate::contract::RelativePort;
-use crate::handover::RestoreError;
-use crate::handover::hex::HexBytes;
+use crate::document::RestoreError;
+use crate::document::hex::HexBytes;
 
 /// Registrations and reservation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

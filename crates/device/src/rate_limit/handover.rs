@@ -7,7 +7,7 @@ use base::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{Bucket, LimitStats, Limiter, RateLimit, scaled};
-use crate::handover::counters::bounded;
+use crate::document::bounded;
 
 /// What a limiter has saved up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

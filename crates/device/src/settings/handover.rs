@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AttentionInterlock, BlockProtection, QueueError, Settings, StreamSettings};
-use crate::handover::RestoreError;
-use crate::handover::hex::HexBytes;
+use crate::document::RestoreError;
+use crate::document::hex::HexBytes;
 use crate::medium_partition::Partitioning;
 use crate::write_parameters::WriteParameters;
 

@@ -4,7 +4,8 @@ use base::time::Instant;
 
 use super::LogicalUnit;
 use crate::contract::NexusId;
-use crate::handover::{RestoreError, UnitBusy, UnitState};
+use crate::document::RestoreError;
+use crate::handover::{UnitBusy, UnitState};
 
 impl LogicalUnit {
     /// Returns what keeps the unit from being handed over; `None` if it is idle.

@@ -12,9 +12,9 @@ use scsi::status::Status;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_HELD, Operation, OperationResult, Operations, Progress};
-use crate::handover::hex::HexBytes;
-use crate::handover::sense::SenseState;
-use crate::handover::{IndexOf, NexusOf, RestoreError};
+use crate::document::hex::HexBytes;
+use crate::document::sense::SenseState;
+use crate::document::{IndexOf, NexusOf, RestoreError};
 
 /// An operation that has ended and whose results are held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

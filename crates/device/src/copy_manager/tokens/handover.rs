@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Entry, MAX_INACTIVITY_S, MAX_LIFETIME_S, MAX_RANGES, MAX_TOKENS, State, Tokens};
 use crate::copy_manager::operations::handover::restore_token;
-use crate::handover::RestoreError;
-use crate::handover::hex::HexBytes;
+use crate::document::RestoreError;
+use crate::document::hex::HexBytes;
 
 /// Every token of a unit, least recently used first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -42,7 +42,7 @@ pub(crate) const BLOCKS: u64 = 4096;
 /// A unit under test.
 pub(crate) struct Rig {
     pub(crate) unit: LogicalUnit,
-    next_key: u64,
+    pub(crate) next_key: u64,
     /// Events that no `run` has taken.
     pub(crate) events: VecDeque<UnitEvent>,
 }

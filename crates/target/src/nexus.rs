@@ -266,6 +266,11 @@ impl NexusEntry {
         self.permitted().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)
     }
 
+    /// Returns the LUNs that the nexus sees, with their units, and whether it has used each.
+    pub(crate) fn seen_and_used(&self) -> impl Iterator<Item = (u16, UnitId, bool)> {
+        self.rows().map(|row| (row.entry.number, row.entry.unit, row.binding == LunBinding::Bound))
+    }
+
     /// Returns the protection of the session.
     pub const fn level(&self) -> Level {
         self.info.level

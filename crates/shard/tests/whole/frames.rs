@@ -27,7 +27,7 @@ const CONFLICT: u8 = 0x18;
 const CHEAP: StretchCost = StretchCost { memory_kib: 64, passes: 1, lanes: 1 };
 
 /// LUN 0 is for every session, LUN 1 only for encrypted ones. One group has a password and one has none.
-fn both(least: Level) -> ShardConfig {
+pub(crate) fn both(least: Level) -> ShardConfig {
     let mut config = config(&[(0, 0), (1, 1)], vec![]);
     config.targets[0].luns[1].min_level = Level::Encrypt;
     config.targets[0].groups = vec![(group("backup"), RelativePort(2)), (group("open"), RelativePort(3))];
@@ -45,8 +45,8 @@ fn both(least: Level) -> ShardConfig {
 }
 
 /// A member of a group, alone with the target on an Ethernet.
-struct Member {
-    host: Host,
+pub(crate) struct Member {
+    pub(crate) host: Host,
 }
 
 impl Member {
@@ -64,7 +64,7 @@ impl Member {
         Self { host: Host::new(world.now, 0, plan) }
     }
 
-    fn up(world: &mut World, name: &str, of: &str, password: Option<&str>) -> Self {
+    pub(crate) fn up(world: &mut World, name: &str, of: &str, password: Option<&str>) -> Self {
         let mut member = Self::new(world, name, of, password);
         member.until(world, |host| host.session.is_up());
         member
@@ -75,7 +75,7 @@ impl Member {
     }
 
     /// Exchanges frames and advances the time until `done` returns true.
-    fn until(&mut self, world: &mut World, done: impl Fn(&Host) -> bool) {
+    pub(crate) fn until(&mut self, world: &mut World, done: impl Fn(&Host) -> bool) {
         let Self { host } = self;
         for _ in 0..200_000 {
             let mut moved = host.hear();
@@ -106,27 +106,34 @@ impl Member {
         panic!("never: {:?}", host.events);
     }
 
-    fn run(&mut self, world: &mut World, lun: u64, cdb: &[u8], out: &[u8], expect_in: usize) -> Answer {
+    pub(crate) fn run(
+        &mut self,
+        world: &mut World,
+        lun: u64,
+        cdb: &[u8],
+        out: &[u8],
+        expect_in: usize,
+    ) -> Answer {
         let task = self.host.begin(world.now, lun, cdb, out, expect_in);
         self.until(world, |host| host.has_ended(task));
         self.host.answer(task)
     }
 
-    fn clear_attentions(&mut self, world: &mut World, lun: u64) {
+    pub(crate) fn clear_attentions(&mut self, world: &mut World, lun: u64) {
         while self.run(world, lun, &[0; 6], &[], 0).status != GOOD {}
     }
 
-    fn write(&mut self, world: &mut World, lun: u64, lba: u8, data: &[u8]) -> Answer {
+    pub(crate) fn write(&mut self, world: &mut World, lun: u64, lba: u8, data: &[u8]) -> Answer {
         let blocks = u8::try_from(data.len() / BLOCK).unwrap();
         self.run(world, lun, &[0x2a, 0, 0, 0, 0, lba, 0, 0, blocks, 0], data, 0)
     }
 
-    fn read(&mut self, world: &mut World, lun: u64, lba: u8, blocks: u8) -> Answer {
+    pub(crate) fn read(&mut self, world: &mut World, lun: u64, lba: u8, blocks: u8) -> Answer {
         self.run(world, lun, &[0x28, 0, 0, 0, 0, lba, 0, 0, blocks, 0], &[], usize::from(blocks) * BLOCK)
     }
 
     /// Registers a key for LUN 0 and reserves it for exclusive access.
-    fn reserve(&mut self, world: &mut World) {
+    pub(crate) fn reserve(&mut self, world: &mut World) {
         assert_eq!(self.reservation(world, 0, 0, 7), GOOD);
         assert_eq!(self.reservation(world, 1, 7, 7), GOOD);
     }
@@ -141,7 +148,7 @@ impl Member {
 }
 
 /// Returns a LUN as it is in a command (SAM-5 §4.7, peripheral device addressing).
-const fn lun(number: u64) -> u64 {
+pub(crate) const fn lun(number: u64) -> u64 {
     number << 48
 }
 

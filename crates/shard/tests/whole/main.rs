@@ -19,6 +19,7 @@ mod medium;
 mod disk;
 mod ether;
 mod frames;
+mod handover;
 mod portals;
 mod protection;
 mod removal;

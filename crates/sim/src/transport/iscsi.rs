@@ -2,6 +2,7 @@
 
 mod connection;
 mod counters;
+mod handover;
 mod invariants;
 mod shard;
 mod traced_framing;
@@ -38,6 +39,7 @@ use crate::trace::Trace;
 use crate::units;
 use connection::{Connection, Side};
 use counters::Counters;
+use handover::Upgrades;
 use invariants::{AllowedOutcomes, SessionInvariants};
 use shard::config;
 use traced_framing::TracedFraming;
@@ -67,6 +69,7 @@ pub struct Iscsi {
     trouble: Instant,
     /// Promises that a session broke.
     violations: Vec<String>,
+    upgrades: Upgrades,
 }
 
 /// An initiator.
@@ -132,6 +135,7 @@ impl Iscsi {
             counters: Counters::default(),
             trouble: now,
             violations: Vec::new(),
+            upgrades: Upgrades::new(now, scenario.seed),
         };
         transport.boot(now);
         for host in 0..scenario.initiators {
@@ -465,7 +469,7 @@ impl Transport for Iscsi {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
         let sessions = self.hosts.iter().filter_map(|host| host.session.poll_timeout());
         let wires = self.wires.values().filter_map(Connection::next);
-        sessions.chain(wires).chain(queued).chain(self.shard.poll_timeout()).min()
+        sessions.chain(wires).chain(queued).chain(self.shard.poll_timeout()).chain(self.upgrades.next()).min()
     }
 
     fn pending_deadlines(&self) -> String {
@@ -494,6 +498,7 @@ impl Transport for Iscsi {
                 self.run_until_idle(now);
             }
         }
+        self.upgrade(now);
     }
 
     fn reset_nexus(&mut self, now: Instant, initiator: usize) {
@@ -522,6 +527,7 @@ impl Transport for Iscsi {
         self.counters.shard(self.shard.wire_stats());
         self.queue.retain(|_, step| !matches!(step, Scheduled::Saved(..)));
         self.boot(now);
+        self.upgrades.wait(now);
         self.boots_at =
             now.after(DurationRange::between(Duration::ZERO, Duration::from_secs(4)).pick(&mut self.rng));
         self.run_until_idle(now);

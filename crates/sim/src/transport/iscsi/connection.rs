@@ -142,6 +142,34 @@ impl Connection {
     }
 }
 
+/// The target's end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TargetEnd {
+    /// The target has no such connection any more.
+    Gone,
+    /// Its driver has nothing to send.
+    Idle(ConnId),
+    /// Its driver has something to send, or closes the connection.
+    Busy,
+}
+
+impl Connection {
+    /// Returns the target's end.
+    pub(super) fn target_end(&self) -> TargetEnd {
+        let Endpoint { conn, state, wants, batch, peer_ended } = &self.server;
+        match state {
+            State::Gone => TargetEnd::Gone,
+            State::Open if !wants && batch.is_empty() && !peer_ended => TargetEnd::Idle(*conn),
+            State::Open | State::Flushing | State::Lingering => TargetEnd::Busy,
+        }
+    }
+
+    /// Returns the slot of the connection in its session.
+    pub(super) const fn slot(&self) -> Slot {
+        self.slot
+    }
+}
+
 impl Iscsi {
     /// Carries out the actions that the state machines request from their drivers.
     pub(super) fn actions(&mut self, now: Instant) -> bool {

@@ -11,6 +11,12 @@ pub(super) struct Counters {
     /// Connections whose PDUs were sealed, and those that ended because too many were modified on the way.
     pub(super) sealed: u64,
     pub(super) modified: u64,
+    /// Live upgrades, the sessions that they moved, those that were given up because the target did not
+    /// become idle, and those that ended after the export.
+    pub(super) upgrades: u64,
+    pub(super) moved_sessions: u64,
+    pub(super) upgrades_given_up: u64,
+    pub(super) upgrades_undone: u64,
     /// From here on: counters of sessions that have ended.
     pub(super) retries: u64,
     pub(super) replays: u64,
@@ -83,6 +89,10 @@ impl Counters {
             ("commands that waited for memory", self.held_back),
             ("commands whose data stood still and lost its memory", self.revoked),
             ("commands that failed because their data stood still", self.data_late),
+            ("live upgrades", self.upgrades),
+            ("sessions that moved to another process", self.moved_sessions),
+            ("live upgrades given up because the target was busy", self.upgrades_given_up),
+            ("live upgrades undone after the export", self.upgrades_undone),
         ]
     }
 }

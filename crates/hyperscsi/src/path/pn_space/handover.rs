@@ -3,6 +3,7 @@
 use base::time::Instant;
 
 use super::{FrameContent, Incoming, Outgoing, RUNS_MAX, SentState};
+use crate::fault_injection::{Bug, is_injected};
 use crate::path::credit::{BEYOND_MAX, Grant};
 use crate::path::handover::SpaceState;
 use crate::path::ranges::Ranges;
@@ -35,7 +36,11 @@ impl Outgoing {
             return Self { limit: state.allowed, ..Self::new(0, 0, seed) };
         }
         let far = state.allowed.saturating_add(LEFT_OUT).max(state.sent);
-        let last = state.sent.saturating_add(LEFT_OUT).min(far);
+        let last = if is_injected(Bug::FramesMoveBack) {
+            state.sent.saturating_sub(1)
+        } else {
+            state.sent.saturating_add(LEFT_OUT).min(far)
+        };
         Self { limit: state.allowed, ..Self::new(last, 0, seed) }
     }
 }

@@ -19,6 +19,8 @@ base::bugs! {
     FramesKeepKeys,
     /// A packet number, and so a nonce, is used twice.
     FramesReuseNumber,
+    /// A session that moved to another process goes on with packet numbers that were used already.
+    FramesMoveBack,
     /// More is sent than the receiver has credit for.
     FramesIgnoreLimit,
     /// The memory quota taken for data is not released when a command is aborted.

@@ -27,10 +27,11 @@ use base::int_cast::to_usize;
 use base::time::{Duration, Instant, soonest};
 
 use self::congestion::Congestion;
-pub use self::handover::{LeftPathState, PathState, SpaceState};
+pub use self::handover::{LeftPathState, PathState};
 use self::loss_detection::Reordering;
 use self::pmtu::Pmtu;
 pub(crate) use self::pn_horizon::{FAR_MAX, PnHorizon};
+pub use self::pn_space::handover::SpaceState;
 use self::pn_space::{BadAck, FrameContent, Incoming, Outgoing, Sent, SentState};
 use self::retransmission::{LossHandler, again};
 use self::rtt::{Rtt, Trip};

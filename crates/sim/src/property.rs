@@ -145,6 +145,7 @@ impl Property {
             Bug::FramesForgetReplays
             | Bug::FramesKeepKeys
             | Bug::FramesReuseNumber
+            | Bug::FramesMoveBack
             | Bug::FramesIgnoreLimit => &[Self::Wire],
             Bug::FramesAckUnkept | Bug::FramesForgetRange | Bug::FramesForgetParts => &[Self::Ends],
             Bug::FramesKeepMemory => &[Self::MemoryFreed],

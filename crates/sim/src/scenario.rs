@@ -20,8 +20,10 @@ use transport::initiator::{Retry, Retry as FrameRetry};
 use crate::media::MediumPlan;
 
 mod aead;
+mod host_faults;
 mod special;
 
+pub use host_faults::{Death, Sleep, Upgrade};
 pub use special::{CorruptionPlan, ReloadPlan, SPECIAL};
 
 /// The transport that carries the commands.
@@ -118,6 +120,8 @@ pub struct HyperPlan {
     pub nets: Vec<NetPlan>,
     /// When the MTU changes.
     pub mtu_changes: Vec<MtuChange>,
+    /// When the target is upgraded.
+    pub upgrades: Vec<Upgrade>,
 }
 
 /// An Ethernet.
@@ -129,26 +133,6 @@ pub struct NetPlan {
     pub forward: FramePlan,
     /// The direction back to the initiator.
     pub backward: FramePlan,
-}
-
-/// A host stands still for a while: it neither reads its ports nor sends.
-#[derive(Clone, Copy, Debug)]
-pub struct Sleep {
-    /// The host, modulo the number of hosts: 0 is the target, and the initiators follow.
-    pub who: usize,
-    /// When, counted from the start of the run.
-    pub after: Duration,
-    /// For how long.
-    pub span: Duration,
-}
-
-/// The crash of an initiator.
-#[derive(Clone, Copy, Debug)]
-pub struct Death {
-    /// The initiator, modulo the number of initiators.
-    pub who: usize,
-    /// When, counted from the start of the run.
-    pub after: Duration,
 }
 
 /// A change of the MTU.
@@ -221,7 +205,8 @@ impl Scenario {
     /// Returns the world of a seed in which HyperSCSI carries the commands.
     pub fn hyperscsi(seed: u64, special: bool) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0x6879_7065_7273_6373);
-        let transport = TransportPlan::HyperScsi(Box::new(HyperPlan::of(&mut rng)));
+        let plan = HyperPlan { upgrades: Upgrade::draw(seed), ..HyperPlan::of(&mut rng) };
+        let transport = TransportPlan::HyperScsi(Box::new(plan));
         let plain = Self { transport, ..Self::plain(seed) };
         if special { plain.make_special() } else { plain }
     }
@@ -451,6 +436,7 @@ impl HyperPlan {
             ring_part: *pick(rng, &[1, 1, 4, 16]),
             deaths,
             strangers: *pick(rng, &[0, 0, 1, 3]),
+            upgrades: Vec::new(),
             has_password: keyed,
             level,
             min_protection: least,

@@ -1,8 +1,8 @@
 //! The keys of a session that moves to another process (live upgrade).
 //!
-//! The secret of a generation moves, and both ciphers follow from it. The ciphers that a receiver keeps of the
-//! generation before do not move: nobody can derive them from the present secret any more. A late frame of
-//! that generation therefore fails its check, changes nothing, and is sent again under the present keys.
+//! The secret of a generation moves, and both ciphers follow from it. The ciphers that a receiver keeps of
+//! the generation before do not move: nobody can derive them from the present secret any more. A late frame
+//! of that generation therefore fails its check, changes nothing, and is sent again under the present keys.
 
 use alloc::boxed::Box;
 use alloc::string::String;

@@ -10,7 +10,7 @@ use base::int_cast::to_usize;
 use base::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-use super::pn_space::handover::is_possible;
+use super::pn_space::handover::{SpaceState, is_possible};
 use super::pn_space::{FrameContent, Incoming, Outgoing};
 use super::{Path, PathAddress, PnHorizon, PnSpaceState};
 use crate::connection::ConnectionConfig;
@@ -52,23 +52,6 @@ pub struct PathState {
     pub overruns: u32,
     /// The space of unprotected frames, and that of protected ones.
     pub spaces: [SpaceState; 2],
-}
-
-/// A packet number space of a path. Packet numbers are counts, without the path.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SpaceState {
-    /// The last packet number that was used; 0 if none was.
-    pub sent: u64,
-    /// The largest packet number that the peer allows.
-    pub allowed: u64,
-    /// The largest packet number that was received; 0 if none was.
-    pub received: u64,
-    /// The received packet numbers that acknowledgements name: the first and the last of each range, in
-    /// ascending order.
-    pub acknowledge: Vec<(u64, u64)>,
-    /// The largest packet number that the peer may use.
-    pub granted: u64,
 }
 
 /// A path that was left. A new path with its number goes on with its packet numbers.

@@ -3,12 +3,12 @@
 //!
 //! The owner calls these methods, in this order:
 //!
-//! 1. [`Engine::freeze`] in the old process. Exchanges under way end, and no session begins. Initiators get no
-//!    further XIDs: they begin what XID LIMIT allows already, which is served, and then wait.
+//! 1. [`Engine::freeze`] in the old process. Exchanges under way end, and no session begins. Initiators get
+//!    no further XIDs: they begin what XID LIMIT allows already, which is served, and then wait.
 //! 2. [`Engine::busy`], as often as frames and deadlines were handled, until it returns `None`.
 //! 3. [`Engine::export`] of each session. From the first one on the engine is mute.
-//! 4. [`Engine::freeze`] in the new process, on an engine whose ports are up, then [`Engine::resume`] with each
-//!    state. The new engine is mute.
+//! 4. [`Engine::freeze`] in the new process, on an engine whose ports are up, then [`Engine::resume`] with
+//!    each state. The new engine is mute.
 //! 5. [`Engine::thaw`] in one of the two processes, and never in both: in the new one, or in the old one if
 //!    anything failed before. The engine of the other process is dropped.
 //!
@@ -19,9 +19,9 @@
 //!
 //! HyperSCSI runs on frames that may be lost at any time, so no connection moves. A session keeps its names
 //! and SIDs, its parameters, the received XIDs, its keys, and of each path the packet numbers, the credit of
-//! both directions, the path MTU and path validations under way. Not moved, because the protocol restores them
-//! by itself: round trips, congestion windows, loss detection, frames under way that carry no message, the
-//! previous generation of receive keys, handshakes, cookies, allowances for guesses, and discovery. A
+//! both directions, the path MTU and path validations under way. Not moved, because the protocol restores
+//! them by itself: round trips, congestion windows, loss detection, frames under way that carry no message,
+//! the previous generation of receive keys, handshakes, cookies, allowances for guesses, and discovery. A
 //! handshake under way begins anew after 4 s (section 6.1 of the specification). A session that has ended
 //! does not move either: its last message is repeated for 1 s at most, and an initiator that misses it learns
 //! the same from silence (section 14).
@@ -31,16 +31,16 @@
 //! The nonce of a protected frame is its packet number, under the key of its direction, level and generation.
 //! Let n be the last packet number that the old engine used in the protected space of a path.
 //!
-//! * The old engine uses no number after the export: a mute engine builds no frame for a session, whatever its
-//!   owner calls. So n is final when it is exported.
+//! * The old engine uses no number after the export: a mute engine builds no frame for a session, whatever
+//!   its owner calls. So n is final when it is exported.
 //! * The new engine begins 1024 numbers behind n, and its encryptor refuses every number up to there. So even
 //!   if the old process did send something after the export, the first 1024 frames of each path would share
 //!   no nonce with those of the new process. The gap is shorter only where the peer's credit demands it: the
-//!   peer drops numbers that are more than 2048 beyond what it allows (section 9.2), and the next number is at
-//!   most 1024 beyond that, unless the old engine was there already.
-//! * A thawed engine goes on with n + 1, as its encryptor never went back. That is safe because the new engine
-//!   sent nothing: it is mute, and is dropped. This is the one condition that the engines cannot check, so it
-//!   is stated above: one of the two is thawed, and never both.
+//!   peer drops numbers that are more than 2048 beyond what it allows (section 9.2), and the next number is
+//!   at most 1024 beyond that, unless the old engine was there already.
+//! * A thawed engine goes on with n + 1, as its encryptor never went back. That is safe because the new
+//!   engine sent nothing: it is mute, and is dropped. This is the one condition that the engines cannot
+//!   check, so it is stated above: one of the two is thawed, and never both.
 //! * Counters of frames and bytes move with their generation, so no generation protects more than it may. The
 //!   generation does not go back either: old and new engine hold the same one when the session moves.
 //!
@@ -61,10 +61,10 @@
 //! # How long initiators wait
 //!
 //! An initiator that hears nothing repeats its oldest frame at growing intervals of up to 64 ms
-//! (`path::PROBE_INTERVAL_MAX`), so work goes on 64 ms after the new engine speaks, at the latest. It gives up
-//! a path, and with the last path the session, after LOST AFTER without a sign of life (`Connection::
-//! handle_timeout`): 30 s unless one end asked for less. It pings after a third of that. So of LOST AFTER at
-//! least two thirds are left when a session moves whose path works. A session with less than
+//! (`path::PROBE_INTERVAL_MAX`), so work goes on 64 ms after the new engine speaks, at the latest. It gives
+//! up a path, and with the last path the session, after LOST AFTER without a sign of life
+//! (`Connection::handle_timeout`): 30 s unless one end asked for less. It pings after a third of that. So of
+//! LOST AFTER at least two thirds are left when a session moves whose path works. A session with less than
 //! [`LOST_AFTER_MIN`] is [`Busy::Impatient`]: 666 ms would be left of it, for a pause of up to 500 ms. No
 //! initiator is told that its session is unknown: mute and frozen engines send no such hint.
 
@@ -195,7 +195,8 @@ impl Engine {
         }
     }
 
-    /// Returns what keeps the engine from being exported: the first session that is not idle, with the reason.
+    /// Returns what keeps the engine from being exported: the first session that is not idle, with the
+    /// reason.
     pub fn busy(&self) -> Option<Busy> {
         if self.service == Service::Open {
             return Some(Busy::NotFrozen);

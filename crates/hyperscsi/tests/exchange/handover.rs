@@ -274,6 +274,25 @@ fn a_moved_session_goes_on_at_once() {
 }
 
 #[test]
+fn a_moved_session_gets_credit_before_it_needs_it() {
+    for password in [None, Some("sesame")] {
+        let mut world = World::new(2, FramePlan::CLEAN, password);
+        world.join(world.plan_of(1));
+        world.up();
+        world.rest(SECOND);
+        for _ in 0..3 {
+            world.hand_over(50 * MS);
+            world.rest(2 * MS);
+            world.freeze();
+            let state = state_of(&world.export()[0]);
+            let space = &state.connection.paths[0].spaces[usize::from(password.is_some())];
+            assert!(space.allowed > space.sent, "{space:?}");
+            world.engine.thaw(world.now);
+        }
+    }
+}
+
+#[test]
 fn a_session_that_moves_often_in_silence_is_heard_again() {
     for password in [None, Some("sesame")] {
         let mut world = World::new(2, FramePlan::CLEAN, password);

@@ -158,6 +158,7 @@ impl TransportPlan {
                 plan.mtu_changes.clear();
                 plan.sleeps.clear();
                 plan.deaths.clear();
+                plan.upgrades.clear();
                 (plan.ring_part, plan.rekeys, plan.strangers) = (1, 0, 0);
                 plan.key_frames = [None; 2];
             }

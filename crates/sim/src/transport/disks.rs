@@ -60,6 +60,11 @@ impl Disks {
         }
     }
 
+    /// Returns whether no disk is being closed and no configuration waits.
+    pub(super) fn is_settled(&self) -> bool {
+        self.closing.is_empty() && self.waiting.is_none()
+    }
+
     /// Writes the LUNs of the configuration into `config`. `entry` makes the entry of a LUN that leads to a
     /// disk.
     pub(super) fn configure(&self, config: &mut ShardConfig, entry: impl Fn(u16, LunEntry) -> LunEntry) {

@@ -7,6 +7,7 @@ mod host_events;
 mod net;
 mod rings;
 mod shard;
+mod upgrade;
 mod wire_monitor;
 
 use ::shard::shard::Shard;
@@ -24,14 +25,13 @@ use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::login::directory::GroupAccess;
 use iscsi::target::engine::Limits as StreamLimits;
-use netem::probability::DurationRange;
 
 use super::disks::Disks;
 use super::{Attribute, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent};
 use crate::layout::Layout;
 use crate::media::{Medium, scattered};
 use crate::property::{Property, PropertyViolation};
-use crate::scenario::{HyperPlan, Scenario};
+use crate::scenario::{HyperPlan, Scenario, Upgrade};
 use crate::trace::Trace;
 use counters::Counters;
 use host::Host;
@@ -67,6 +67,8 @@ pub struct HyperScsi {
     trouble: Instant,
     /// Promises that a session broke.
     violations: Vec<String>,
+    /// The upgrade that is under way.
+    upgrade: Option<upgrade::Upgrading>,
 }
 
 enum Scheduled {
@@ -90,6 +92,10 @@ enum Scheduled {
     Wake(Node),
     /// An initiator crashes and starts again.
     Crash(usize),
+    /// An upgrade of the target begins; its end, if the target did not become idle; the end of the pause.
+    Upgrade(Upgrade),
+    GiveUp(u64),
+    Thaw,
 }
 
 /// The bound on rounds of events and frames at one point in time.
@@ -130,6 +136,7 @@ impl HyperScsi {
             healed: false,
             trouble: now,
             violations: Vec::new(),
+            upgrade: None,
         };
         transport.boot(now);
         for number in 0..scenario.initiators + plan.strangers {
@@ -151,35 +158,6 @@ impl HyperScsi {
 
     const fn is_stranger(&self, number: usize) -> bool {
         number >= self.scenario.initiators
-    }
-
-    /// Schedules the faults of the plan.
-    fn schedule_faults(&mut self, now: Instant) {
-        for (from, until) in self.nets.cuts() {
-            self.schedule(from, Scheduled::Trouble(until));
-        }
-        for change in self.plan.mtu_changes.clone() {
-            let step = Scheduled::Mtu { net: change.net, mtu: change.mtu, told: change.told };
-            self.schedule(now.after(change.after), step);
-        }
-        for host in 0..self.scenario.initiators {
-            for _ in 0..self.plan.rekeys {
-                let after =
-                    DurationRange::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut self.rng);
-                self.schedule(now.after(after), Scheduled::Rekey(host));
-            }
-        }
-        for sleep in self.plan.sleeps.clone() {
-            let who = match sleep.who % (self.scenario.initiators + 1) {
-                0 => Node::Target,
-                initiator => Node::Initiator(initiator - 1),
-            };
-            let from = now.after(sleep.after);
-            self.schedule(from, Scheduled::Sleep(who, from.after(sleep.span)));
-        }
-        for death in self.plan.deaths.clone() {
-            self.schedule(now.after(death.after), Scheduled::Crash(death.who % self.scenario.initiators));
-        }
     }
 
     fn boot(&mut self, now: Instant) {
@@ -260,6 +238,9 @@ impl HyperScsi {
             }
             Scheduled::Wake(who) => self.wake(now, who),
             Scheduled::Crash(at) => self.crash_host(now, at),
+            Scheduled::Upgrade(plan) => self.begin_upgrade(now, plan),
+            Scheduled::GiveUp(number) => self.give_up_upgrade(now, number),
+            Scheduled::Thaw => self.thaw(now),
         }
     }
 
@@ -269,7 +250,7 @@ impl HyperScsi {
             let mut busy = self.events(now);
             busy |= self.send(now);
             busy |= self.arrive(now);
-            if !busy {
+            if !busy && !self.move_if_idle(now) {
                 return;
             }
         }
@@ -531,19 +512,7 @@ impl Transport for HyperScsi {
     }
 
     fn crash(&mut self, now: Instant) {
-        let stats = *self.shard.frame_stats();
-        self.bugs += stats.bugs;
-        self.counters.engine(&stats);
-        self.counters.one("losses of the target's power");
-        self.rings.forget(Node::Target);
-        self.queue.retain(|_, step| !matches!(step, Scheduled::Saved(..) | Scheduled::Boot));
-        // The new shard has no port before it boots.
-        self.shard = new_shard(&self.disks, &self.plan, &self.access, &self.shard_pool);
-        self.powered = false;
-        let off =
-            DurationRange::between(Duration::from_micros(1), Duration::from_secs(4)).pick(&mut self.rng);
-        self.trouble = self.trouble.max(now.after(off));
-        self.schedule(now.after(off), Scheduled::Boot);
+        self.power_off(now);
         self.run_until_idle(now);
     }
 

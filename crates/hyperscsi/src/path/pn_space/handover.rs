@@ -1,12 +1,32 @@
 //! A packet number space that moves to another process.
 
+use alloc::vec::Vec;
+
 use base::time::Instant;
+use serde::{Deserialize, Serialize};
 
 use super::{FrameContent, Incoming, Outgoing, RUNS_MAX, SentState};
+use crate::fault_injection::{Bug, is_injected};
 use crate::path::credit::{BEYOND_MAX, Grant};
-use crate::path::handover::SpaceState;
 use crate::path::ranges::Ranges;
 use crate::pdu::ack::PN_COUNT_MASK;
+
+/// A packet number space of a path. Packet numbers are counts, without the path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpaceState {
+    /// The last packet number that was used; 0 if none was.
+    pub sent: u64,
+    /// The largest packet number that the peer allows.
+    pub allowed: u64,
+    /// The largest packet number that was received; 0 if none was.
+    pub received: u64,
+    /// The received packet numbers that acknowledgements name: the first and the last of each range, in
+    /// ascending order.
+    pub acknowledge: Vec<(u64, u64)>,
+    /// The largest packet number that the peer may use.
+    pub granted: u64,
+}
 
 /// How many packet numbers a resumed sender leaves out.
 const LEFT_OUT: u64 = 1024;
@@ -35,7 +55,11 @@ impl Outgoing {
             return Self { limit: state.allowed, ..Self::new(0, 0, seed) };
         }
         let far = state.allowed.saturating_add(LEFT_OUT).max(state.sent);
-        let last = state.sent.saturating_add(LEFT_OUT).min(far);
+        let last = if is_injected(Bug::FramesMoveBack) {
+            state.sent.saturating_sub(1)
+        } else {
+            state.sent.saturating_add(LEFT_OUT).min(far)
+        };
         Self { limit: state.allowed, ..Self::new(last, 0, seed) }
     }
 }
@@ -53,8 +77,9 @@ impl Incoming {
 
     /// Goes on behind the numbers that another process received.
     ///
-    /// Every number up to the largest one counts as received, whether it was or not, so that no frame is taken
-    /// twice. Acknowledgements name only what was received: the peer sends the rest again, under new numbers.
+    /// Every number up to the largest one counts as received, whether it was or not, so that no frame is
+    /// taken twice. Acknowledgements name only what was received: the peer sends the rest again, under new
+    /// numbers.
     pub(crate) fn resume(now: Instant, state: &SpaceState, share: u64) -> Self {
         let mut grant = Grant::new(now, state.received, 0, share);
         grant.resume(state.granted);

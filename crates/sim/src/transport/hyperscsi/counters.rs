@@ -12,7 +12,7 @@ use netem::frame::FrameStats;
 pub(super) struct Counters(BTreeMap<&'static str, u64>);
 
 /// The events that are counted one at a time. Counters of zero are shown.
-const EVENTS: [&str; 15] = [
+const EVENTS: [&str; 18] = [
     "sessions begun anew by their owners",
     "changes of the MTU, told",
     "changes of the MTU, not told",
@@ -28,6 +28,9 @@ const EVENTS: [&str; 15] = [
     "sessions lost otherwise",
     "losses of the target's power",
     "reservation commands",
+    "upgrades",
+    "upgrades that failed",
+    "upgrades given up",
 ];
 
 impl Counters {

@@ -2,6 +2,7 @@
 
 mod asked;
 mod clauses;
+mod handover;
 mod hostile;
 mod identity_check;
 mod leave;

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
 
-use super::handover::LostConnectionState;
 use crate::recovery::erl2::ReferencedTask;
 
 /// The connection allegiance of a task. A task begins on the connection that its command was received on.
@@ -83,6 +83,15 @@ struct LostConnection {
     since: Instant,
     /// When its tasks are ended.
     until: Instant,
+}
+
+/// A lost connection as it moves to another engine. The fields are an interface between releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LostConnectionState {
+    pub(crate) cid: u16,
+    /// Whether it was logged out for recovery.
+    pub(crate) logged_out: bool,
 }
 
 /// The result of [`LostConnections::insert`].

@@ -8,7 +8,7 @@
 //!    initiator has used its window up, its session becomes idle. From ErrorRecoveryLevel 1 on, pings ask for
 //!    the acknowledgement of statuses.
 //! 2. The owner waits until [`Engine::busy`] returns `None`, and goes on serving meanwhile.
-//! 3. The driver stops receiving, and sends whatever it holds. Once [`Engine::busy`] still returns `None`, the
+//! 3. The driver stops receiving, and sends whatever it holds. If [`Engine::busy`] still returns `None`, the
 //!    owner calls [`Engine::export`] for each session.
 //! 4. The other engine learns of each connection with [`Engine::connected`], and then resumes each session
 //!    with [`Engine::resume`]. Nothing may be transmitted or received before the first engine is out of use.
@@ -34,7 +34,6 @@ mod state;
 pub use busy::{Busy, BusyReason};
 pub use error::ResumeError;
 pub use state::SessionState;
-pub(super) use state::{LostConnectionState, TakeoversState};
 
 use alloc::vec::Vec;
 

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use base::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
 
-use super::handover::TakeoversState;
 use super::protocol_error::ProtocolError;
 use crate::login::SessionKind;
 use crate::login::deviation;
@@ -150,6 +150,19 @@ pub(crate) struct Takeovers {
     /// How many takeovers there were in all, and since the last report.
     times: u64,
     unreported: u64,
+}
+
+/// [`Takeovers`] as they move to another engine. The fields are an interface between releases. Times are
+/// durations up to the moment of the export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TakeoversState {
+    /// How long ago the last takeover was, and the last report.
+    pub(crate) last: Duration,
+    pub(crate) last_report: Option<Duration>,
+    /// How many takeovers there were in all, and since the last report.
+    pub(crate) times: u64,
+    pub(crate) unreported: u64,
 }
 
 impl Takeovers {

@@ -8,6 +8,7 @@ mod commands;
 mod data_out;
 mod erl1;
 mod erl2;
+mod handover;
 mod happy;
 mod management;
 mod mcs;

@@ -1,6 +1,8 @@
 //! Both roles in memory: a session, an engine, the connections between them, a medium, and the faults that
 //! can occur.
 
+mod hand_over;
+
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -119,6 +121,8 @@ struct Wire {
     slot: u16,
     /// Whether the target's end has the keys of the AEAD digest.
     sealed: bool,
+    /// How the target's end came about.
+    arrival: Option<AcceptInfo>,
 }
 
 /// The faults in transit, per million bytes that pass.
@@ -147,6 +151,7 @@ pub(super) struct Pair {
     pub(super) session: Session,
     pub(super) engine: Engine,
     pub(super) names: Names,
+    limits: TargetLimits,
     pub(super) now: Instant,
     pub(super) rng: Rng,
     pub(super) pools: [Pool; 2],
@@ -181,6 +186,7 @@ pub(super) struct Setup {
     pub(super) seed: u64,
     /// The AEAD digest of all connections. The login negotiates another one.
     pub(super) digest: Option<AeadDigest>,
+    pub(super) target_limits: TargetLimits,
 }
 
 impl Default for Setup {
@@ -194,7 +200,8 @@ impl Default for Setup {
         );
         plan.keys.default_time2wait = 0;
         let target_keys = KeyPolicy { default_time2wait: 0, ..KeyPolicy::default() };
-        Self { plan, target_keys, seed: 1, digest: None }
+        let target_limits = TargetLimits { ping_after: Duration::from_secs(5), ..TargetLimits::default() };
+        Self { plan, target_keys, seed: 1, digest: None, target_limits }
     }
 }
 
@@ -206,12 +213,13 @@ impl Pair {
     pub(super) fn new(setup: Setup) -> Self {
         let pools = [Pool::new(64 << 20), Pool::new(64 << 20)];
         let now = Instant(1_000_000_000);
-        let limits = TargetLimits { ping_after: Duration::from_secs(5), ..TargetLimits::default() };
+        let limits = setup.target_limits;
         let mut medium = alloc::vec![0; MEDIUM];
         Rng::from_seed(99).fill(&mut medium);
         let mut pair = Self {
             session: Session::new(now, setup.plan, pools[0].clone()),
             engine: Engine::new(limits, pools[1].clone()),
+            limits,
             names: Names {
                 keys: setup.target_keys,
                 count: 1,
@@ -337,12 +345,12 @@ impl Pair {
                 }
                 let conn = ConnId(self.next_conn);
                 self.next_conn += 1;
-                self.wires.insert(conn, Wire { slot: slot.0, ..Wire::default() });
                 let TargetAddress::Socket(local) = to else { panic!("a host name") };
                 let peer = ([127, 0, 0, 1], 40_000).into();
                 let mut entropy = [0; 32];
                 self.rng.fill(&mut entropy);
                 let arrival = AcceptInfo { portal: PortalId(0), local, peer, entropy };
+                self.wires.insert(conn, Wire { slot: slot.0, arrival: Some(arrival), ..Wire::default() });
                 self.engine.connected(self.now, conn, &arrival);
                 self.rng.fill(&mut entropy);
                 self.session.connected(self.now, conn, slot, entropy);

@@ -16,7 +16,8 @@ use crate::login::directory::AuthPolicy;
 use crate::login::initiator::{AuthPlan, InitiatorLoginError};
 use crate::opaque::OpaqueError;
 
-fn pair(password: &str, connections: u16, digests: &'static [AeadDigest]) -> Pair {
+/// Returns a pair whose initiator logs in with this password.
+pub(super) fn pair(password: &str, connections: u16, digests: &'static [AeadDigest]) -> Pair {
     let mut setup = Setup::default();
     let own = Password::new(password.as_bytes()).unwrap();
     setup.plan.auth = AuthPlan::Opaque { user: "alice".into(), password: own };
@@ -33,7 +34,7 @@ fn pair(password: &str, connections: u16, digests: &'static [AeadDigest]) -> Pai
     pair
 }
 
-static EACH: [AeadDigest; 4] = AeadDigest::ALL;
+pub(super) static EACH: [AeadDigest; 4] = AeadDigest::ALL;
 
 #[test]
 fn a_session_of_several_connections_logs_in_with_one_password_and_protects_its_data() {

@@ -12,7 +12,7 @@ use security::Level;
 use transport::target::SessionId;
 
 use super::ResumeError;
-use super::state::{ConnectionState, LostConnectionState, SessionParametersState, SessionState};
+use super::state::{ConnectionState, SessionParametersState, SessionState};
 use crate::aead::{AeadDigest, Decryptor, RecordKeys};
 use crate::framing::WRONG_TAGS_MAX;
 use crate::keys::{Key as TextKey, Kind, MAX_LENGTH_VALUE};
@@ -24,7 +24,7 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::{Itt, TargetSn, Ttt};
 use crate::recovery::RecoveryLevel;
 use crate::serial::{CmdSn, StatSn};
-use crate::target::allegiance::retention;
+use crate::target::allegiance::{LostConnectionState, retention};
 use crate::target::arena::Key;
 use crate::target::connection::index;
 use crate::target::contract::{Event, Repairs, SessionUp, Traffic};

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::aead::record_state::RecordKeysState;
 use crate::name::IscsiName;
+use crate::target::allegiance::LostConnectionState;
+use crate::target::initiator_notes::TakeoversState;
 
 /// The state of an idle session: [`Engine::export`](crate::target::engine::Engine::export) returns it, and
 /// [`Engine::resume`](crate::target::engine::Engine::resume) takes it. It contains the keys of AEAD digests,
@@ -96,18 +98,6 @@ pub(super) struct PasswordLoginState {
     pub(super) protection: u8,
 }
 
-/// The history of hosts that took the session over from each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(in crate::target) struct TakeoversState {
-    /// How long ago the last takeover was, and the last report.
-    pub(in crate::target) last: Duration,
-    pub(in crate::target) last_report: Option<Duration>,
-    /// How many takeovers there were in all, and since the last report.
-    pub(in crate::target) times: u64,
-    pub(in crate::target) unreported: u64,
-}
-
 /// Counters of the traffic of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,15 +116,6 @@ pub(super) struct RepairsState {
     pub(super) snacks: u64,
     pub(super) recovery_r2ts: u64,
     pub(super) reassigns: u64,
-}
-
-/// A lost connection of the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(in crate::target) struct LostConnectionState {
-    pub(in crate::target) cid: u16,
-    /// Whether it was logged out for recovery.
-    pub(in crate::target) logged_out: bool,
 }
 
 impl SessionState {

@@ -7,7 +7,9 @@ use base::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{Bucket, LimitStats, Limiter, RateLimit, scaled};
-use crate::document::bounded;
+
+/// The highest counter that a document can set: counting on from there does not overflow.
+const COUNTER_MAX: u64 = 1 << 56;
 
 /// What a limiter has saved up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +44,8 @@ impl Limiter {
         let LimiterState { operations, bytes, delayed, delayed_ns } = state;
         self.operations.save_up(now, *operations);
         self.bytes.save_up(now, *bytes);
-        self.stats = LimitStats { delayed: bounded(*delayed), delayed_ns: bounded(*delayed_ns) };
+        let (delayed, delayed_ns) = ((*delayed).min(COUNTER_MAX), (*delayed_ns).min(COUNTER_MAX));
+        self.stats = LimitStats { delayed, delayed_ns };
         self.reserved = VecDeque::new();
     }
 }

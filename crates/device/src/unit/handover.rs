@@ -45,7 +45,8 @@ impl LogicalUnit {
     }
 
     /// Takes over the state of the unit in the process that handed it over. `nexus_of` returns the nexus that
-    /// was resumed with an index; `None` if none was, so that the nexus counts as lost.
+    /// was resumed with an index; `None` if none was. A nexus without a number, or that does not see this unit
+    /// any more, counts as lost.
     ///
     /// Call this after [`Self::seed`] and after the nexuses were established, and before anything else. What
     /// the unit has loaded of its saved state is replaced, and so are the unit attentions of the nexuses that
@@ -63,7 +64,9 @@ impl LogicalUnit {
         if self.tasks.len() > 0 || !self.pending_tmfs.is_empty() || !self.server.is_untouched() {
             return Err(RestoreError::InUse);
         }
-        let restored = self.server.check(now, server, &nexus_of)?;
+        // A nexus that does not see this unit any more holds nothing of it.
+        let seen = |index| nexus_of(index).filter(|id| self.server.nexuses.find(*id).is_some());
+        let restored = self.server.check(now, server, &seen)?;
         self.server.adopt(now, server, restored);
         if let (Some(throttle), Some(limit)) = (&mut self.throttle, limit) {
             throttle.adopt(now, limit);

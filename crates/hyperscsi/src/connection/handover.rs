@@ -19,6 +19,9 @@ use crate::path::Path;
 pub use crate::path::{LeftPathState, PathState, SpaceState};
 use crate::pdu::ask::TOKEN_LEN;
 
+/// The highest number of key updates that a session begins with, so that it can go on counting them.
+const KEY_UPDATES_MAX: u64 = 1 << 62;
+
 /// The transport of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -131,7 +134,7 @@ impl Connection {
         };
         let mut own = Self::with_keys(Role::Target, plan, sids, encryptor, decryptor, dice);
         own.keyed = keyed;
-        own.key_updates = state.key_updates;
+        own.key_updates = state.key_updates.min(KEY_UPDATES_MAX);
         // Every frame that is sent from now on has the present keys, or later ones.
         own.key_unconfirmed = (keyed && state.key_unconfirmed).then(|| now.before(Duration::from_nanos(1)));
         own.key_confirmed = state.key_confirmed_us.map(|span| now.before(Duration::from_micros(span)));

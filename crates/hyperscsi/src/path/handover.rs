@@ -10,7 +10,7 @@ use base::int_cast::to_usize;
 use base::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-use super::pn_space::handover::{SpaceState, is_possible};
+use super::pn_space::handover::{COUNT_MAX, SpaceState, is_possible};
 use super::pn_space::{FrameContent, Incoming, Outgoing};
 use super::{Path, PathAddress, PnHorizon, PnSpaceState};
 use crate::connection::ConnectionConfig;
@@ -108,7 +108,7 @@ impl Path {
             overruns: self.overruns,
             spaces: self.spaces.each_ref().map(|space| SpaceState {
                 sent: space.outgoing.next() - 1,
-                allowed: space.outgoing.limit(),
+                allowed: space.outgoing.limit().min(COUNT_MAX),
                 received: space.incoming.largest(),
                 acknowledge: space.incoming.came().collect(),
                 granted: space.incoming.grant.limit(),

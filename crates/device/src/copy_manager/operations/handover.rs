@@ -34,10 +34,13 @@ pub(crate) struct OperationState {
 }
 
 impl Operations {
-    /// Returns the operations in a document: those that have ended and whose results are held.
+    /// Returns the operations in a document: those that have ended and whose results are held. The oldest
+    /// ones give way, as they do when another operation begins.
     pub(crate) fn export(&self, index_of: IndexOf<'_>) -> Vec<OperationState> {
         let Self { list } = self;
-        list.iter().filter_map(|operation| operation.export(index_of)).collect()
+        let mut states: Vec<_> = list.iter().filter_map(|operation| operation.export(index_of)).collect();
+        states.drain(..states.len().saturating_sub(MAX_HELD));
+        states
     }
 
     /// Returns the operations of a document.

@@ -55,11 +55,21 @@ fn clocks_go_on_although_those_of_the_processes_differ() {
 
 #[test]
 fn a_nexus_that_is_not_handed_over_counts_as_lost() {
+    counts_as_lost(|id| (id == A).then_some(0));
+}
+
+#[test]
+fn a_nexus_that_does_not_see_the_unit_any_more_counts_as_lost() {
+    counts_as_lost(index_of);
+}
+
+/// Hands over a unit of which a nexus holds a lot, to a unit that the nexus does not see at first.
+fn counts_as_lost(index_of: fn(Id) -> Option<u32>) {
     let mut old = served(rich(), Box::new(Shared::new()));
     run(&mut old, B, &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 1, 0], &[]).good();
     run(&mut old, B, &[op::WRITE_BUFFER, 0x0a, 0, 0, 0, 0, 0, 0, 4, 0], &[6; 4]).good();
     run(&mut old, B, &[op::RESERVE_6, 0, 0, 0, 0, 0], &[]).good();
-    let state = old.unit.export(Instant::ORIGIN, |id| (id == A).then_some(0)).unwrap();
+    let state = old.unit.export(Instant::ORIGIN, index_of).unwrap();
     let mut unit =
         LogicalUnit::new(rich(), Box::new(Shared::new()), None, base::buffer::Pool::new(1 << 20)).unwrap();
     unit.seed(&[9; 32]);

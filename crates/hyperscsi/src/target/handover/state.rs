@@ -14,6 +14,9 @@ use crate::pdu::parameters::{Levels, Parameters, Repair};
 use crate::target::contract::Traffic;
 use crate::target::session::Identity;
 
+/// The highest value that a counter begins with, so that it can go on counting.
+const COUNTER_MAX: u64 = 1 << 62;
+
 /// A session that is idle: no exchange is open, and no message is under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,8 +185,19 @@ impl TrafficState {
 
     pub(super) const fn traffic(&self) -> Traffic {
         let Self { commands, data_in_bytes, data_out_bytes, duplicates, strays } = *self;
-        Traffic { commands, data_in_bytes, data_out_bytes, duplicates, strays }
+        Traffic {
+            commands: counter(commands),
+            data_in_bytes: counter(data_in_bytes),
+            data_out_bytes: counter(data_out_bytes),
+            duplicates: counter(duplicates),
+            strays: counter(strays),
+        }
     }
+}
+
+/// Returns a counter that can go on counting.
+const fn counter(value: u64) -> u64 {
+    if value < COUNTER_MAX { value } else { COUNTER_MAX }
 }
 
 /// Returns the text of a name.

@@ -3,6 +3,7 @@
 use alloc::string::ToString;
 
 use base::state_machine::ConnId;
+use base::time::Duration;
 
 use super::BusyReason;
 use super::state::{
@@ -52,7 +53,8 @@ impl Engine {
         if !session.response_fence.is_idle() {
             return Some(BusyReason::ResponseFence);
         }
-        if let Some(reason) = conns().find_map(busy_connection) {
+        let asked = self.now.since(session.last_text_request);
+        if let Some(reason) = conns().find_map(|conn| busy_connection(conn, asked)) {
             return Some(reason);
         }
         if session.tasks > 0 {
@@ -129,8 +131,13 @@ fn has_open_work(session: &Session) -> bool {
         || session.tasks == 0 && holds_memory
 }
 
-/// Returns why a connection cannot move now, if it cannot.
-fn busy_connection(connection: &Connection) -> Option<BusyReason> {
+/// How long ago the last Text Request of a session was if its text negotiation is abandoned. Such a
+/// negotiation does not move: a request that continues it after all is rejected.
+const TEXT_ABANDONED: Duration = Duration::from_secs(3);
+
+/// Returns why a connection cannot move now, if it cannot. The last Text Request of its session was `asked`
+/// ago.
+fn busy_connection(connection: &Connection, asked: Duration) -> Option<BusyReason> {
     if connection.state != states::Connection::LoggedIn || !connection.is_reading() {
         return Some(BusyReason::Logout);
     }
@@ -141,7 +148,7 @@ fn busy_connection(connection: &Connection) -> Option<BusyReason> {
     if !connection.send_queue.is_empty() {
         return Some(BusyReason::SendQueue);
     }
-    if connection.text.is_negotiating() {
+    if connection.text.is_negotiating() && asked < TEXT_ABANDONED {
         return Some(BusyReason::TextNegotiation);
     }
     (connection.status_log.len() > 0).then_some(BusyReason::Unacknowledged)

@@ -204,6 +204,9 @@ fn a_connection_amid_a_pdu_a_text_or_a_logout_is_refused_with_the_reason() {
     };
     world.send(conn, &text, b"SendTar");
     assert_eq!(reason(&world), Some(BusyReason::TextNegotiation));
+    // The initiator never continues it.
+    world.pass(Duration::from_secs(3));
+    assert_eq!(reason(&world), None);
 
     // A logout that the target asked for.
     let (mut world, conn) = idle_session(0);

@@ -46,6 +46,12 @@ pub(crate) enum Movement {
 }
 
 impl Changer {
+    /// Returns whether a cartridge is being moved, or is to be.
+    pub(crate) fn is_moving(&self) -> bool {
+        let Self { library: _, unusable: _, drives: _, running, waiting, ended } = self;
+        running.is_some() || !waiting.is_empty() || !ended.is_empty()
+    }
+
     /// Returns how many elements there are.
     pub(crate) fn counts(&self) -> Counts {
         self.library.as_ref().map(Library::counts).unwrap_or_default()

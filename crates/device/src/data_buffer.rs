@@ -8,8 +8,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense, SenseKey};
+use serde::{Deserialize, Serialize};
 
 use crate::contract::NexusId;
+use crate::handover::hex::HexBytes;
+use crate::handover::{IndexOf, NexusOf, RestoreError, indices_are_unique};
 
 /// The length of the data buffer, in bytes: enough for tools that measure a path with it, and little memory
 /// for each unit.
@@ -106,6 +109,52 @@ impl DataBuffers {
     /// Handles a reset: empties both buffers.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
+    }
+}
+
+/// The buffers in a document that one process hands over to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DataBuffersState {
+    data: HexBytes,
+    echo: HexBytes,
+    echoed_by: Option<u32>,
+    overwritten: Vec<u32>,
+}
+
+impl DataBuffers {
+    /// Returns the buffers in a document. What belongs to nexuses without an index is left out.
+    pub(crate) fn export(&self, index_of: IndexOf<'_>) -> DataBuffersState {
+        let Self { data, echo, echoed_by, overwritten } = self;
+        let echoed_by = echoed_by.and_then(index_of);
+        DataBuffersState {
+            data: HexBytes::of(data),
+            echo: HexBytes::of(if echoed_by.is_some() { echo } else { &[] }),
+            echoed_by,
+            overwritten: overwritten.iter().filter_map(|id| index_of(*id)).collect(),
+        }
+    }
+
+    /// Returns the buffers of a document.
+    ///
+    /// # Errors
+    /// [`RestoreError`] for buffers of a wrong length, and for a nexus that is there twice.
+    pub(crate) fn restore(state: &DataBuffersState, nexus_of: NexusOf<'_>) -> Result<Self, RestoreError> {
+        let DataBuffersState { data, echo, echoed_by, overwritten } = state;
+        let is_length_possible = data.0.is_empty() || data.0.len() == DATA_LEN;
+        if !is_length_possible || echo.0.len() > ECHO_LEN {
+            return Err(RestoreError::DataBuffer);
+        }
+        if !indices_are_unique(overwritten.iter().chain(echoed_by).copied()) {
+            return Err(RestoreError::NexusTwice);
+        }
+        let echoed_by = echoed_by.and_then(nexus_of);
+        Ok(Self {
+            data: data.0.clone(),
+            echo: if echoed_by.is_some() { echo.0.clone() } else { Vec::new() },
+            echoed_by,
+            overwritten: overwritten.iter().filter_map(|index| nexus_of(*index)).collect(),
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The working state of the device server: everything that handlers and jobs use besides their own task.
 
 pub(crate) mod command_set;
+mod handover;
 pub(crate) mod medium_change;
 pub(crate) mod medium_failure;
 pub(crate) mod outcome;

@@ -202,6 +202,20 @@ impl DiscRecord {
         bytes
     }
 
+    /// Returns the record for the next process, and the slot of the newest one that is durable.
+    pub(crate) fn export(&self) -> (Vec<u8>, u8) {
+        (self.encode(), u8::try_from(self.slot).unwrap_or(0))
+    }
+
+    /// Decodes the output of [`Self::export`] for an image of `image_len` bytes; `None` if it is no record of
+    /// that image.
+    pub(crate) fn restore(bytes: &[u8], slot: u8, image_len: u64) -> Option<Self> {
+        let record = Self::decode(bytes).ok().filter(|_| bytes.starts_with(MAGIC) && slot <= 1)?;
+        let trailer_len = u64::try_from(TRAILER_LEN).unwrap_or(u64::MAX);
+        let is_of_image = u64::from(record.capacity) * SECTOR_LEN + trailer_len == image_len;
+        is_of_image.then_some(Self { slot: slot.into(), ..record })
+    }
+
     /// Returns the trailer of the image of a new disc with this record.
     pub fn new_trailer(&mut self) -> Vec<u8> {
         let (_, record) = self.next_record();

@@ -6,7 +6,10 @@ use alloc::vec::Vec;
 
 use base::bytes::Reader;
 use scsi::sense::{Asc, Sense};
+use serde::{Deserialize, Serialize};
 
+use crate::handover::RestoreError;
+use crate::handover::hex::HexBytes;
 use crate::state_decode_error::StateDecodeError;
 
 /// The identifying information of a logical unit.
@@ -111,6 +114,33 @@ impl IdentifyingInformation {
         }
         Ok(information)
     }
+
+    /// Returns the information in a document that one process hands over to the next.
+    pub(crate) fn export(&self) -> IdentifyingState {
+        let Self { peripheral, text } = self;
+        IdentifyingState { peripheral: HexBytes::of(peripheral), text: HexBytes::of(text) }
+    }
+
+    /// Returns the information of a document.
+    ///
+    /// # Errors
+    /// [`RestoreError::IdentifyingInformation`] for information that no initiator could have set.
+    pub(crate) fn restore(state: &IdentifyingState) -> Result<Self, RestoreError> {
+        let IdentifyingState { peripheral, text } = state;
+        let mut information = Self::default();
+        for (code, bytes) in [(kind::PERIPHERAL, peripheral), (kind::TEXT, text)] {
+            information.set(code, &bytes.0).map_err(|_| RestoreError::IdentifyingInformation)?;
+        }
+        Ok(information)
+    }
+}
+
+/// The information in such a document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct IdentifyingState {
+    peripheral: HexBytes,
+    text: HexBytes,
 }
 
 /// The descriptors of the supported types: type, and the maximum length of its information.

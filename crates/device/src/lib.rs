@@ -25,6 +25,7 @@ pub mod disc_record;
 pub mod drain;
 pub mod fault_injection;
 mod flush;
+pub mod handover;
 mod identifying_info;
 mod inquiry;
 pub mod library;

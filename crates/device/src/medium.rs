@@ -181,6 +181,33 @@ impl MediumAccess {
         self.busy == 0
     }
 
+    /// Returns whether no operation is in progress, no request waits, and no result has yet to be polled.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        // Every field is named here, so that a new one is not forgotten by those who hand a unit over.
+        let Self {
+            store: _,
+            slots: _,
+            free: _,
+            locks,
+            pool: _,
+            epoch: _,
+            expired,
+            busy,
+            in_flight: _,
+            may_grant: _,
+            abandoned: _,
+            abandoned_bytes: _,
+            expired_ever: _,
+            late_flush_failed: _,
+        } = self;
+        *busy == 0 && expired.is_empty() && locks.is_idle() && !locks.has_waiters()
+    }
+
+    /// Returns whether an abandoned flush has failed and nobody has been told.
+    pub(crate) const fn has_late_flush_failure(&self) -> bool {
+        self.late_flush_failed
+    }
+
     /// Returns whether an owner waits for the medium.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.busy > self.abandoned || self.locks.has_waiters()

@@ -66,6 +66,22 @@ impl Partitioning {
         page.capacities(capacity).map(|_| Some(page)).ok_or(6)
     }
 
+    /// Returns the fields: ADDITIONAL PARTITIONS DEFINED, the method, PARTITION UNITS, and the sizes.
+    pub(crate) const fn fields(self) -> (u8, u8, u8, [u16; PARTITIONS_MAX]) {
+        let Self { additional, flags, units, sizes } = self;
+        (additional, flags, units, sizes)
+    }
+
+    /// Returns what has these fields; `None` if no page has them.
+    pub(crate) fn of_fields(
+        (additional, flags, units, sizes): (u8, u8, u8, [u16; PARTITIONS_MAX]),
+    ) -> Option<Self> {
+        let page = Self { additional, flags, units, sizes };
+        let has_method = (flags & flag::METHODS).count_ones() == 1;
+        let is_possible = has_method && flags & 0x07 == 0 && units < 16 && page.count() <= PARTITIONS_MAX;
+        is_possible.then_some(page)
+    }
+
     /// Returns the bytes of the page that tell it, by their index in the body.
     pub(crate) fn bytes(self) -> Vec<(usize, u8)> {
         let sizes = self.sizes.into_iter().flat_map(u16::to_be_bytes);

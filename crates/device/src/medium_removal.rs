@@ -4,8 +4,10 @@
 use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense, SenseKey};
+use serde::{Deserialize, Serialize};
 
 use crate::contract::NexusId;
+use crate::handover::{IndexOf, NexusOf, RestoreError, indices_are_unique};
 
 /// Where the medium is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,6 +132,70 @@ impl MediumRemoval {
         let was_present = self.is_present();
         self.place = if has_medium { Place::Loaded } else { Place::Absent };
         has_medium && !was_present
+    }
+}
+
+/// Where the medium is and who prevents its removal, in a document that one process hands over to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RemovalState {
+    place: PlaceState,
+    stopped: bool,
+    prevented_by: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum PlaceState {
+    Loaded,
+    Ejected,
+    Absent,
+}
+
+impl MediumRemoval {
+    /// Returns the state in a document.
+    pub(crate) fn export(&self, index_of: IndexOf<'_>) -> RemovalState {
+        // The device type decides whether there is a tray.
+        let Self { place, stopped, has_tray: _, prevented_by } = self;
+        RemovalState {
+            place: match place {
+                Place::Loaded => PlaceState::Loaded,
+                Place::Ejected => PlaceState::Ejected,
+                Place::Absent => PlaceState::Absent,
+            },
+            stopped: *stopped,
+            prevented_by: prevented_by.iter().filter_map(|id| index_of(*id)).collect(),
+        }
+    }
+
+    /// Returns the state of a document for this unit. `has_medium` says whether there is a medium now; only
+    /// a unit that takes it in and out can be without one.
+    ///
+    /// # Errors
+    /// [`RestoreError::NexusTwice`].
+    pub(crate) fn restored(
+        &self,
+        state: &RemovalState,
+        has_medium: bool,
+        nexus_of: NexusOf<'_>,
+    ) -> Result<Self, RestoreError> {
+        let RemovalState { place, stopped, prevented_by } = state;
+        if !indices_are_unique(prevented_by.iter().copied()) {
+            return Err(RestoreError::NexusTwice);
+        }
+        let place = match place {
+            PlaceState::Ejected => Place::Ejected,
+            _ if self.has_tray && !has_medium => Place::Absent,
+            PlaceState::Loaded | PlaceState::Absent => Place::Loaded,
+        };
+        let prevented_by = prevented_by.iter().filter_map(|index| nexus_of(*index)).collect();
+        Ok(Self { place, stopped: *stopped, has_tray: self.has_tray, prevented_by })
+    }
+}
+
+impl RemovalState {
+    /// Returns whether the medium was loaded.
+    pub(crate) const fn is_loaded(&self) -> bool {
+        matches!(self.place, PlaceState::Loaded)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The nexuses that reach this unit, and a record of lost ones.
 
+pub(crate) mod handover;
+
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 

@@ -2,6 +2,8 @@
 //! §4.27.4). A change of generation clears bits; its sender chooses how late requests of the previous
 //! generation are processed.
 
+use serde::{Deserialize, Serialize};
+
 /// The generation codes of a unit. They survive a LOGICAL UNIT RESET, but no harder reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OrwGenerations {
@@ -62,6 +64,24 @@ impl OrwGenerations {
         expected == self.current
     }
 
+    /// Returns the generations in a document that one process hands over to the next.
+    pub(crate) const fn export(&self) -> OrwState {
+        let Self { current, previous, policy: Policy { previous: of_previous, other } } = self;
+        OrwState {
+            current: *current,
+            previous: *previous,
+            of_previous: of_previous.export(),
+            of_other: other.export(),
+        }
+    }
+
+    /// Returns the generations of a document.
+    pub(crate) const fn restore(state: &OrwState) -> Self {
+        let OrwState { current, previous, of_previous, of_other } = state;
+        let policy = Policy { previous: of_previous.restore(), other: of_other.restore() };
+        Self { current: *current, previous: *previous, policy }
+    }
+
     /// Begins a generation.
     pub(crate) const fn change(&mut self, new: u32, policy: Policy) {
         *self = Self { current: new, previous: self.current, policy };
@@ -73,5 +93,42 @@ impl Default for OrwGenerations {
     fn default() -> Self {
         let policy = Policy { previous: Disposition::Refused, other: Disposition::Refused };
         Self { current: 0, previous: 0, policy }
+    }
+}
+
+/// The generations in a document that one process hands over to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OrwState {
+    current: u32,
+    previous: u32,
+    of_previous: DispositionState,
+    of_other: DispositionState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum DispositionState {
+    Done,
+    Discarded,
+    Refused,
+}
+
+impl Disposition {
+    const fn export(self) -> DispositionState {
+        match self {
+            Self::Done => DispositionState::Done,
+            Self::Discarded => DispositionState::Discarded,
+            Self::Refused => DispositionState::Refused,
+        }
+    }
+}
+
+impl DispositionState {
+    const fn restore(self) -> Disposition {
+        match self {
+            Self::Done => Disposition::Done,
+            Self::Discarded => Disposition::Discarded,
+            Self::Refused => Disposition::Refused,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The device that a pass-through unit passes commands to, as far as the unit knows it.
 
+use serde::{Deserialize, Serialize};
 use store::api::DeviceInfo;
 
 /// What a unit knows of its device.
@@ -29,4 +30,34 @@ impl PassedDevice {
             allows_refused: 0,
         }
     }
+
+    /// Returns what is known in a document that one process hands over to the next.
+    pub(crate) const fn export(&self) -> PassedState {
+        let Self { device: _, block_len, expects_reset_report, prevents, allows_refused } = self;
+        PassedState {
+            block_len: *block_len,
+            expects_reset_report: *expects_reset_report,
+            prevents: *prevents,
+            allows_refused: *allows_refused,
+        }
+    }
+
+    /// Takes over what a document says. The device is the same, and was not reset.
+    pub(crate) const fn adopt(&mut self, state: &PassedState) {
+        let PassedState { block_len, expects_reset_report, prevents, allows_refused } = state;
+        self.block_len = *block_len;
+        self.expects_reset_report = *expects_reset_report;
+        self.prevents = *prevents;
+        self.allows_refused = *allows_refused;
+    }
+}
+
+/// What a unit knows of its device, in such a document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PassedState {
+    block_len: Option<u32>,
+    expects_reset_report: bool,
+    prevents: bool,
+    allows_refused: u8,
 }

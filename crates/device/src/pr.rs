@@ -6,6 +6,7 @@
 //! establish, tasks to abort, state to save. A refused request has changed nothing.
 
 pub(crate) mod conflict;
+pub(crate) mod handover;
 pub(crate) mod out;
 pub(crate) mod report;
 pub(crate) mod state;

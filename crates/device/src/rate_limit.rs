@@ -7,6 +7,8 @@
 //! kept, and a command that waits starts when the new rate has paid for it. A reservation that is given up
 //! moves those behind it forward, and none before it.
 
+pub mod handover;
+
 use alloc::collections::VecDeque;
 
 use base::time::{Duration, Instant};

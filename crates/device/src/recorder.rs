@@ -2,7 +2,11 @@
 
 mod sequence;
 
+use serde::{Deserialize, Serialize};
+
 use crate::disc_record::{DiscRecord, SECTOR_LEN, TRAILER_LEN};
+use crate::handover::RestoreError;
+use crate::handover::hex::HexBytes;
 use crate::range_lock::ByteRange;
 pub(crate) use sequence::AppendState;
 use sequence::Appends;
@@ -40,4 +44,41 @@ impl Recorder {
     pub(crate) fn has_unsaved(&self) -> bool {
         !self.record.has_contents_of(&self.saved)
     }
+
+    /// Returns the record, and the one that is durable, in a document that one process hands over to the
+    /// next. No write is under way.
+    pub(crate) fn export(&self) -> RecorderState {
+        let Self { record, saved, appends: _ } = self;
+        let (record, slot) = record.export();
+        RecorderState { record: HexBytes(record), saved: HexBytes(saved.export().0), slot }
+    }
+
+    /// Returns the record of a document for the disc of this drive, whose image has `image_len` bytes.
+    ///
+    /// # Errors
+    /// [`RestoreError::DiscRecord`] if it is no record, or that of another disc.
+    pub(crate) fn restored(&self, state: &RecorderState, image_len: u64) -> Result<Self, RestoreError> {
+        let RecorderState { record, saved, slot } = state;
+        let of = |bytes: &HexBytes| DiscRecord::restore(&bytes.0, *slot, image_len);
+        let (Some(record), Some(saved)) = (of(record), of(saved)) else {
+            return Err(RestoreError::DiscRecord);
+        };
+        let is_same =
+            |other: &DiscRecord| (other.kind, other.capacity) == (self.record.kind, self.record.capacity);
+        if !is_same(&record) || !is_same(&saved) {
+            return Err(RestoreError::DiscRecord);
+        }
+        Ok(Self { record, saved, appends: Appends::default() })
+    }
+}
+
+/// The record of a writable disc in such a document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RecorderState {
+    record: HexBytes,
+    /// The newest record that is durable.
+    saved: HexBytes,
+    /// The slot of the image that holds it.
+    slot: u8,
 }

@@ -10,6 +10,7 @@ use base::time::{Duration, Instant};
 use scsi::sense::{Asc, Sense, SenseKey, SenseKeySpecific};
 use store::api::{Durability, OpAction};
 
+use crate::handover::SanitizeFailureState;
 use crate::task::TaskId;
 
 pub(crate) use journal::SanitizeJournal;
@@ -167,6 +168,28 @@ pub(crate) enum Next {
 }
 
 impl Sanitizer {
+    /// Returns the failure for the next process, while no operation is in progress. `is_journaled` says whether
+    /// the saved state has it.
+    pub(crate) fn export(&self, is_journaled: bool) -> Option<SanitizeFailureState> {
+        let Self { worker: _, failed, answer: _ } = self;
+        failed.as_ref().map(|Failed { kind, may_leave }| SanitizeFailureState {
+            is_format: *kind == Kind::Format,
+            may_leave: *may_leave,
+            is_journaled,
+        })
+    }
+
+    /// Returns the state with the failure of a document, and the journal of it.
+    pub(crate) fn restore(failure: Option<&SanitizeFailureState>) -> (Self, Option<SanitizeJournal>) {
+        let failed = failure.map(|state| Failed {
+            kind: if state.is_format { Kind::Format } else { Kind::Sanitize },
+            may_leave: state.may_leave,
+        });
+        let is_journaled = failure.is_some_and(|state| state.is_journaled);
+        let journal = failed.as_ref().filter(|_| is_journaled).map(Failed::journal);
+        (Self { worker: None, failed, answer: None }, journal)
+    }
+
     /// Returns whether no operation is in progress and none has failed.
     pub(crate) const fn is_idle(&self) -> bool {
         self.worker.is_none() && self.failed.is_none()

@@ -6,6 +6,9 @@ use alloc::vec::Vec;
 
 use scsi::log::{Parameter, control};
 
+use crate::handover::RestoreError;
+use crate::handover::hex::HexBytes;
+
 /// How many results the self-test results page has (SPC-5 §7.3).
 const MAX_RESULTS: usize = 20;
 
@@ -90,6 +93,22 @@ impl SelfTestResults {
         }
         self.results.truncate(MAX_RESULTS - 1);
         self.results.push_front(bytes);
+    }
+
+    /// Returns the results in a document that one process hands over to the next.
+    pub(crate) fn export(&self) -> Vec<HexBytes> {
+        let Self { results } = self;
+        results.iter().map(|result| HexBytes::of(result)).collect()
+    }
+
+    /// Returns the results of a document.
+    ///
+    /// # Errors
+    /// [`RestoreError::SelfTests`] for too many results and for one of another length.
+    pub(crate) fn restore(state: &[HexBytes]) -> Result<Self, RestoreError> {
+        let result = |bytes: &HexBytes| <[u8; RESULT_LEN]>::try_from(bytes.0.as_slice()).ok();
+        let results = state.iter().map(result).collect::<Option<_>>().filter(|_| state.len() <= MAX_RESULTS);
+        Ok(Self { results: results.ok_or(RestoreError::SelfTests)? })
     }
 
     /// Returns the parameters of the self-test results page: always twenty, with zeros for tests that were

@@ -1,6 +1,8 @@
 //! The settings of a unit that application clients can change with mode pages, in the form that the device
 //! server uses.
 
+pub(crate) mod handover;
+
 use crate::contract::TaskRules;
 use crate::medium_partition::Partitioning;
 use crate::write_parameters::WriteParameters;

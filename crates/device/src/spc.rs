@@ -24,6 +24,11 @@ use crate::settings::Settings;
 
 pub(crate) use table::ROWS;
 
+/// Returns a checksum of what INQUIRY reports of a unit, to find out whether it has changed.
+pub(crate) fn identity_checksum(server: &DeviceServer) -> u32 {
+    identity::checksum(server)
+}
+
 impl DeviceServer {
     /// Recomputes the roles after a nexus was added or removed, or the persistent reservation changed.
     pub(crate) fn refresh_pr_roles(&mut self) {

@@ -18,6 +18,11 @@ impl Spc2Reservation {
         self.holder
     }
 
+    /// Restores the reservation of a nexus.
+    pub(crate) const fn of_holder(holder: Option<NexusId>) -> Self {
+        Self { holder }
+    }
+
     /// Executes RESERVE.
     pub(crate) fn reserve(&mut self, from: NexusId, standing: PrRole, pr: &PersistentReservations) -> Status {
         match compatible(standing, pr) {

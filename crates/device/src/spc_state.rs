@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::time::Instant;
+use base::time::{Duration, Instant};
 use scsi::sense::Sense;
 
 use crate::contract::NexusId;
@@ -32,7 +32,10 @@ pub(crate) struct SpcState {
     pub(crate) saved_settings: Option<Settings>,
     /// A SANITIZE or FORMAT UNIT operation that is in progress or has failed.
     pub(crate) sanitize_journal: Option<SanitizeJournal>,
+    /// Since when this object exists.
     pub(crate) started: Instant,
+    /// For how long the unit had existed before, in the process that handed it over.
+    pub(crate) ran_before: Duration,
     /// The values of the counters when LOG SELECT last reset them.
     pub(crate) counted_before: Statistics,
     /// The role of each nexus in the persistent reservation, by number: read for every command, changed
@@ -60,9 +63,20 @@ impl SpcState {
             self_tests: SelfTestResults::default(),
             timestamp: Timestamp::started(Instant::ORIGIN),
             started: Instant::ORIGIN,
+            ran_before: Duration::ZERO,
             counted_before: Statistics::default(),
             pr_roles: Vec::new(),
         }
+    }
+
+    /// Returns the state of a unit of which nothing is saved, and that has existed for a time.
+    pub(crate) fn started_before(now: Instant, ran_before: Duration) -> Self {
+        Self { started: now, ran_before, ..Self::new(PersistentState::nothing()) }
+    }
+
+    /// Returns for how long the unit has existed.
+    pub(crate) fn uptime(&self, now: Instant) -> Duration {
+        self.ran_before.saturating_add(now.since(self.started))
     }
 
     /// Returns the state to be saved.

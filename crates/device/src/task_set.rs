@@ -290,6 +290,11 @@ impl TaskSet {
         self.transport_count + self.peer_count
     }
 
+    /// Returns whether there is a task of a transport, aborted ones included.
+    pub(crate) const fn has_transport_tasks(&self) -> bool {
+        self.transport_count > 0
+    }
+
     /// Returns whether a task may start at once; if not, it is queued.
     pub(crate) fn enable_or_queue(&mut self, id: TaskId) -> bool {
         if self.orders.is_empty() {

@@ -17,6 +17,7 @@ use scsi::opcode::{self, variable_length as long};
 use crate::contract::{DeviceKind, NexusId};
 use crate::device_server::UnitInfo;
 use crate::device_server::table::service_action;
+use crate::rate_limit::handover::LimiterState;
 use crate::rate_limit::{Cost, Limiter, RateLimit, Reservation};
 use crate::sbc::address;
 use crate::task::{TaskId, TaskInfo};
@@ -97,6 +98,17 @@ impl Throttle {
             self.limiter.change(now, limit);
             self.recheck(now);
         }
+    }
+
+    /// Returns what the limit of the unit has saved up, for the next process. No task waits.
+    pub(crate) fn export(&self, now: Instant) -> LimiterState {
+        let Self { limiter, queues: _, check_at: _, has_changed: _ } = self;
+        limiter.export(now)
+    }
+
+    /// Takes over what the limit of the unit had saved up.
+    pub(crate) fn adopt(&mut self, now: Instant, state: &LimiterState) {
+        self.limiter.adopt(now, state);
     }
 
     /// Sets the limiter of a nexus, or records that it has changed.

@@ -36,10 +36,26 @@ impl Timestamp {
         Some(Self { value_ms, since: now, origin: ORIGIN_SET })
     }
 
+    /// Returns the value of the clock in milliseconds, and its origin, for a document that one process hands
+    /// over to the next.
+    pub(crate) fn export(&self, now: Instant) -> (u64, u8) {
+        let Self { value_ms: _, since: _, origin } = self;
+        (self.value_at(now), *origin)
+    }
+
+    /// Returns the clock of a document; `None` for an origin that does not exist.
+    pub(crate) fn restore(now: Instant, (value_ms, origin): (u64, u8)) -> Option<Self> {
+        matches!(origin, ORIGIN_START | ORIGIN_SET).then_some(Self { value_ms, since: now, origin })
+    }
+
+    fn value_at(&self, now: Instant) -> u64 {
+        let passed = u64::try_from(now.since(self.since).as_millis()).unwrap_or(u64::MAX);
+        self.value_ms.wrapping_add(passed)
+    }
+
     /// Returns the parameter data of REPORT TIMESTAMP.
     pub(crate) fn report(&self, now: Instant) -> [u8; Self::LEN] {
-        let passed = u64::try_from(now.since(self.since).as_millis()).unwrap_or(u64::MAX);
-        let [_, _, a, b, c, d, e, f] = self.value_ms.wrapping_add(passed).to_be_bytes();
+        let [_, _, a, b, c, d, e, f] = self.value_at(now).to_be_bytes();
         [0, 10, self.origin, 0, a, b, c, d, e, f, 0, 0]
     }
 }

@@ -7,6 +7,7 @@
 
 mod checks;
 mod delay;
+mod handover;
 mod medium_change;
 mod passed_command;
 pub mod reservations;

@@ -7,7 +7,7 @@ use scsi::sense::{Asc, Sense, SenseKey};
 /// How many conditions can be pending for one nexus: more than the different conditions that this unit can
 /// establish. Should that ever be wrong, the most recent condition is dropped and the last one left reports
 /// the overflow (SKSV overflow).
-const MAX_PENDING: usize = 24;
+pub(crate) const MAX_PENDING: usize = 24;
 
 /// The unit attentions that are pending for a nexus, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,16 @@ impl UnitAttentions {
                 last.specific = Some(scsi::sense::SenseKeySpecific::Overflow);
             }
         }
+    }
+
+    /// Restores conditions in their order.
+    pub(crate) const fn of_pending(pending: Vec<Sense>) -> Self {
+        Self { pending }
+    }
+
+    /// Returns the conditions that are pending, in the order in which they are reported.
+    pub(crate) fn pending(&self) -> &[Sense] {
+        &self.pending
     }
 
     /// Returns how many conditions are pending.

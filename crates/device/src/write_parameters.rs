@@ -35,6 +35,12 @@ impl WriteParameters {
         &self.0
     }
 
+    /// Returns the body that has these bytes; `None` if MODE SELECT does not accept it.
+    pub(crate) fn of_body(body: &[u8]) -> Option<Self> {
+        let body = Self(body.try_into().ok()?);
+        body.is_possible().then_some(body)
+    }
+
     /// Takes over the bits that can be changed.
     pub(crate) fn apply(&mut self, body: &[u8]) {
         for ((to, from), mask) in self.0.iter_mut().zip(body).zip(Self::CHANGEABLE.0) {

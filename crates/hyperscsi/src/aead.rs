@@ -10,6 +10,7 @@
 //! used twice would reveal the authentication key. An [`Encryptor`] therefore refuses a packet number that is
 //! not larger than the last of its path.
 
+pub mod handover;
 mod schedule;
 
 use alloc::boxed::Box;

@@ -15,6 +15,7 @@
 
 mod drops;
 mod event;
+pub mod handover;
 mod paths;
 mod receive;
 mod ring_quota;
@@ -212,19 +213,39 @@ impl Connection {
     ) -> Self {
         let mut dice = Rng::from_seed(u64::from_be_bytes(plan.entropy));
         let path = Path::new(now, (0, &PnHorizon::default()), address, port, plan, dice.next_u64());
-        let mut own = Self {
+        let encryptor = keys.map_or_else(Encryptor::without_keys, |keys| {
+            Encryptor::for_role(keys, role).limited(plan.key_limits)
+        });
+        let decryptor = keys.map_or_else(Decryptor::without_keys, |keys| Decryptor::for_role(keys, role));
+        let mut own = Self::with_keys(role, plan, (sid_out, sid_in), encryptor, decryptor, dice);
+        // No frame that was protected with the first keys was acknowledged yet.
+        (own.keyed, own.key_unconfirmed) = (keys.is_some(), keys.map(|_| Instant::ORIGIN));
+        own.paths.push(path);
+        own.ports.push((address.port, *port));
+        own.share_out(address.port);
+        own
+    }
+
+    /// Returns a connection without paths.
+    fn with_keys(
+        role: Role,
+        plan: &ConnectionConfig,
+        (sid_out, sid_in): (u32, u32),
+        encryptor: Encryptor,
+        decryptor: Decryptor,
+        dice: Rng,
+    ) -> Self {
+        Self {
             role,
             plan: plan.clone(),
             sign_after: plan.lost_after / if role == Role::Initiator { 3 } else { 2 },
             sid_out,
             sid_in,
-            encryptor: keys.map_or_else(Encryptor::without_keys, |keys| {
-                Encryptor::for_role(keys, role).limited(plan.key_limits)
-            }),
-            decryptor: keys.map_or_else(Decryptor::without_keys, |keys| Decryptor::for_role(keys, role)),
-            keyed: keys.is_some(),
-            paths: alloc::vec![path],
-            ports: alloc::vec![(address.port, *port)],
+            encryptor,
+            decryptor,
+            keyed: false,
+            paths: Vec::new(),
+            ports: Vec::new(),
             shares: Vec::new(),
             rewindowed: false,
             pn_horizons: BTreeMap::new(),
@@ -235,8 +256,7 @@ impl Connection {
             xid_limits: [0; 2],
             xid_announced: [0; 2],
             peer_xid_limits: [0; 2],
-            // No frame that was protected with the first keys was acknowledged yet.
-            key_unconfirmed: keys.map(|_| Instant::ORIGIN),
+            key_unconfirmed: None,
             key_confirmed: None,
             lost: false,
             exhausted: false,
@@ -246,9 +266,7 @@ impl Connection {
             drops: DropCounts::default(),
             past: PathTotals::default(),
             key_updates: 0,
-        };
-        own.share_out(address.port);
-        own
+        }
     }
 
     /// Queues a message for reliable delivery. In a session without keys its level must be `none`.

@@ -9,6 +9,7 @@
 
 pub(crate) mod congestion;
 pub(crate) mod credit;
+mod handover;
 pub(crate) mod loss_detection;
 pub(crate) mod pmtu;
 mod pn_horizon;
@@ -26,6 +27,7 @@ use base::int_cast::to_usize;
 use base::time::{Duration, Instant, soonest};
 
 use self::congestion::Congestion;
+pub use self::handover::{LeftPathState, PathState, SpaceState};
 use self::loss_detection::Reordering;
 use self::pmtu::Pmtu;
 pub(crate) use self::pn_horizon::{FAR_MAX, PnHorizon};

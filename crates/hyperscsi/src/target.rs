@@ -5,6 +5,7 @@
 //! * `gateway` makes sessions of handshakes, `closing` ends sessions.
 //! * `request` makes exchanges of received requests, `ordering` submits commands to the layer above in their
 //!   order, `task_management` does so for task management functions.
+//! * [`handover`] moves sessions to the engine of another process.
 //! * `data_out` stores received data and requests more, `responses` sends data and responses.
 //!
 //! [`crate::connection`] retransmits lost frames. [`crate::login`] decides who may have a session.
@@ -17,6 +18,7 @@ mod data_out;
 pub mod engine;
 mod exchange;
 mod gateway;
+pub mod handover;
 mod ordering;
 pub(crate) mod request;
 mod responses;

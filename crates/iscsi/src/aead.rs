@@ -7,6 +7,7 @@
 //! so that nothing is sent to agree on it. [`login_keys`] derives the keys from the login.
 
 pub mod login_keys;
+pub(crate) mod record_state;
 
 use core::mem;
 

@@ -43,6 +43,7 @@ use security::aead::TAG_LEN;
 use smallvec::SmallVec;
 
 use self::opener::Opener;
+pub(crate) use self::opener::WRONG_TAGS_MAX;
 use crate::aead::Decryptor;
 use crate::digest::{Crc32c, DIGEST_LEN, Flipped, single_flip};
 use crate::fault_injection::{self, Bug};
@@ -191,6 +192,22 @@ impl Receiver {
     /// CRC32C, and no [`Framing::resync`].
     pub fn set_decryptor(&mut self, decryptor: Decryptor) {
         self.opener = Some(Box::new(Opener::new(decryptor)));
+    }
+
+    /// As [`Self::set_decryptor`], for a connection that another receiver has read so far, with this
+    /// [`Self::wrong_tags`].
+    pub(crate) fn resume_decryptor(&mut self, decryptor: Decryptor, wrong_tags: u32) {
+        self.opener = Some(Box::new(Opener::resumed(decryptor, wrong_tags)));
+    }
+
+    /// Returns what opens the PDUs, if their digest is an AEAD.
+    pub(crate) fn decryptor(&self) -> Option<&Decryptor> {
+        self.opener.as_deref().map(Opener::decryptor)
+    }
+
+    /// Returns the sum of the wrong tags of data segments.
+    pub(crate) fn wrong_tags(&self) -> u32 {
+        self.opener.as_deref().map_or(0, Opener::wrong_tags)
     }
 
     /// Returns whether no incomplete PDU has begun.

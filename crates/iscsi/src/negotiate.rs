@@ -64,6 +64,14 @@ impl Digest {
         }
     }
 
+    /// Returns the digest with this name; `None` if there is none.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::None, Self::Crc32c]
+            .into_iter()
+            .find(|digest| digest.name() == name)
+            .or_else(|| AeadDigest::by_name(name).map(Self::Aead))
+    }
+
     fn by_name(name: &str) -> Self {
         if name == Self::Crc32c.name() {
             return Self::Crc32c;
@@ -97,6 +105,20 @@ pub enum TaskReporting {
 }
 
 impl TaskReporting {
+    /// Returns the name of the procedure.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Rfc3720 => "RFC3720",
+            Self::ResponseFence => "ResponseFence",
+            Self::FastAbort => "FastAbort",
+        }
+    }
+
+    /// Returns the procedure with this name; `None` if there is none.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Rfc3720, Self::ResponseFence, Self::FastAbort].into_iter().find(|way| way.name() == name)
+    }
+
     fn by_name(name: &str) -> Self {
         match name {
             "ResponseFence" => Self::ResponseFence,

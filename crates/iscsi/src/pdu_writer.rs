@@ -37,6 +37,11 @@ impl PduWriter {
         Self { digests: Digests::of(parameters), sealer, trace: None }
     }
 
+    /// Returns what seals the PDUs, if their digest is an AEAD.
+    pub(crate) fn encryptor(&self) -> Option<&Encryptor> {
+        self.sealer.as_deref().map(Sealer::encryptor)
+    }
+
     /// Returns how long a data segment should be at most, in bytes.
     pub(crate) const fn segment_max(&self) -> usize {
         if self.sealer.is_some() { SEGMENT_LEN_MAX } else { usize::MAX }

@@ -13,6 +13,7 @@
 //!   `response_fence` and `fenced_send` order responses across connections.
 //! * `status_log` keeps sent PDUs until they are acknowledged (`acknowledgement`), `snack` sends them again,
 //!   `recovery_r2t` requests lost Data-Out again.
+//! * [`handover`] moves idle sessions to another engine.
 //! * `management` decides when a task management function may be passed to the SCSI layer.
 //! * [`states`] are the states of RFC 7143 §8, [`protocol_error`] lists the rules that an initiator can
 //!   break, and [`crate::recovery`] decides the recovery actions.
@@ -35,6 +36,7 @@ mod dispatch;
 pub mod engine;
 mod fenced_send;
 mod guess_limit;
+pub mod handover;
 mod incoming;
 pub mod initiator_notes;
 #[cfg(any(test, feature = "injected-keys"))]

@@ -30,6 +30,12 @@ impl Secret {
         Self { protocol, bytes }
     }
 
+    /// Returns the secret with the bytes that [`Self::secret_bytes`] returned, in this process or in the one
+    /// that handed its sessions over to it.
+    pub const fn from_secret_bytes(protocol: &'static str, bytes: Zeroizing<[u8; SECRET_LEN]>) -> Self {
+        Self { protocol, bytes }
+    }
+
     /// Returns the secret that follows from this one for `label`.
     #[must_use]
     pub fn expand(&self, label: &str) -> Self {
@@ -76,5 +82,13 @@ mod tests {
             assert_ne!(*other.derive::<32>(label), first, "{protocol} {salt} {input} {label}");
         }
         assert_eq!(alloc::format!("{:?}", Secret::extract("a ", b"", b"")), "Secret(…)");
+    }
+
+    #[test]
+    fn the_bytes_of_a_secret_make_the_same_secret() {
+        let secret = Secret::extract("a ", b"salt", b"input").expand("next");
+        let again = Secret::from_secret_bytes("a ", Zeroizing::new(*secret.secret_bytes()));
+        assert_eq!(*again.derive::<32>("label"), *secret.derive::<32>("label"));
+        assert_eq!(again.expand("next").secret_bytes(), secret.expand("next").secret_bytes());
     }
 }

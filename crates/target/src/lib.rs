@@ -14,6 +14,7 @@ extern crate alloc;
 
 pub mod bindings;
 pub mod fault_injection;
+pub mod handover;
 mod idle_limiters;
 pub mod nexus;
 mod owners;

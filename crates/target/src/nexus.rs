@@ -266,6 +266,12 @@ impl NexusEntry {
         self.permitted().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)
     }
 
+    /// Returns the LUNs that the nexus has used, with the units of the map.
+    pub(crate) fn used(&self) -> impl Iterator<Item = (u16, UnitId)> {
+        let used = self.map.iter().filter(|row| row.binding == LunBinding::Bound);
+        used.map(|row| (row.entry.number, row.entry.unit))
+    }
+
     /// Returns the protection of the session.
     pub const fn level(&self) -> Level {
         self.info.level

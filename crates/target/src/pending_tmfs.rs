@@ -29,6 +29,11 @@ impl PendingTmfs {
         self.open.push(request);
     }
 
+    /// Returns whether there is no request.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// Records the outcome of one unit.
     pub(crate) fn unit_done(&mut self, key: TmfKey, outcome: TmfOutcome) {
         if let Some(open) = self.open.iter_mut().find(|open| open.key == key) {

@@ -1,6 +1,8 @@
 //! The copy operations of a unit, by list identifier: those that run, and the results of ended ones that are
 //! still held (SPC-4 §5.17.4).
 
+pub(crate) mod handover;
+
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};

@@ -2,8 +2,10 @@
 //!
 //! Their type is *point in time copy, change vulnerable*: a token represents blocks as they were when it was
 //! created, their data is not copied, and the first write to any of its blocks revokes the token. So a read
-//! by a token never returns data that was written after its creation. Tokens do not outlive the unit object:
-//! after a restart they are unknown.
+//! by a token never returns data that was written after its creation. A live upgrade hands
+//! tokens over to the next process; after a restart they are unknown.
+
+pub(crate) mod handover;
 
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -50,8 +52,10 @@ struct Entry {
     owner: Rc<[u8]>,
     ranges: Vec<BlockRange>,
     inactivity: Duration,
-    used: Instant,
-    made: Instant,
+    /// How long it remains valid if it is not used.
+    idle_until: Instant,
+    /// How long it remains valid at most.
+    lives_until: Instant,
     state: State,
 }
 
@@ -62,12 +66,13 @@ enum State {
     Revoked,
     /// It was cancelled to admit another token.
     Cancelled,
+    /// It had expired when another process had the unit.
+    Expired,
 }
 
 impl Entry {
     fn expired(&self, now: Instant) -> bool {
-        now.since(self.used) > self.inactivity
-            || now.since(self.made) > Duration::from_secs(u64::from(MAX_LIFETIME_S))
+        now > self.idle_until || now > self.lives_until
     }
 
     fn is_alive(&self, now: Instant) -> bool {
@@ -106,13 +111,14 @@ impl Tokens {
             let dead = self.tokens.iter().position(|entry| !entry.is_alive(now));
             let _forgotten = self.tokens.remove(dead.unwrap_or(0));
         }
+        let inactivity = Duration::from_secs(u64::from(new.inactivity_s));
         self.tokens.push_back(Entry {
             token,
             owner: new.owner,
             ranges: new.ranges,
-            inactivity: Duration::from_secs(u64::from(new.inactivity_s)),
-            used: now,
-            made: now,
+            inactivity,
+            idle_until: now.after(inactivity),
+            lives_until: now.after(Duration::from_secs(u64::from(MAX_LIFETIME_S))),
             state: State::Alive,
         });
     }
@@ -142,9 +148,10 @@ impl Tokens {
         let answer = match entry.state {
             State::Revoked => Err(Sense::illegal(Asc::TOKEN_REVOKED)),
             State::Cancelled => Err(Sense::illegal(Asc::TOKEN_CANCELLED)),
+            State::Expired => Err(Sense::illegal(Asc::TOKEN_EXPIRED)),
             State::Alive if entry.expired(now) => Err(Sense::illegal(Asc::TOKEN_EXPIRED)),
             State::Alive => {
-                entry.used = now;
+                entry.idle_until = now.after(entry.inactivity);
                 run_at(&entry.ranges, offset, blocks)
                     .ok_or_else(|| Sense::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST))
             }
@@ -184,6 +191,7 @@ impl Tokens {
             Some(State::Alive) => Ok(()),
             Some(State::Revoked) => Err(Sense::illegal(Asc::TOKEN_REVOKED)),
             Some(State::Cancelled) => Err(Sense::illegal(Asc::TOKEN_CANCELLED)),
+            Some(State::Expired) => Err(Sense::illegal(Asc::TOKEN_EXPIRED)),
             None => Err(Sense::illegal(Asc::TOKEN_UNKNOWN)),
         }
     }

@@ -125,7 +125,7 @@ impl SelfTest {
 
     fn end(&self, server: &mut DeviceServer, outcome: self_test::SelfTestResult) -> JobStep {
         if let Some(code) = self.code {
-            let hours = server.now.since(server.spc.started).as_secs() / 3600;
+            let hours = server.spc.uptime(server.now).as_secs() / 3600;
             server.spc.self_tests.record(code, outcome, hours);
         }
         let in_background = self.code.is_some_and(SelfTestCode::is_background);

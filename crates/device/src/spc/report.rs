@@ -134,7 +134,7 @@ pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     };
     let of_type = (server.command_set.log_parameters)(server, task.nexus, request.code);
     let statistics = counted(server).since(server.spc.counted_before);
-    let minutes = server.now.since(server.spc.started).as_secs() / 60;
+    let minutes = server.spc.uptime(server.now).as_secs() / 60;
     let facts = LogSource {
         statistics,
         self_tests: &server.spc.self_tests,

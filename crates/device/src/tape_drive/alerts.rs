@@ -24,6 +24,16 @@ impl TapeAlerts {
         self.0 |= 1 << (alert as u16 - 1);
     }
 
+    /// Returns the flags as bits, flag 1 as the lowest.
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the flags of [`Self::bits`].
+    pub(crate) const fn of_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// Returns every flag with its number.
     pub(crate) fn flags(self) -> impl Iterator<Item = (u16, bool)> {
         (1..=COUNT).map(move |number| (number, self.0 >> (number - 1) & 1 == 1))

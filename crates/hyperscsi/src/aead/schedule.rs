@@ -17,7 +17,7 @@ use security::key_schedule::Secret;
 use crate::Role;
 
 /// The beginning of every label.
-const PROTOCOL: &str = "hyperscsi 2 ";
+pub(super) const PROTOCOL: &str = "hyperscsi 2 ";
 /// The label of the secret of the next generation.
 pub(super) const UPDATE: &str = "update";
 

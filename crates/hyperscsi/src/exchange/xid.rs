@@ -6,6 +6,7 @@
 //! for no exchange.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// How far the XIDs of received requests may lie apart.
 pub const WINDOW: u32 = 4096;
@@ -104,6 +105,40 @@ impl ReceivedXids {
     #[cfg(test)]
     pub(crate) const fn begin_behind(&mut self, low: u32) {
         self.low = low;
+    }
+
+    /// Returns the received XIDs behind [`Self::low`], as ranges: how far the first and the last of each lie
+    /// ahead of it.
+    pub(crate) fn ahead(&self) -> Vec<(u32, u32)> {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        let distances = if self.ahead > 0 { 1..=WINDOW } else { 1..=0 };
+        for distance in distances.filter(|distance| self.bit(xid_plus(self.low, *distance))) {
+            match runs.last_mut().filter(|(_, last)| last + 1 == distance) {
+                Some((_, last)) => *last = distance,
+                None => runs.push((distance, distance)),
+            }
+        }
+        runs
+    }
+
+    /// Returns the record of a packet number space in which everything up to `low` and the ranges ahead of it
+    /// were received; `None` if they cannot be of this packet number space.
+    pub(crate) fn resume(class: PnSpace, low: u32, ahead: &[(u32, u32)]) -> Option<Self> {
+        if PnSpace::of(low) != class {
+            return None;
+        }
+        let mut own = Self { low, ..Self::new(class) };
+        let mut next = 1;
+        for (first, last) in ahead {
+            if *first < next || last < first || *last > WINDOW {
+                return None;
+            }
+            (*first..=*last).for_each(|distance| own.set(xid_plus(low, distance), true));
+            own.ahead += last - first + 1;
+            next = last + 1;
+        }
+        // The first one ahead is missing, or `low` would be larger.
+        (!own.bit(next_xid(low))).then_some(own)
     }
 
     /// Returns the last XID up to which all were received.

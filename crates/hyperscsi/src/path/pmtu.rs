@@ -66,6 +66,12 @@ impl Pmtu {
         pmtu
     }
 
+    /// Takes over what an earlier search found, in bytes, as far as both ports take it now.
+    pub(crate) fn resume(&mut self, current: usize) {
+        self.current = self.current.max(current.min(self.most));
+        self.search();
+    }
+
     /// Returns the longest frame that may be sent, in bytes.
     pub(crate) const fn current(&self) -> usize {
         self.current

@@ -5,6 +5,8 @@
 //! subtraction. Every number is used once. Some numbers are skipped, so that a peer that acknowledges frames
 //! it did not receive is detected.
 
+pub(crate) mod handover;
+
 use alloc::collections::{VecDeque, vec_deque};
 use alloc::vec::Vec;
 
@@ -176,6 +178,11 @@ impl Outgoing {
     /// Returns the packet number of the next frame.
     pub(crate) const fn next(&self) -> u64 {
         self.next
+    }
+
+    /// Returns the largest packet number that the peer allows.
+    pub(crate) const fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// Returns whether any frame is under way.

@@ -49,9 +49,22 @@ pub struct Engine {
     /// Memory for data in flight.
     pub(super) quotas: DataQuotas,
     pub(super) gateway: super::gateway::Gateway,
+    pub(super) service: Service,
     /// The time at the last call.
     pub(super) now: Instant,
     pub(super) stats: EngineStats,
+}
+
+/// What the engine does for its initiators; see [`super::handover`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// Everything.
+    Open,
+    /// It ends what was begun, and begins no session. Sessions get no further exchanges.
+    Frozen,
+    /// Nothing: its sessions were exported, or were resumed and may not speak yet. It handles no frame, no
+    /// deadline, and sends nothing for a session.
+    Mute,
 }
 
 /// A port, and the sessions that have something to send on it.
@@ -185,6 +198,7 @@ impl Engine {
                 limits.unsent_bytes_max,
             ),
             gateway: super::gateway::Gateway::new(),
+            service: Service::Open,
             now: Instant::ORIGIN,
             stats: EngineStats::default(),
             limits,
@@ -234,6 +248,9 @@ impl Engine {
         directory: &dyn SessionDirectory,
     ) {
         self.now = now;
+        if self.service == Service::Mute {
+            return;
+        }
         let (header, len) = match Header::parse(frame.payload) {
             Ok(parsed) => parsed,
             Err(why) => {
@@ -292,6 +309,9 @@ impl Engine {
         if let Some(port) = self.gateway.poll_port() {
             return Some(port);
         }
+        if self.service == Service::Mute {
+            return None;
+        }
         let waiting = |(_, entry): &(&EtherPort, &mut Port)| {
             entry.is_up && !entry.announced && !entry.senders.is_empty()
         };
@@ -308,6 +328,9 @@ impl Engine {
             entry.announced = false;
         }
         self.gateway.transmit(port, out);
+        if self.service == Service::Mute {
+            return;
+        }
         while !out.is_full()
             && let Some(key) = self.ports.get_mut(&port).and_then(|entry| entry.senders.pop_front())
         {
@@ -379,6 +402,9 @@ impl Engine {
 
     /// Returns when [`Self::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.service == Service::Mute {
+            return None;
+        }
         let sessions = self.deadlines.first().map(|(at, _)| *at);
         soonest([sessions, self.gateway.poll_timeout()])
     }
@@ -386,6 +412,9 @@ impl Engine {
     /// Processes the deadlines that passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
+        if self.service == Service::Mute {
+            return;
+        }
         self.gateway.handle_timeout(now);
         let mut due = core::mem::take(&mut self.due);
         due.extend(self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| *key));

@@ -2,22 +2,20 @@
 //! sends a Disconnect as a hint to an initiator whose session no longer exists.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use base::arena::{Arena, Key};
 use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::time::{Duration, Instant};
-use transport::quota::DataShares;
 use transport::target::SessionId;
 
-use super::contract::{Event, SessionDirectory, SessionEnd, SessionUp, Traffic};
-use super::engine::Engine;
-use super::session::{ExchangeTable, Phase, Session};
+use super::contract::{Event, SessionDirectory, SessionEnd, SessionUp};
+use super::engine::{Engine, Service};
+use super::session::{Identity, Session};
 use crate::Role;
 use crate::connection::{Connection, ConnectionConfig, PathAddress};
 use crate::discovery::DiscoveryServer;
-use crate::exchange::xid::PnSpace;
 use crate::frame::{Cmd, Header};
 use crate::login::HandshakeResult;
 use crate::login::control_queue::ControlQueue;
@@ -115,6 +113,16 @@ impl Gateway {
         self.handshakes.other_version(now, port, source);
     }
 
+    /// Returns entropy for a transport.
+    pub(super) fn draw(&mut self) -> [u8; 8] {
+        self.random.bytes()
+    }
+
+    /// Returns whether any entropy was added.
+    pub(super) const fn is_ready(&self) -> bool {
+        self.random.is_ready()
+    }
+
     pub(super) fn session_ended(&mut self, sid: u32) {
         self.handshakes.session_ended(sid);
     }
@@ -179,6 +187,8 @@ impl Engine {
             frames_initial,
         };
         let agreed = match header.cmd {
+            // As where there is no room for another session, the initiator hears nothing, and asks again.
+            Cmd::Negotiate if self.service != Service::Open => None,
             Cmd::Negotiate => {
                 let half_open = self.gateway.handshakes.half_open();
                 let agreed =
@@ -222,7 +232,7 @@ impl Engine {
         let mut ours = ours.map_or(self.limits.parameters, |entrance| entrance.parameters);
         ours.frames_initial = ours.frames_initial.min(self.frames_initial(agreed.port));
         let share = self.share_at(agreed.port, self.sessions_at(agreed.port) + 1);
-        let entropy = self.gateway.random.bytes();
+        let entropy = self.gateway.draw();
         let plan = ConnectionConfig {
             key_limits: self.limits.key_limits,
             ..ConnectionConfig::new(&ours, &agreed.parameters, share, agreed.token, entropy)
@@ -242,9 +252,7 @@ impl Engine {
         for (port, entry) in self.ports.iter().filter(|(_, entry)| entry.is_up) {
             transport.port_up(now, *port, &entry.state);
         }
-        let key = self.sessions.insert_with(|_| Session {
-            transport: Some(Box::new(transport)),
-            phase: Phase::Up,
+        let identity = Identity {
             sids: (agreed.sid_out, agreed.sid_in),
             target_name: agreed.target.clone(),
             group: agreed.group.clone(),
@@ -252,23 +260,8 @@ impl Engine {
             isid: agreed.isid,
             keyed: agreed.keys.is_some(),
             parameters: agreed.parameters,
-            tables: PnSpace::ALL.map(ExchangeTable::new),
-            wishes: Vec::new(),
-            ready: VecDeque::new(),
-            shares: DataShares::default(),
-            to_flush: VecDeque::new(),
-            withdrawn: Vec::new(),
-            refusals: Vec::new(),
-            refused: Vec::new(),
-            closing_message: None,
-            closing_message_id: None,
-            is_dirty: false,
-            ports: Vec::new(),
-            deadline: None,
-            swept: now,
-            tasks: 0,
-            traffic: Traffic::default(),
-        });
+        };
+        let key = self.sessions.insert_with(|_| Session::new(now, identity, transport));
         self.sids.insert(agreed.sid_in, key);
         self.stats.sessions += 1;
         self.divide_rings();
@@ -304,7 +297,7 @@ impl Engine {
     }
 
     /// Returns how many slots of a port's receive ring each of `sessions` sessions may fill.
-    fn share_at(&self, port: EtherPort, sessions: usize) -> u64 {
+    pub(super) fn share_at(&self, port: EtherPort, sessions: usize) -> u64 {
         u64::try_from(self.shared_slots(port) / sessions.max(1)).unwrap_or(u64::MAX)
     }
 
@@ -322,7 +315,7 @@ impl Engine {
     }
 
     /// Returns how many sessions have a path over a port.
-    fn sessions_at(&self, port: EtherPort) -> usize {
+    pub(super) fn sessions_at(&self, port: EtherPort) -> usize {
         self.sessions.iter().filter(|(_, session)| session.is_at(port)).count()
     }
 
@@ -346,7 +339,9 @@ impl Engine {
             (*count, *since) = (0, now);
         }
         let from_initiator = matches!(header.cmd, Cmd::Request | Cmd::Abort | Cmd::Ask);
-        if *count >= HINTS_PER_SECOND || source.is_group() || !from_initiator {
+        // While sessions move, this engine may not know them yet.
+        let moves = self.service != Service::Open;
+        if moves || *count >= HINTS_PER_SECOND || source.is_group() || !from_initiator {
             return;
         }
         *count += 1;

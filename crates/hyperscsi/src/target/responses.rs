@@ -11,7 +11,7 @@ use transport::status;
 use transport::target::SessionId;
 
 use super::contract::{Event, PathChange, PathNotice, SessionEnd};
-use super::engine::Engine;
+use super::engine::{Engine, Service};
 use super::exchange::{Exchange, Holder, TaskResult};
 use super::session::Phase;
 use crate::connection::{Connection, ConnectionEvent as Transported, Delivery, Message, PathAddress};
@@ -90,7 +90,9 @@ impl Engine {
         // The limit of a packet number space without exchanges is 0 and is not sent: both ends know where the
         // space begins.
         let limits = session.tables.each_ref().map(|numbers| numbers.limit(depth));
-        transport.set_xid_limits(limits);
+        if self.service == Service::Open {
+            transport.set_xid_limits(limits);
+        }
     }
 
     fn flush_exchange(&mut self, session: Key, key: Key) {

@@ -59,6 +59,17 @@ pub(super) struct Session {
     pub(super) traffic: Traffic,
 }
 
+/// Who the two ends of a session are, and what they agreed on.
+pub(super) struct Identity {
+    pub(super) sids: (u32, u32),
+    pub(super) target_name: Name,
+    pub(super) group: GroupName,
+    pub(super) initiator: Name,
+    pub(super) isid: [u8; 6],
+    pub(super) keyed: bool,
+    pub(super) parameters: Parameters,
+}
+
 /// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -167,6 +178,37 @@ impl ExchangeTable {
 }
 
 impl Session {
+    /// Returns a session without exchanges.
+    pub(super) fn new(now: Instant, identity: Identity, transport: Connection) -> Self {
+        Self {
+            transport: Some(Box::new(transport)),
+            phase: Phase::Up,
+            sids: identity.sids,
+            target_name: identity.target_name,
+            group: identity.group,
+            initiator: identity.initiator,
+            isid: identity.isid,
+            keyed: identity.keyed,
+            parameters: identity.parameters,
+            tables: PnSpace::ALL.map(ExchangeTable::new),
+            wishes: Vec::new(),
+            ready: VecDeque::new(),
+            shares: DataShares::default(),
+            to_flush: VecDeque::new(),
+            withdrawn: Vec::new(),
+            refusals: Vec::new(),
+            refused: Vec::new(),
+            closing_message: None,
+            closing_message_id: None,
+            is_dirty: false,
+            ports: Vec::new(),
+            deadline: None,
+            swept: now,
+            tasks: 0,
+            traffic: Traffic::default(),
+        }
+    }
+
     pub(super) fn is_up(&self) -> bool {
         self.phase == Phase::Up
     }

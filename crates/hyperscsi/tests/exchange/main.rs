@@ -9,6 +9,7 @@
 )]
 
 mod closing;
+mod handover;
 mod hostile;
 mod keys;
 mod loss;

@@ -82,4 +82,4 @@ impl ConnectionKeys {
 }
 
 /// The beginning of every label.
-const PROTOCOL: &str = "iscsi aead 1 ";
+pub(super) const PROTOCOL: &str = "iscsi aead 1 ";

@@ -28,11 +28,24 @@ const WRONG_TAG: u32 = 64;
 
 /// The sum at which the session must end. Accidents that TCP does not notice are far rarer than one data
 /// segment in [`WRONG_TAG`].
-const WRONG_TAGS_MAX: u32 = 1024;
+pub(crate) const WRONG_TAGS_MAX: u32 = 1024;
 
 impl Opener {
     pub(super) const fn new(decryptor: Decryptor) -> Self {
         Self { decryptor, wrong_tags: 0 }
+    }
+
+    /// Returns what goes on where another receiver, with this sum of wrong tags, stopped.
+    pub(super) const fn resumed(decryptor: Decryptor, wrong_tags: u32) -> Self {
+        Self { decryptor, wrong_tags }
+    }
+
+    pub(super) const fn decryptor(&self) -> &Decryptor {
+        &self.decryptor
+    }
+
+    pub(super) const fn wrong_tags(&self) -> u32 {
+        self.wrong_tags
     }
 
     /// Counts a data segment. Returns an error if the session must end.

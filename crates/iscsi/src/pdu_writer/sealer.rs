@@ -27,6 +27,10 @@ impl Sealer {
         Self { encryptor, pool }
     }
 
+    pub(super) const fn encryptor(&self) -> &Encryptor {
+        &self.encryptor
+    }
+
     /// Appends a header with additional header segments.
     pub(super) fn header(&mut self, bhs: &Bhs, ahs: &[u8], out: &mut Transmit) {
         let mut whole: SmallVec<[u8; HEADER_LEN]> = SmallVec::from_slice(bhs.bytes());

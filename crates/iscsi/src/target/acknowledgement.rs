@@ -19,7 +19,7 @@ use crate::serial::StatSn;
 impl Engine {
     /// Takes the next status number, and retains its status if the session's level requires it.
     pub(super) fn log_status(&mut self, now: Instant, conn: ConnId, kept: LoggedStatus) -> StatSn {
-        let unacked_max = self.unacked_max();
+        let (unacked_max, ack_within) = (self.unacked_max(), self.ack_within());
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
             self.impossible(None);
             return StatSn(0);
@@ -33,12 +33,13 @@ impl Engine {
         // the memory of data that is retained until then.
         let many = connection.status_log.is_half_full(unacked_max) || self.quotas.data_in.has_waiters();
         if !connection.deadlines.is_set(Timer::Ack) {
-            let at = now.after(self.limits.ack_within);
+            let at = now.after(ack_within);
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Ack, at);
         }
         if many {
             self.ask_for_ack(conn);
         }
+        self.ask_for_last_ack(conn);
         sn
     }
 
@@ -58,6 +59,7 @@ impl Engine {
         let (keeps, session) = (connection.level.retains_statuses(), connection.session);
         if keeps {
             self.forget_before(conn, exp);
+            self.ask_for_last_ack(conn);
         }
         if let Some(session) = session
             && self.sessions.get(session).is_some_and(|state| !state.response_fence.is_idle())
@@ -124,7 +126,7 @@ impl Engine {
 
     /// Handles statuses of a connection that may have been unacknowledged for `ack_within`.
     pub(super) fn on_ack_timer(&mut self, now: Instant, conn: ConnId) {
-        let at = now.after(self.limits.ack_within);
+        let at = now.after(self.ack_within());
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
             return self.impossible(None);
         };

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
+use super::handover::LostConnectionState;
 use crate::recovery::erl2::ReferencedTask;
 
 /// The connection allegiance of a task. A task begins on the connection that its command was received on.
@@ -155,6 +156,11 @@ impl LostConnections {
     /// Returns whether a connection with this CID is lost.
     pub(crate) fn has_cid(&self, cid: u16) -> bool {
         self.list.iter().any(|lost| lost.cid == cid)
+    }
+
+    /// Returns the connections as they move to another engine.
+    pub(crate) fn states(&self) -> impl Iterator<Item = LostConnectionState> {
+        self.list.iter().map(|lost| LostConnectionState { cid: lost.cid, logged_out: lost.logged_out })
     }
 
     pub(crate) const fn is_empty(&self) -> bool {

@@ -13,6 +13,7 @@ use super::contract::ConnectionView;
 use super::guess_limit::PasswordGuess;
 use super::incoming::Incoming;
 use super::output::Output;
+use super::protection::Protection;
 use super::protocol_error::ProtocolError;
 use super::states::{self, ConnectionEvent};
 use super::status_log::StatusLog;
@@ -58,6 +59,8 @@ pub(crate) struct Connection {
     pub(crate) logs_in_from: Option<IpAddr>,
     pub(crate) cid: u16,
     pub(crate) parameters: ConnectionParameters,
+    /// Its protection, once it has logged in.
+    pub(crate) protection: Protection,
     /// The number of the next status.
     pub(crate) stat_sn: StatSn,
     /// The number of the first status that the initiator has not acknowledged.
@@ -135,6 +138,7 @@ impl Connection {
             logs_in_from: Some(source(arrival.peer)),
             cid: 0,
             parameters: ConnectionParameters::default(),
+            protection: Protection::None,
             stat_sn: StatSn(1),
             exp_stat_sn: StatSn(1),
             level: RecoveryLevel::SessionRecovery,

@@ -74,6 +74,8 @@ pub struct Engine {
     /// The traces that are on.
     pub(super) traces: Vec<Arc<dyn PduTrace>>,
     pub(super) next_ttt: u32,
+    /// Whether no command window advances, so that the sessions become idle.
+    pub(super) is_frozen: bool,
     /// The time at the last call.
     pub(super) now: Instant,
     pub(super) next_tsih: u16,
@@ -279,6 +281,7 @@ impl Engine {
             guesses: GuessLimit::default(),
             traces: Vec::new(),
             next_ttt: 0,
+            is_frozen: false,
             now: Instant::ORIGIN,
             stats: EngineStats::default(),
         }

@@ -8,6 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use base::time::{Duration, Instant};
 
+use super::handover::TakeoversState;
 use super::protocol_error::ProtocolError;
 use crate::login::SessionKind;
 use crate::login::deviation;
@@ -162,6 +163,24 @@ impl Takeovers {
         let (last_report, times, unreported) =
             known.map_or((None, 0, 0), |known| (known.last_report, known.times, known.unreported));
         Self { at: now, last_report, times: times + 1, unreported: unreported + 1 }
+    }
+
+    /// Returns the history as it moves to another engine now.
+    pub(super) fn state(&self, now: Instant) -> TakeoversState {
+        TakeoversState {
+            last: now.since(self.at),
+            last_report: self.last_report.map(|report| now.since(report)),
+            times: self.times,
+            unreported: self.unreported,
+        }
+    }
+
+    /// Returns the history with this state. Returns `None` if it counts more than `most` takeovers.
+    pub(super) fn of_state(state: &TakeoversState, now: Instant, most: u64) -> Option<Self> {
+        let TakeoversState { last, last_report, times, unreported } = *state;
+        let is_legal = times <= most && unreported <= times;
+        let last_report = last_report.map(|report| now.before(report));
+        is_legal.then_some(Self { at: now.before(last), last_report, times, unreported })
     }
 
     /// Returns whether the session went back and forth between hosts.

@@ -101,9 +101,13 @@ impl Engine {
         open.saturating_add(u32::try_from(super::status_log::SPARE).unwrap_or(u32::MAX))
     }
 
-    /// Returns how many commands of a session may be open while memory is as short as it is now.
+    /// Returns how many commands of a session may be open while memory is as short as it is now, and the
+    /// engine frozen or not. A discovery session does not move, so nothing holds it up.
     pub(super) fn depth_now(&self, session: Key) -> u32 {
         let session = self.sessions.get(session);
+        if self.is_frozen && session.is_some_and(|session| !session.is_discovery()) {
+            return 0;
+        }
         let is_throttled = session.is_some_and(|session| self.quotas.should_throttle(&session.shares));
         if is_throttled { DEPTH_UNDER_PRESSURE } else { u32::MAX }
     }

@@ -254,7 +254,7 @@ impl Engine {
         let Some(connection) = self.conn_mut(conn) else { return Err(ProtocolError::impossible()) };
         connection.on(ConnectionEvent::LoginDone)?;
         connection.session = Some(session);
-        connection.cid = outcome.cid.0;
+        (connection.cid, connection.protection) = (outcome.cid.0, protection);
         connection.enter_full_feature(parameters, level, record_keys, &pool)?;
         connection.deadlines.clear(Timer::Login);
         self.release_login_slot(conn);
@@ -288,7 +288,9 @@ impl Engine {
         //= rfc7143#section-11.12.8
         //# If the Login Request is a leading Login Request, the target MUST use the value presented in the
         //# CmdSN as the target value for the ExpCmdSN.
-        let window = Window::new(CmdSn(outcome.cmd_sn), limits.queue_depth);
+        let first = CmdSn(outcome.cmd_sn);
+        let is_closed = self.is_frozen && matches!(outcome.kind, SessionKind::Normal { .. });
+        let window = if is_closed { Window::closed } else { Window::new }(first, limits.queue_depth);
         let names = (outcome.initiator.clone(), outcome.isid, tsih);
         let parameters = outcome.negotiated.session;
         let agreed = (parameters, protection);
@@ -298,6 +300,8 @@ impl Engine {
         self.watch_discovery(key);
         if let Some(state) = self.sessions.get_mut(key) {
             state.password_login.clone_from(&outcome.password_login);
+            state.user.clone_from(&outcome.user);
+            state.initiator_alias.clone_from(&outcome.initiator_alias);
         }
         if let (SessionKind::Normal { target, name, portal_group }, Some(state)) =
             (&outcome.kind, self.sessions.get_mut(key))

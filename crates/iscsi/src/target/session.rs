@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
@@ -43,6 +44,9 @@ pub(crate) struct Session {
     pub(crate) isid: Isid,
     pub(crate) tsih: Tsih,
     pub(crate) parameters: SessionParameters,
+    /// The user name that the initiator authenticated with, and its alias, for display.
+    pub(crate) user: Option<String>,
+    pub(crate) initiator_alias: Option<String>,
     /// The password login of its first connection, if it was one.
     pub(crate) password_login: Option<PasswordLogin>,
     /// The protection of its first connection. No connection has a lower level.
@@ -178,6 +182,8 @@ impl Session {
             isid,
             tsih,
             parameters,
+            user: None,
+            initiator_alias: None,
             password_login: None,
             protection,
             limits,

@@ -43,6 +43,32 @@ impl<T> Window<T> {
         Self { exp: first, max: first.plus(depth).minus(1), depth, open: 0, early: Vec::new() }
     }
 
+    /// Creates a closed window with `first` as the next number.
+    pub(crate) fn closed(first: CmdSn, depth: u32) -> Self {
+        Self { max: first.minus(1), ..Self::new(first, depth) }
+    }
+
+    /// Creates the window of a session that was resumed: the numbers up to `max` were already granted.
+    /// Returns `None` if they are more than any window grants.
+    pub(crate) fn resumed(exp: CmdSn, max: CmdSn, depth: u32) -> Option<Self> {
+        (exp.distance_to(max.next()) <= MAX_DEPTH).then_some(Self { max, ..Self::new(exp, depth) })
+    }
+
+    /// Returns how many numbers the initiator may still use.
+    pub(crate) const fn granted(&self) -> u32 {
+        self.exp.distance_to(self.max.next())
+    }
+
+    /// Returns the MaxCmdSN that was granted last.
+    pub(crate) const fn granted_max(&self) -> CmdSn {
+        self.max
+    }
+
+    /// Returns whether no numbered command is open and none was received ahead of its turn.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.open == 0 && self.early.is_empty()
+    }
+
     /// Changes how many numbered commands may be open at a time.
     pub(crate) const fn resize(&mut self, depth: u32) {
         self.depth = if depth == 0 {

@@ -1,0 +1,289 @@
+//! The state of a logical unit that a live upgrade hands over from one process to the next.
+//!
+//! The next process makes the unit from the same configuration, the same saved state and the same medium, and
+//! establishes the nexuses of the sessions that it resumes. Then [`LogicalUnit::restore`] makes the unit what
+//! it was: an initiator notices nothing. It receives no unit attention for the hand-over, and those that were
+//! pending are still pending, in their order.
+//!
+//! A unit is handed over while it is idle. [`LogicalUnit::busy`] tells what keeps it from that.
+//!
+//! # What becomes of each part of the state
+//!
+//! | state | decision |
+//! |---|---|
+//! | tasks, task management functions, dormant and delayed tasks, calls of other units | the unit is busy |
+//! | background copies and self-tests, running SANITIZE and FORMAT UNIT | the unit is busy |
+//! | operations of the medium, abandoned ones too; saves of state; undelivered events | the unit is busy |
+//! | a removal or drain that has not ended, a withheld medium, a motion of a changer | the unit is busy |
+//! | a tape drive | the unit is busy |
+//! | ACA | never established (NormACA is refused) |
+//! | persistent reservations with and without APTPL, generation | moves; replaces what was loaded |
+//! | identifying information, saved mode settings, failure of SANITIZE or FORMAT UNIT | moves; is durable too |
+//! | mode settings in force, SPC-2 reservation, timestamp, ORWRITE generations | moves |
+//! | unit attentions, media events and TapeAlert flags of each nexus, and of lost nexuses | moves |
+//! | prevention of medium removal, stopped unit, ejected medium, tray | moves |
+//! | data and echo buffers, self-test results, results of copies, ROD tokens | moves |
+//! | counters, log counters and their last reset, latencies, idle time, uptime | moves |
+//! | a failed flush, out of space, ended drain of the operator | moves |
+//! | what limits have saved up | moves; the limits are in the configuration |
+//! | the record of a writable disc, also what is not saved of it | moves; the sectors are in the medium |
+//! | what is known of the device of a pass-through | moves; the device itself is not reset |
+//! | roles in the persistent reservation, capabilities of the medium, tables of commands | derived |
+//! | library, drives and unusable cartridges of a changer | its owner passes them in again |
+//! | TST, read-only access, identity, LUNs of nexuses | configuration |
+//! | secrets from which tokens and nonces are made | made anew from the entropy of [`LogicalUnit::seed`] |
+//! | slow commands that were not reported, numbers of tickets and calls | are dropped; no initiator sees them |
+//!
+//! Where the configuration has changed between both processes, nexuses receive the unit attentions that a
+//! changed configuration of a running unit would have established.
+//!
+//! [`LogicalUnit::restore`]: crate::unit::LogicalUnit::restore
+//! [`LogicalUnit::busy`]: crate::unit::LogicalUnit::busy
+//! [`LogicalUnit::seed`]: crate::unit::LogicalUnit::seed
+
+pub(crate) mod counters;
+pub(crate) mod hex;
+pub(crate) mod sense;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract::NexusId;
+use crate::copy_manager::operations::handover::OperationState;
+use crate::copy_manager::tokens::handover::TokensState;
+use crate::data_buffer::DataBuffersState;
+use crate::identifying_info::IdentifyingState;
+use crate::medium_removal::RemovalState;
+use crate::nexus::handover::NexusesState;
+use crate::orw_generation::OrwState;
+use crate::passed_device::PassedState;
+use crate::pr::handover::ReservationsState;
+use crate::rate_limit::handover::LimiterState;
+use crate::recorder::RecorderState;
+use crate::settings::handover::SettingsState;
+use counters::{ErrorsState, StatisticsState, StatsState};
+use hex::HexBytes;
+
+/// Returns the index of a nexus in a document; `None` for a nexus that is not handed over.
+pub(crate) type IndexOf<'a> = &'a dyn Fn(NexusId) -> Option<u32>;
+
+/// Returns the nexus with an index in a document; `None` for one that was not resumed.
+pub(crate) type NexusOf<'a> = &'a dyn Fn(u32) -> Option<NexusId>;
+
+/// Everything that a logical unit keeps beyond its saved state and its medium. Times are relative to the
+/// export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnitState {
+    pub(crate) server: ServerState,
+    /// What the limit of the unit has saved up; `None` if neither the unit nor a nexus had a limit.
+    pub(crate) limit: Option<LimiterState>,
+}
+
+/// The state of the device server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerState {
+    pub(crate) reported: ReportedState,
+    pub(crate) nexuses: NexusesState,
+    pub(crate) settings: SettingsState,
+    pub(crate) spc: SpcSection,
+    pub(crate) orw_generations: OrwState,
+    pub(crate) copies: Vec<OperationState>,
+    pub(crate) tokens: TokensState,
+    pub(crate) stats: StatsState,
+    pub(crate) errors: ErrorsState,
+    pub(crate) idle_ns: u64,
+    pub(crate) flush_failed: bool,
+    pub(crate) full_at: Option<u64>,
+    pub(crate) drain: Option<DrainState>,
+    pub(crate) recorder: Option<RecorderState>,
+    pub(crate) pass_through: Option<PassedState>,
+}
+
+/// What initiators know of the configuration and of the medium, to find out whether it has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReportedState {
+    /// PERIPHERAL DEVICE TYPE.
+    pub(crate) device_type: u8,
+    pub(crate) is_pass_through: bool,
+    pub(crate) block_len: u32,
+    /// The capacity in blocks.
+    pub(crate) capacity: u64,
+    pub(crate) write_cache: bool,
+    pub(crate) read_only: bool,
+    pub(crate) nexus_task_sets: bool,
+    pub(crate) task_aborted_status: bool,
+    /// A checksum of the INQUIRY data and the vital product data.
+    pub(crate) inquiry_crc32c: u32,
+}
+
+/// The state of the commands that every device type has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SpcSection {
+    pub(crate) reservations: ReservationsState,
+    pub(crate) spc2_holder: Option<u32>,
+    pub(crate) removal: RemovalState,
+    pub(crate) identifying: IdentifyingState,
+    pub(crate) data_buffers: DataBuffersState,
+    pub(crate) self_tests: Vec<HexBytes>,
+    /// The value of the clock in milliseconds, and its origin.
+    pub(crate) timestamp: (u64, u8),
+    pub(crate) saved_settings: Option<SettingsState>,
+    /// The failure of the last SANITIZE or FORMAT UNIT.
+    pub(crate) sanitize_failure: Option<SanitizeFailureState>,
+    pub(crate) uptime_ns: u64,
+    pub(crate) counted_before: StatisticsState,
+}
+
+/// A SANITIZE or FORMAT UNIT that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SanitizeFailureState {
+    pub(crate) is_format: bool,
+    /// Whether EXIT FAILURE MODE can end it.
+    pub(crate) may_leave: bool,
+    /// Whether the saved state has it.
+    pub(crate) is_journaled: bool,
+}
+
+/// A drain of the operator that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DrainState {
+    pub(crate) flush_failed: bool,
+}
+
+/// What keeps a logical unit from being handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitBusy {
+    /// Commands are under way.
+    Commands,
+    /// A copy or a self-test goes on although its command was answered.
+    Background,
+    /// A task management function is under way.
+    Tmf,
+    /// Operations of the medium are under way.
+    Medium,
+    /// State is being stored.
+    Saving,
+    /// SANITIZE or FORMAT UNIT is running.
+    Sanitizing,
+    /// The operator drains the unit, and that has not ended.
+    Draining,
+    /// The unit is being removed.
+    Retiring,
+    /// Its medium is withheld until the operator confirms that it is the right one.
+    Withheld,
+    /// Events wait to be polled.
+    Events,
+    /// The changer moves a cartridge.
+    Motion,
+    /// A tape drive cannot be handed over.
+    TapeDrive,
+}
+
+impl UnitBusy {
+    /// Returns whether the unit can become idle by itself. If not, waiting does not help.
+    pub const fn can_end(self) -> bool {
+        !matches!(self, Self::Withheld | Self::TapeDrive)
+    }
+}
+
+impl fmt::Display for UnitBusy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Commands => "commands are under way",
+            Self::Background => "a copy or a self-test goes on in the background",
+            Self::Tmf => "a task management function is under way",
+            Self::Medium => "operations of the medium are under way",
+            Self::Saving => "its state is being stored",
+            Self::Sanitizing => "SANITIZE or FORMAT UNIT is running",
+            Self::Draining => "the drain of the unit has not ended",
+            Self::Retiring => "the unit is being removed",
+            Self::Withheld => "its medium is withheld until the operator confirms that it is the right one",
+            Self::Events => "events wait to be delivered",
+            Self::Motion => "the medium changer moves a cartridge",
+            Self::TapeDrive => "a tape drive cannot be handed over",
+        })
+    }
+}
+
+impl core::error::Error for UnitBusy {}
+
+/// Why the state of a logical unit cannot be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestoreError {
+    /// The unit has begun to serve.
+    InUse,
+    /// The state is that of another type of device.
+    DeviceType,
+    /// The state is that of a unit with another logical block length.
+    BlockLength,
+    /// A nexus is named twice.
+    NexusTwice,
+    /// An initiator port is no TransportID.
+    InitiatorPort,
+    /// There are more of these than a unit keeps.
+    TooMany(&'static str),
+    /// A registration is there twice, or has no key.
+    Registration,
+    /// The type of the reservation does not exist.
+    ReservationType,
+    /// The holder of the reservation is not registered.
+    ReservationWithoutRegistration,
+    /// The mode settings are none that MODE SELECT accepts.
+    Settings,
+    /// The identifying information is none that SET IDENTIFYING INFORMATION accepts.
+    IdentifyingInformation,
+    /// A data buffer has a wrong length.
+    DataBuffer,
+    /// The results of self-tests are none that a unit keeps.
+    SelfTests,
+    /// The origin of the timestamp does not exist.
+    Timestamp,
+    /// A ROD token is none that a unit creates.
+    Token,
+    /// The record of a writable disc does not belong to the disc in the drive.
+    DiscRecord,
+}
+
+impl fmt::Display for RestoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InUse => "the unit has begun to serve",
+            Self::DeviceType => "the unit is another type of device now",
+            Self::BlockLength => "the unit has another logical block length now",
+            Self::NexusTwice => "the state names a nexus twice",
+            Self::InitiatorPort => "the state names an initiator port that is none",
+            Self::TooMany(what) => return write!(f, "the state has too many {what}"),
+            Self::Registration => "the state has a registration twice or without a key",
+            Self::ReservationType => "the state has a reservation of an unknown type",
+            Self::ReservationWithoutRegistration => {
+                "the state has a reservation whose holder is not registered"
+            }
+            Self::Settings => "the state has impossible mode settings",
+            Self::IdentifyingInformation => "the state has impossible identifying information",
+            Self::DataBuffer => "the state has a data buffer of a wrong length",
+            Self::SelfTests => "the state has impossible self-test results",
+            Self::Timestamp => "the state has a timestamp of an unknown origin",
+            Self::Token => "the state has an impossible ROD token",
+            Self::DiscRecord => "the state has the record of another disc than the one in the drive",
+        })
+    }
+}
+
+impl core::error::Error for RestoreError {}
+
+/// Returns whether no index is there twice.
+pub(crate) fn indices_are_unique(indices: impl Iterator<Item = u32>) -> bool {
+    let mut indices: Vec<u32> = indices.collect();
+    indices.sort_unstable();
+    indices.is_sorted_by(|a, b| a < b)
+}

@@ -1,0 +1,1 @@
+//! Hand-overs of whole logical units.

@@ -1,0 +1,176 @@
+//! From a session to its state: whether the session is idle, and what moves.
+
+use alloc::string::ToString;
+
+use base::state_machine::ConnId;
+
+use super::BusyReason;
+use super::state::{
+    ConnectionState, PasswordLoginState, RepairsState, SessionParametersState, SessionState, TrafficState,
+};
+use crate::aead::record_state::RecordKeysState;
+use crate::login::SessionKind;
+use crate::negotiate::SessionParameters;
+use crate::target::connection::Connection;
+use crate::target::contract::{Repairs, Traffic};
+use crate::target::engine::Engine;
+use crate::target::protection::Protection;
+use crate::target::session::Session;
+use crate::target::states;
+
+impl Engine {
+    /// Returns why a session cannot move now, or `None` if it is idle.
+    pub(super) fn busy_reason(&self, session: &Session) -> Option<BusyReason> {
+        if session.is_discovery() {
+            return Some(BusyReason::Discovery);
+        }
+        let conns = || session.conns.iter().filter_map(|conn| self.conn(*conn));
+        if session.protection == Protection::Tls || conns().any(|conn| conn.protection == Protection::Tls) {
+            return Some(BusyReason::Tls);
+        }
+        let has_lost_tasks =
+            !session.lost.is_empty() && session.tasks(&self.tasks).any(|(_, task)| task.is_detached());
+        if session.state != states::Session::LoggedIn || session.conns.is_empty() || has_lost_tasks {
+            return Some(BusyReason::LostConnection);
+        }
+        if !session.logouts.is_empty() {
+            return Some(BusyReason::Logout);
+        }
+        if !session.tmfs.is_empty() {
+            return Some(BusyReason::TaskManagement);
+        }
+        let mut open = session.tasks(&self.tasks).filter(|(_, task)| task.sent_status.is_none());
+        if open.any(|(_, task)| task.data_out.is_expecting()) {
+            return Some(BusyReason::DataOut);
+        }
+        if session.window.has_gap() {
+            return Some(BusyReason::MissingCommand);
+        }
+        if session.tasks > session.unacked_tasks || has_open_work(session) {
+            return Some(BusyReason::Command);
+        }
+        if !session.response_fence.is_idle() {
+            return Some(BusyReason::ResponseFence);
+        }
+        if let Some(reason) = conns().find_map(busy_connection) {
+            return Some(reason);
+        }
+        if session.tasks > 0 {
+            return Some(BusyReason::Unacknowledged);
+        }
+        (!self.events.is_empty() || !session.is_announced).then_some(BusyReason::EventPending)
+    }
+
+    /// Returns the state of an idle session.
+    pub(super) fn state_of(&self, session: &Session) -> SessionState {
+        let (target, portal_group) = match &session.kind {
+            SessionKind::Normal { name, portal_group, .. } => (name.as_str(), portal_group.0),
+            SessionKind::Discovery { .. } => ("", 0),
+        };
+        SessionState {
+            target: target.to_string(),
+            portal_group,
+            initiator: session.initiator.as_str().to_string(),
+            initiator_alias: session.initiator_alias.clone(),
+            isid: session.isid.0,
+            tsih: session.tsih.0,
+            user: session.user.clone(),
+            password_login: session.password_login.as_ref().map(|login| PasswordLoginState {
+                user: login.user.clone(),
+                protection: login.protection as u8,
+            }),
+            protection: match session.protection {
+                Protection::Digest(digest) => Some(digest.name().to_string()),
+                Protection::None | Protection::Tls => None,
+            },
+            parameters: parameters_state(&session.parameters),
+            exp_cmd_sn: session.window.exp_cmd_sn().0,
+            max_cmd_sn: session.window.granted_max().0,
+            next_ttt: self.next_ttt,
+            age: self.now.since(session.began),
+            first_peer: session.first_peer,
+            takeovers: session.takeovers.map(|takeovers| takeovers.state(self.now)),
+            traffic: traffic_state(session.traffic),
+            repairs: repairs_state(session.repairs),
+            lost: session.lost.states().collect(),
+            connections: session.conns.iter().filter_map(|conn| self.connection_state(*conn)).collect(),
+        }
+    }
+
+    fn connection_state(&self, conn: ConnId) -> Option<ConnectionState> {
+        let connection = self.conn(conn)?;
+        let receiver = connection.receiver.as_deref()?;
+        let keys = connection.writer.encryptor().zip(receiver.decryptor());
+        Some(ConnectionState {
+            peer: connection.via.peer,
+            cid: connection.cid,
+            header_digest: connection.parameters.header_digest.name().to_string(),
+            data_digest: connection.parameters.data_digest.name().to_string(),
+            initiator_max_recv: connection.parameters.initiator_max_recv,
+            target_max_recv: connection.parameters.target_max_recv,
+            stat_sn: connection.stat_sn.0,
+            exp_stat_sn: connection.exp_stat_sn.0,
+            record_keys: keys.map(|(encryptor, decryptor)| RecordKeysState::of(encryptor, decryptor)),
+            wrong_tags: receiver.wrong_tags(),
+        })
+    }
+}
+
+/// Returns whether a session holds something that only an open command or task management request explains.
+fn has_open_work(session: &Session) -> bool {
+    let shares = [&session.shares.unsolicited, &session.shares.solicited, &session.shares.data_in];
+    let holds_memory = shares.iter().any(|share| share.held() > 0) || !session.quota_waiters.is_empty();
+    !session.ready.is_empty()
+        || !session.window.is_idle()
+        || session.immediate > 0
+        || session.holds_r2ts
+        || session.revoked > 0
+        || session.overdraft > 0
+        || session.tasks == 0 && holds_memory
+}
+
+/// Returns why a connection cannot move now, if it cannot.
+fn busy_connection(connection: &Connection) -> Option<BusyReason> {
+    if connection.state != states::Connection::LoggedIn || !connection.is_reading() {
+        return Some(BusyReason::Logout);
+    }
+    let is_between_pdus = connection.receiver.as_ref().is_some_and(|receiver| receiver.is_between_pdus());
+    if !is_between_pdus || connection.incoming.is_some() || connection.decryptor.is_some() {
+        return Some(BusyReason::PartialPdu);
+    }
+    if !connection.send_queue.is_empty() {
+        return Some(BusyReason::SendQueue);
+    }
+    if connection.text.is_negotiating() {
+        return Some(BusyReason::TextNegotiation);
+    }
+    (connection.status_log.len() > 0).then_some(BusyReason::Unacknowledged)
+}
+
+fn parameters_state(parameters: &SessionParameters) -> SessionParametersState {
+    SessionParametersState {
+        max_connections: parameters.max_connections,
+        initial_r2t: parameters.initial_r2t,
+        immediate_data: parameters.immediate_data,
+        max_burst_length: parameters.max_burst_length,
+        first_burst_length: parameters.first_burst_length,
+        default_time2wait: parameters.default_time2wait,
+        default_time2retain: parameters.default_time2retain,
+        max_outstanding_r2t: parameters.max_outstanding_r2t,
+        data_pdu_in_order: parameters.data_pdu_in_order,
+        data_sequence_in_order: parameters.data_sequence_in_order,
+        error_recovery_level: parameters.error_recovery_level.number(),
+        task_reporting: parameters.task_reporting.name().to_string(),
+        protocol_level: parameters.protocol_level,
+    }
+}
+
+const fn traffic_state(traffic: Traffic) -> TrafficState {
+    let Traffic { commands, data_in_bytes, data_out_bytes } = traffic;
+    TrafficState { commands, data_in_bytes, data_out_bytes }
+}
+
+const fn repairs_state(repairs: Repairs) -> RepairsState {
+    let Repairs { header_digest_errors, data_digest_errors, snacks, recovery_r2ts, reassigns } = repairs;
+    RepairsState { header_digest_errors, data_digest_errors, snacks, recovery_r2ts, reassigns }
+}

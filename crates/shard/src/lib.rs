@@ -14,6 +14,7 @@ extern crate alloc;
 
 pub mod admin;
 pub mod config;
+pub mod handover;
 mod hyperscsi_directory;
 mod ingress;
 mod login_directory;

@@ -109,6 +109,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         list: Vec<Adoption>,
         job: TakeOverJob<M>,
     ) {
+        // The state machine knows the Ethernet ports before it resumes what uses them.
+        self.ports.refresh_interfaces(&mut *self.engine, machine, now);
         let admit = |Adoption { socket, portal, local, peer, .. }| {
             let candidate = Candidate { socket, local: Some(local), peer, portal, is_taken_over: true };
             let admitted = self.connections.admit(&mut *self.engine, machine, now, candidate);

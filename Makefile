@@ -19,7 +19,7 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-discs test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-metrics test-csi test-csi-sanity test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build deb tidy packages dist test-nbd
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-discs test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-upgrade test-upgrade-long test-metrics test-csi test-csi-sanity test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build deb tidy packages dist test-nbd
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,12 @@ test-hostile: build packages  ## peers that mean harm, with the target's memory 
 
 test-reload: build packages  ## LUNs added, removed and remapped by 1000 random reloads while three hosts write
 	$(PYTEST) tests/foreign/reload --rounds 1000 $(ARGS)
+
+test-upgrade: build packages  ## live upgrades while whole disks are verified
+	$(PYTEST) tests/foreign/upgrade $(ARGS)
+
+test-upgrade-long: build packages  ## the same, 200 upgrades and 50 that fail
+	$(PYTEST) tests/foreign/upgrade --upgrades 200 --failures 50 $(ARGS)
 
 test-changes: build packages  ## random admin commands, edits by hand, reloads and kills: the file and what runs always agree
 	$(PYTEST) tests/foreign/changes $(ARGS)

@@ -24,6 +24,8 @@ def pytest_addoption(parser):
     rigs.addoption("--reactor", choices=["auto", "uring", "epoll"], action="append", help="hostile, reload: how the target waits")
     rigs.addoption("--rounds", type=int, default=150, help="reload: how many")
     rigs.addoption("--sequences", type=int, default=60, help="changes: how many")
+    rigs.addoption("--upgrades", type=int, default=18, help="upgrade: how many succeed")
+    rigs.addoption("--failures", type=int, default=36, help="upgrade: how many fail")
     rigs.addoption("--first", type=int, default=0, help="changes: the number of the first sequence")
     rigs.addoption("--size", type=int, default=32, help="recovery: size of the disk, MiB")
     rigs.addoption("--build", action="store_true", help="package: build from the archives and use them, too: minutes")

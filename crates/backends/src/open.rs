@@ -13,6 +13,10 @@ use rustix::fs::{
 
 use crate::geometry::{self, Geometry};
 
+pub mod handed_over;
+
+use handed_over::HandedOverFiles;
+
 /// A regular file to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSpec {
@@ -271,10 +275,19 @@ impl FileSpec {
     /// # Errors
     /// [`OpenError`]
     pub fn open(&self) -> Result<Opened, OpenError> {
+        self.open_or_take(&mut HandedOverFiles::default())
+    }
+
+    /// Does the same, but takes the file from `handed_over` if the path leads to one of these.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn open_or_take(&self, handed_over: &mut HandedOverFiles) -> Result<Opened, OpenError> {
         let path = &self.path;
         let flags = access(self.read_only, self.direct);
         expect_kind(path, FileType::RegularFile, "regular file")?;
-        let (file, created) = match open_with(path, flags, self.direct) {
+        let present = handed_over.take(path).map_or_else(|| open_with(path, flags, self.direct), Ok);
+        let (file, created) = match present {
             Err(OpenError::Missing { .. }) if self.size.is_some() && !self.read_only => {
                 (open_with(path, flags | OFlags::CREATE | OFlags::EXCL, self.direct)?, true)
             }
@@ -360,11 +373,20 @@ impl BlockSpec {
     /// # Errors
     /// [`OpenError`]
     pub fn open(&self) -> Result<Opened, OpenError> {
+        self.open_or_take(&mut HandedOverFiles::default())
+    }
+
+    /// Does the same, but takes the device from `handed_over` if the path leads to one of these.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn open_or_take(&self, handed_over: &mut HandedOverFiles) -> Result<Opened, OpenError> {
         let path = &self.path;
         // For a block device, EXCL claims it exclusively: it fails if the device is mounted or claimed.
         let claim = if self.read_only { OFlags::empty() } else { OFlags::EXCL };
         expect_kind(path, FileType::BlockDevice, "block device")?;
-        let file = open_with(path, access(self.read_only, self.direct) | claim, self.direct)?;
+        let flags = access(self.read_only, self.direct) | claim;
+        let file = handed_over.take(path).map_or_else(|| open_with(path, flags, self.direct), Ok)?;
         lock(&file, path, self.read_only)?;
         let size = geometry::size(&file).map_err(query(path))?;
         let layout = geometry::of_block_device(&file, self.direct).map_err(query(path))?;

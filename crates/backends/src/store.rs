@@ -63,6 +63,19 @@ pub struct FileStore {
 }
 
 impl FileStore {
+    /// Returns another descriptor of the file or device, with its lock.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn try_clone_file(&self) -> std::io::Result<File> {
+        self.file.file().try_clone()
+    }
+
+    /// Returns whether a flush has failed, so that acknowledged writes may be lost.
+    pub const fn has_lost_writes(&self) -> bool {
+        self.sync_failed.is_some()
+    }
+
     /// Creates a store that serves an open medium through `queue`.
     pub fn new(opened: Opened, queue: FileQueue) -> Self {
         let Opened { file, kind, layout, size, allocation, read_only, write_cache, .. } = opened;

@@ -16,6 +16,8 @@ pub(crate) struct Candidate {
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: SocketAddr,
     pub(crate) portal: PortalId,
+    /// The connection was admitted before, by another process: limits count it and do not end it.
+    pub(crate) is_taken_over: bool,
 }
 
 impl Candidate {

@@ -98,7 +98,7 @@ impl Connecting {
             Ok(Ok(())) => match Rc::try_unwrap(attempt.socket) {
                 Ok(socket) => {
                     let (peer, portal) = (attempt.peer, attempt.portal);
-                    Some(Candidate { socket, local: None, peer, portal })
+                    Some(Candidate { socket, local: None, peer, portal, is_taken_over: false })
                 }
                 Err(_) => {
                     self.failed(attempt.portal, io::Error::other("the socket is still in use"));

@@ -12,6 +12,8 @@
 //! The states after *open* last at most [`crate::config::Config::linger`] together. An open connection whose
 //! peer accepts no data ends after at most [`crate::config::Config::stall`].
 
+mod parking;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -68,6 +70,8 @@ pub(crate) struct Connections {
     /// Connections that used their share of this turn and have more to send.
     send_next_turn: Vec<u32>,
     batches: Vec<Transmit>,
+    /// No receive is started.
+    parked: bool,
     pool: Pool,
 }
 
@@ -134,6 +138,7 @@ impl Connections {
             send_due: Vec::new(),
             send_next_turn: Vec::new(),
             batches: Vec::new(),
+            parked: false,
             pool,
         }
     }
@@ -179,8 +184,9 @@ impl Connections {
         let peer_ip = candidate.peer.ip().to_canonical();
         let from_peer = self.per_peer.get(&peer_ip).copied().unwrap_or(0);
         let is_own = candidate.portal.is_own();
+        let is_exempt = is_own || candidate.is_taken_over;
         let is_too_much = self.table.len() >= self.connections_max || from_peer >= self.per_peer_max;
-        if is_too_much && !is_own {
+        if is_too_much && !is_exempt {
             Stats::bump(&mut engine.stats().refused, 1);
             reset(&candidate.socket);
             return None;
@@ -220,7 +226,7 @@ impl Connections {
             return self.list_send(number);
         }
         match receipt {
-            ReceiveEnd::More => self.list_receive(number),
+            ReceiveEnd::More | ReceiveEnd::Cancelled => self.list_receive(number),
             ReceiveEnd::End => {
                 conn.peer_ended = true;
                 if conn.state != State::Open || !machine.received_eof(now, ConnId(number)) {
@@ -340,6 +346,9 @@ impl Connections {
         engine: &mut dyn StreamEngine,
         machine: &mut dyn StreamMachine,
     ) -> bool {
+        if self.parked {
+            return false;
+        }
         let mut due = std::mem::take(&mut self.receive_due);
         let any = !due.is_empty();
         for number in due.drain(..) {

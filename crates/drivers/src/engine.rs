@@ -109,6 +109,10 @@ pub(crate) trait StreamEngine: Poller {
     /// Cancels the operations of a connection that are under way; their events follow.
     fn cancel(&mut self, conn: u32);
 
+    /// Cancels the receive of a connection that is under way, if there is one. The connection stays usable:
+    /// the event of the receive follows, with the data that was received, or with [`ReceiveEnd::Cancelled`].
+    fn cancel_receive(&mut self, conn: u32);
+
     /// Forgets a connection that has nothing under way.
     fn forget(&mut self, conn: u32);
 }
@@ -179,7 +183,9 @@ pub(crate) enum ReceiveEnd {
     More,
     /// The peer sends no more.
     End,
-    /// The connection is broken, or the receive was cancelled.
+    /// Nothing was received, because the receive was cancelled with [`StreamEngine::cancel_receive`].
+    Cancelled,
+    /// The connection is broken, or its operations were cancelled.
     Failed,
 }
 

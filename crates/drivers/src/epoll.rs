@@ -75,6 +75,8 @@ struct Conn {
     /// The peer has closed: an end of stream can be read even after a short read.
     ended: bool,
     cancelled: bool,
+    /// The receive is to end without data.
+    receive_cancelled: bool,
     /// The connection is listed in `ready` to receive, or to send.
     receive_listed: bool,
     send_listed: bool,
@@ -152,6 +154,10 @@ impl EpollEngine {
             return Event::Nothing;
         }
         let mut rx_buffer = conn.rx_buffer.take();
+        if std::mem::take(&mut conn.receive_cancelled) && !conn.cancelled {
+            conn.armed = false;
+            return Event::Received { conn: number, rx_buffer, bytes: &[], receipt: ReceiveEnd::Cancelled };
+        }
         let result = if conn.cancelled {
             Err(Errno::CANCELED)
         } else {
@@ -327,6 +333,7 @@ impl StreamEngine for EpollEngine {
             writable: true,
             ended: false,
             cancelled: false,
+            receive_cancelled: false,
             receive_listed: false,
             send_listed: false,
         };
@@ -375,6 +382,15 @@ impl StreamEngine for EpollEngine {
         }
     }
 
+    fn cancel_receive(&mut self, number: u32) {
+        if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut)
+            && conn.armed
+        {
+            conn.receive_cancelled = true;
+            conn.list(number, &mut self.ready);
+        }
+    }
+
     fn forget(&mut self, number: u32) {
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::take) {
             // It fails only for a descriptor that is not in the set; this one is.
@@ -388,7 +404,8 @@ impl FrameEngine for EpollEngine {}
 impl Conn {
     /// Lists the connection for the operations that can continue.
     fn list(&mut self, number: u32, ready: &mut VecDeque<Ready>) {
-        if self.armed && (self.readable || self.cancelled) && !self.receive_listed {
+        let is_cancelled = self.cancelled || self.receive_cancelled;
+        if self.armed && (self.readable || is_cancelled) && !self.receive_listed {
             self.receive_listed = true;
             ready.push_back(Ready::Receive(number));
         }

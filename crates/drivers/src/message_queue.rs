@@ -1,12 +1,13 @@
 //! Messages from other threads to a reactor.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::ether::EtherPort;
-use base::state_machine::{MediumId, PortalId};
+use base::state_machine::{ConnId, MediumId, PortalId};
 use base::time::Instant;
 
 use crate::config::Limits;
@@ -16,6 +17,13 @@ use crate::waker::Waker;
 
 /// Work for the reactor's thread.
 pub type Job<M> = Box<dyn FnOnce(&mut M, Instant) + Send>;
+
+/// Work for the reactor's thread after it has taken over connections: it gets their numbers, in order, or the
+/// reason why one of them cannot be used.
+pub type TakeOverJob<M> = Box<dyn FnOnce(&mut M, Instant, io::Result<Vec<ConnId>>) + Send>;
+
+/// What receives the sockets of connections.
+type SocketsReply = Box<dyn FnOnce(io::Result<Vec<OwnedFd>>) + Send>;
 
 /// The reactor has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +44,10 @@ pub(crate) struct MessageQueue<M> {
 pub(crate) enum Message<M> {
     Run(Job<M>),
     Adopt(Adoption),
+    TakeOver(Vec<Adoption>, TakeOverJob<M>),
+    Park(Job<M>),
+    Unpark,
+    Sockets(Vec<ConnId>, SocketsReply),
     Listen(TcpListener, PortalId),
     Unlisten(PortalId),
     OpenPort(EtherPort, PortSocket),
@@ -82,6 +94,54 @@ impl<M> Handle<M> {
     /// [`Stopped`]; the connection is closed.
     pub fn adopt(&self, adoption: Adoption) -> Result<(), Stopped> {
         self.message_queue.put(Message::Adopt(adoption))
+    }
+
+    /// Gives the reactor connections that another process served, and runs `job` on its thread before
+    /// anything is received from them. The limits on connections count them and do not end them. The `bytes`
+    /// of each must be empty: what the peer sent is in its socket.
+    ///
+    /// # Errors
+    /// [`Stopped`]; the connections are closed and the job is dropped.
+    pub fn take_over(
+        &self,
+        connections: Vec<Adoption>,
+        job: impl FnOnce(&mut M, Instant, io::Result<Vec<ConnId>>) + Send + 'static,
+    ) -> Result<(), Stopped> {
+        self.message_queue.put(Message::TakeOver(connections, Box::new(job)))
+    }
+
+    /// Makes the reactor stop using its sockets and driving its state machine, and runs `job` on its thread
+    /// once no operation is under way. Messages are still handled. Connections that peers make meanwhile wait
+    /// in the kernel; frames are lost.
+    ///
+    /// A peer that accepts no data, or a medium that is slow, delays the job without limit:
+    /// [`Self::unpark`] then drops it.
+    ///
+    /// # Errors
+    /// [`Stopped`]; the job is dropped.
+    pub fn park(&self, job: impl FnOnce(&mut M, Instant) + Send + 'static) -> Result<(), Stopped> {
+        self.message_queue.put(Message::Park(Box::new(job)))
+    }
+
+    /// Makes the reactor go on after [`Self::park`].
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn unpark(&self) -> Result<(), Stopped> {
+        self.message_queue.put(Message::Unpark)
+    }
+
+    /// Gives another descriptor of the socket of each of these connections to `reply`, on the thread of the
+    /// reactor. While the reactor is parked, it does not use the sockets itself.
+    ///
+    /// # Errors
+    /// [`Stopped`]; `reply` is dropped.
+    pub fn sockets(
+        &self,
+        connections: Vec<ConnId>,
+        reply: impl FnOnce(io::Result<Vec<OwnedFd>>) + Send + 'static,
+    ) -> Result<(), Stopped> {
+        self.message_queue.put(Message::Sockets(connections, Box::new(reply)))
     }
 
     /// Makes the reactor accept connections from `listener`.

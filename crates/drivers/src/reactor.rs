@@ -1,5 +1,7 @@
 //! Runs one state machine on one thread.
 
+mod parking;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +30,7 @@ use crate::spin_policy::{self, SpinPolicy};
 use crate::stats::Stats;
 use crate::uring::UringEngine;
 use crate::waker::Waker;
+use parking::Parking;
 
 /// How long a reactor stops accepting when the system has no descriptor or memory left: long enough not to
 /// spin, short enough that the login of a client does not time out.
@@ -66,6 +69,9 @@ pub struct Reactor<M> {
     poll: bool,
     spin_policy: Box<dyn SpinPolicy>,
     stop: Option<Stop>,
+    parking: Parking<M>,
+    /// Connections that other threads gave while the reactor was parked.
+    waiting: Vec<Adoption>,
     /// The state machine served no session over frames when it was last drained.
     quiet: bool,
     /// An event happened, or an operation was started, since this was cleared.
@@ -110,6 +116,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             poll: config.busy_poll,
             spin_policy: spin_policy::policy(config.spin_mode, clock.now()),
             stop: None,
+            parking: Parking::Off,
+            waiting: Vec::new(),
             quiet: true,
             eventful: false,
         })
@@ -161,6 +169,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         let number = u32::try_from(self.listeners.len()).unwrap_or(u32::MAX);
         self.engine.listen(number, socket)?;
         self.listeners.push(Some(Listening { portal }));
+        if !self.parking.is_off() {
+            self.engine.pause_accepts(number);
+        }
         Ok(())
     }
 
@@ -262,11 +273,15 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Sleeps, handles the events that ended the sleep, and drains the state machine. Returns the time after
     /// that.
     fn step(&mut self, machine: &mut M, slept: Instant, wait_max: Option<Duration>) -> io::Result<Instant> {
-        self.ports.flush(&mut *self.engine, machine);
+        if !self.parking.is_parked() {
+            self.ports.flush(&mut *self.engine, machine);
+        }
         let timeout = self.timeout(machine, slept, wait_max);
         let now = self.wait(machine, slept, timeout)?;
         Stats::bump(&mut self.engine.stats().wakeups, 1);
-        self.eventful |= self.ports.receive_all(self.engine.stats(), machine);
+        if !self.parking.is_parked() {
+            self.eventful |= self.ports.receive_all(self.engine.stats(), machine);
+        }
         let now = self.ports.now_or(now);
         if self.message_queue.waker.take() {
             self.eventful = true;
@@ -275,6 +290,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
         self.pass_deadlines(machine, now);
         self.drain(machine, now);
+        self.conclude_parking(machine, now);
         self.publish();
         Ok(self.ports.now_or(now))
     }
@@ -283,7 +299,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// busy-poll before it sleeps. Returns the time of the wake-up.
     fn wait(&mut self, machine: &mut M, slept: Instant, timeout: Option<Duration>) -> io::Result<Instant> {
         let Stats { bytes_in, bytes_out, .. } = *self.engine.stats();
-        let could_look = timeout != Some(Duration::ZERO) && self.engine.shows_more();
+        let could_look =
+            timeout != Some(Duration::ZERO) && self.engine.shows_more() && !self.parking.is_parked();
         if !could_look || !self.spin_policy.should_spin(slept, bytes_in.wrapping_add(bytes_out)) {
             self.engine.wait(slept, timeout)?;
             return Ok(self.woken(machine).0);
@@ -321,6 +338,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
 
     /// Returns how long to sleep, or `None` for no limit.
     fn timeout(&self, machine: &M, now: Instant, wait_max: Option<Duration>) -> Option<Duration> {
+        if self.parking.is_parked() {
+            return wait_max;
+        }
         if self.poll || self.connections.is_hungry() || self.ports.is_hungry() || self.is_stopped() {
             return Some(Duration::ZERO);
         }
@@ -351,6 +371,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 Event::Nothing => {}
                 Event::Readable { watch } if self.signals.note(watch) => {}
                 Event::Readable { watch } => self.ports.note(watch),
+                // The peer sends it again to the process that goes on.
+                Event::Frame { .. } if self.parking.is_parked() => {}
                 Event::Frame { watch, taken } => self.ports.frame(machine, now, watch, taken),
                 Event::FramesFailed => self.ports.failed(),
                 Event::FrameSent { watch, batch, result } => {
@@ -368,7 +390,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 Event::Sent { conn, batch, result } => self.connections.sent(conn, batch, result),
             }
         }
-        while let Some(medium) = self.signals.next_raised() {
+        while !self.parking.is_parked()
+            && let Some(medium) = self.signals.next_raised()
+        {
             machine.medium_ready(now, medium);
         }
         for attempt in dialled {
@@ -379,7 +403,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             let Some(portal) = self.listeners.get(at).and_then(Option::as_ref).map(|it| it.portal) else {
                 continue;
             };
-            let candidate = Candidate { socket, local: None, peer, portal };
+            let candidate = Candidate { socket, local: None, peer, portal, is_taken_over: false };
             self.connections.admit(&mut *self.engine, machine, now, candidate);
         }
         found
@@ -398,7 +422,12 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         for message in self.message_queue.take() {
             match message {
                 Message::Run(job) => job(machine, now),
+                Message::Adopt(adoption) if self.parking.is_parked() => self.adopt_later(adoption),
                 Message::Adopt(adoption) => self.adopt(machine, now, adoption),
+                Message::TakeOver(list, job) => self.take_over(machine, now, list, job),
+                Message::Park(job) => self.park(machine, now, job),
+                Message::Unpark => self.unpark_and_adopt(machine, now),
+                Message::Sockets(conns, reply) => reply(self.connections.sockets(&conns)),
                 Message::Listen(listener, portal) => {
                     if self.stop.is_none() && self.listen(listener, portal).is_err() {
                         Stats::bump(&mut self.engine.stats().accept_failures, 1);
@@ -427,7 +456,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
 
     fn adopt(&mut self, machine: &mut M, now: Instant, adoption: Adoption) {
         let Adoption { socket, portal, local, peer, bytes } = adoption;
-        let candidate = Candidate { socket, local: Some(local), peer, portal };
+        let candidate = Candidate { socket, local: Some(local), peer, portal, is_taken_over: false };
         let Some(conn) = self.connections.admit(&mut *self.engine, machine, now, candidate) else { return };
         if !bytes.is_empty() {
             machine.received(now, conn, &bytes);
@@ -435,6 +464,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     }
 
     fn begin_stop(&mut self, deadline: Instant) {
+        self.unpark();
         for (number, place) in (0..).zip(&mut self.listeners) {
             if place.take().is_some() {
                 self.engine.unlisten(number);
@@ -447,6 +477,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     }
 
     fn pass_deadlines(&mut self, machine: &mut M, now: Instant) {
+        if self.parking.is_parked() {
+            return;
+        }
         if machine.poll_timeout().is_some_and(|at| at <= now) {
             machine.handle_timeout(now);
         }
@@ -454,11 +487,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         self.dials.end_overdue(&mut *self.engine, now);
         if self.accepts_rest_until.is_some_and(|at| at <= now) {
             self.accepts_rest_until = None;
-            for (number, place) in (0..).zip(&self.listeners) {
-                if place.is_some() {
-                    self.engine.resume_accepts(number);
-                }
-            }
+            self.resume_accepts();
         }
         if let Some(stop) = &mut self.stop
             && stop.deadline <= now
@@ -472,6 +501,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Carries out the actions of the state machine until only deadlines are left, then starts the receives
     /// that are due.
     fn drain(&mut self, machine: &mut M, now: Instant) {
+        if self.parking.is_parked() {
+            return;
+        }
         self.eventful |= self.ports.refresh_interfaces(&mut *self.engine, machine, now);
         loop {
             while let Some(action) = machine.poll_action() {

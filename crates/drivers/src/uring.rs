@@ -8,6 +8,7 @@
 
 #![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
 
+mod cancel;
 mod file_ops;
 mod frames;
 mod listening;
@@ -33,7 +34,7 @@ use base::transmit::Transmit;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::EngineKind;
-use crate::engine::{Event, FrameEngine, Poller, RX_TAIL_BYTES, ReceiveEnd, Sending, StreamEngine};
+use crate::engine::{Event, FrameEngine, Poller, RX_TAIL_BYTES, Sending, StreamEngine};
 use crate::files::{Errno, Files};
 use crate::slab::{Slab, index, put_at};
 use crate::stats::Stats;
@@ -102,6 +103,8 @@ struct Conn {
     /// The last receive emptied the socket: the next one waits before it tries.
     emptied: bool,
     cancelled: bool,
+    /// The receive under way was cancelled, and the connection stays.
+    receive_cancelled: bool,
 }
 
 enum Receiving {
@@ -178,24 +181,21 @@ impl UringEngine {
         let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
             return Event::Nothing;
         };
-        if completion.result == Err(Errno::NOBUFS) && !conn.cancelled {
+        let is_cancelled = conn.cancelled || conn.receive_cancelled;
+        if completion.result == Err(Errno::NOBUFS) && !is_cancelled {
             self.starved.push(number);
             return Event::Nothing;
         }
         if let Err(Errno::INTR | Errno::AGAIN) = completion.result
-            && !conn.cancelled
+            && !is_cancelled
         {
             self.start_receive(number);
             return Event::Nothing;
         }
         conn.emptied = !completion.more_in_socket;
-        let receipt = match completion.result {
-            Ok(0) => ReceiveEnd::End,
-            Ok(_) => ReceiveEnd::More,
-            Err(_) => ReceiveEnd::Failed,
-        };
+        let receipt = cancel::receive_end(completion.result, conn.receive_cancelled && !conn.cancelled);
         let count = completion.result.unwrap_or(0);
-        if receipt != ReceiveEnd::Failed {
+        if completion.result.is_ok() {
             Stats::bump(&mut self.stats.receives, 1);
             Stats::bump(&mut self.stats.bytes_in, count);
         }
@@ -487,6 +487,7 @@ impl StreamEngine for UringEngine {
             silent: false,
             emptied: false,
             cancelled: false,
+            receive_cancelled: false,
         };
         put_at(&mut self.conns, conn, fresh);
         Ok(())
@@ -502,6 +503,7 @@ impl StreamEngine for UringEngine {
         };
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {
             conn.receiving = receiving;
+            conn.receive_cancelled = false;
             self.start_receive(number);
         }
     }
@@ -522,22 +524,11 @@ impl StreamEngine for UringEngine {
     }
 
     fn cancel(&mut self, number: u32) {
-        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else { return };
-        if std::mem::replace(&mut conn.cancelled, true) {
-            return;
-        }
-        if let Some(at) = self.starved.iter().position(|starved| *starved == number) {
-            // The kernel has no operation of this connection; a receive that is started now reports the
-            // cancellation at once.
-            self.starved.swap_remove(at);
-            self.start_receive(number);
-        }
-        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(Conn::receives) {
-            self.ring.cancel(Tag::Receive(number));
-        }
-        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(|conn| conn.sending.is_some()) {
-            self.ring.cancel(Tag::Send(number));
-        }
+        self.cancel_all(number);
+    }
+
+    fn cancel_receive(&mut self, number: u32) {
+        self.cancel_one_receive(number);
     }
 
     fn forget(&mut self, number: u32) {

@@ -50,6 +50,8 @@ pub(crate) enum Command {
     Session(crate::session::SessionCommand),
     /// Record what the sessions of an initiator do in a capture that Wireshark opens
     Trace(crate::trace::TraceArgs),
+    /// Replace the running daemon by a new process, which takes over its sessions
+    Upgrade(crate::upgrade::UpgradeArgs),
     /// List the targets of an iSCSI portal, or of a HyperSCSI group, and their LUNs
     Discover(DiscoverArgs),
     /// Show what a LUN reports: INQUIRY, vital product data, capacity, negotiated parameters

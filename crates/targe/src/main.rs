@@ -40,6 +40,7 @@ mod tape;
 mod terminal;
 mod top;
 mod trace;
+mod upgrade;
 mod verify;
 mod version;
 
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         Command::User(command) => edit::user(command),
         Command::Session(command) => session::run(command),
         Command::Trace(args) => trace::run(&args),
+        Command::Upgrade(args) => upgrade::run(&args),
         Command::Discover(args) => discover::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Read(args) => read_write::read(&args),

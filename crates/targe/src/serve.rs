@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use daemon::config::{Auth, AuthMethods, Environment, Flags, HyperScsiService, Medium, Target, show_size};
-use daemon::serve::{ServeError, Started, serve};
+use daemon::serve::{Ended, ServeError, Started, serve};
 
 use crate::Failure;
 use crate::cli::ServeArgs;
@@ -41,11 +41,12 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         ServeError::Config(report) => Failure::Misconfigured(report.to_string()),
         other => Failure::Failed(other.to_string()),
     });
-    if let Some(directory) = temporary {
+    // A process that has taken over goes on using the directory.
+    if let Some(directory) = temporary.filter(|_| !matches!(served, Ok(Ended::HandedOver))) {
         // The program that made it may have removed it already.
         let _ = std::fs::remove_dir_all(directory);
     }
-    served
+    served.map(drop)
 }
 
 /// Ends this process in order when stdin closes. The kernel closes the other end of a pipe when the program

@@ -10,6 +10,7 @@ use super::counters_api::{IscsiTotals, Memory, TlsTotals};
 use super::lun_api::{Limit, LunSelector};
 use super::shape::{Described, Field, Object, Shape, object, words};
 use super::trace_api::TraceRequest;
+use super::upgrade_api::UpgradeRequest;
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
@@ -55,6 +56,8 @@ words! {
         /// Records sessions in a capture, which follows the answer: pieces, each with its length in four
         /// bytes (big-endian) before it; a piece of length zero; a line with a `TraceEnd`. Needs `trace`.
         Trace = "trace",
+        /// Replaces the daemon by another process, which takes over the sessions. Needs `upgrade`.
+        Upgrade = "upgrade",
     }
 }
 
@@ -73,13 +76,15 @@ object! {
         library: Option<LibraryRequest>,
         /// What `trace` records; null or absent otherwise.
         trace: Option<TraceRequest>,
+        /// What `upgrade` replaces the daemon with; null or absent otherwise.
+        upgrade: Option<UpgradeRequest>,
     }
 }
 
 impl Request {
     /// Returns a request without arguments.
     pub const fn new(method: Method) -> Self {
-        Self { method, change: None, sessions: None, lun: None, library: None, trace: None }
+        Self { method, change: None, sessions: None, lun: None, library: None, trace: None, upgrade: None }
     }
 }
 

@@ -10,6 +10,7 @@ use super::event_api::Events;
 use super::lun_api::{Drained, Luns, Snapshot};
 use super::shape::{Described, Object, Shape};
 use super::trace_api::{TraceEnd, TraceStarted};
+use super::upgrade_api::Upgraded;
 
 /// Returns the description of the protocol.
 pub fn document() -> Value {
@@ -52,6 +53,7 @@ pub(super) fn result_shapes(types: &mut BTreeMap<&'static str, Object>) -> Vec<(
         (Method::Trace, TraceStarted::describe(types)),
         (Method::Events, Events::describe(types)),
         (Method::Reload, Reloaded::describe(types)),
+        (Method::Upgrade, Upgraded::describe(types)),
     ]
 }
 

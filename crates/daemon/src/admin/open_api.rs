@@ -291,7 +291,7 @@ mod tests {
             .iter()
             .map(|(method, _)| *method)
             .filter(|method| !offered.iter().any(|known| known == method));
-        assert_eq!(others.collect::<Vec<_>>(), ["prepare", "commit", "abandon", "trace"]);
+        assert_eq!(others.collect::<Vec<_>>(), ["prepare", "commit", "abandon", "trace", "upgrade"]);
     }
 
     fn collect(value: &Value, wanted: &str, found: &mut impl FnMut(&str)) {

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,6 +62,8 @@ pub enum AdminSocketError {
 #[derive(Debug)]
 pub struct Server {
     socket: SocketLock,
+    /// Another descriptor of the listening socket, for a daemon that takes it over.
+    listener: UnixListener,
     ending: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -79,6 +82,12 @@ impl BoundSocket {
     /// [`AdminSocketError`]
     pub fn bind(path: &Path) -> Result<Self, AdminSocketError> {
         SocketLock::bind(path).map(|(place, listener)| Self { socket: place, listener })
+    }
+
+    /// Takes over the socket at `path` and its lock from another daemon. Dropping this leaves the socket
+    /// there.
+    pub fn take_over(path: &Path, [listener, lock]: [OwnedFd; 2]) -> Self {
+        Self { socket: SocketLock::take_over(path, lock.into()), listener: listener.into() }
     }
 
     /// Serves the socket on a thread of its own.
@@ -106,14 +115,25 @@ impl Server {
     ) -> Result<Self, AdminSocketError> {
         let ending = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&ending);
+        let failed = |error: &std::io::Error| AdminSocketError::Socket {
+            path: place.path().to_path_buf(),
+            why: os_error(error),
+        };
+        let other = listener.try_clone().map_err(|error| failed(&error))?;
+        place.own();
         let acceptor = std::thread::Builder::new()
             .name("admin".to_owned())
             .spawn(move || accept_all(&listener, &answers, &flag))
-            .map_err(|error| AdminSocketError::Socket {
-                path: place.path().to_path_buf(),
-                why: os_error(&error),
-            })?;
-        Ok(Self { socket: place, ending, acceptor: Some(acceptor) })
+            .map_err(|error| failed(&error))?;
+        Ok(Self { socket: place, listener: other, ending, acceptor: Some(acceptor) })
+    }
+
+    /// Returns other descriptors of the listening socket and of its lock, for a daemon that takes them over.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn descriptors(&self) -> std::io::Result<[OwnedFd; 2]> {
+        Ok([self.listener.try_clone()?.into(), self.socket.try_clone_lock()?.into()])
     }
 
     /// Returns the path of the socket.

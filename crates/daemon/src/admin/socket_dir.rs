@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::server::AdminSocketError;
 use crate::os_error;
@@ -18,7 +19,9 @@ const PATH_LEN_MAX: usize = 107;
 pub(super) struct SocketLock {
     path: PathBuf,
     /// Locked for as long as the daemon lives. The kernel releases the lock however the daemon ends.
-    _lock: File,
+    lock: File,
+    /// Whether the socket is removed at the end. Another daemon uses it otherwise.
+    is_removed: AtomicBool,
 }
 
 impl SocketLock {
@@ -67,7 +70,22 @@ impl SocketLock {
         let listener = UnixListener::bind(path).map_err(|error| failed("cannot listen", &error))?;
         fs::set_permissions(path, Permissions::from_mode(0o600))
             .map_err(|error| failed("cannot set its mode", &error))?;
-        Ok((Self { path: path.to_path_buf(), _lock: lock }, listener))
+        Ok((Self { path: path.to_path_buf(), lock, is_removed: AtomicBool::new(true) }, listener))
+    }
+
+    /// Takes the lock that another daemon holds on the path. The socket stays until [`Self::own`] is called.
+    pub(super) fn take_over(path: &Path, lock: File) -> Self {
+        Self { path: path.to_path_buf(), lock, is_removed: AtomicBool::new(false) }
+    }
+
+    /// Removes the socket at the end.
+    pub(super) fn own(&self) {
+        self.is_removed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns another descriptor of the lock.
+    pub(super) fn try_clone_lock(&self) -> std::io::Result<File> {
+        self.lock.try_clone()
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -77,6 +95,9 @@ impl SocketLock {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
+        if !self.is_removed.load(Ordering::Relaxed) {
+            return;
+        }
         // This daemon still holds the lock, so no other daemon's socket can be at this path. If the removal
         // fails, the next start removes the socket.
         let _ = fs::remove_file(&self.path);

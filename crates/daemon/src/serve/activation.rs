@@ -4,7 +4,7 @@
 use std::env;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use drivers::inherited;
 use rustix::net::sockopt;
@@ -93,6 +93,26 @@ impl InheritedSockets {
             }
         });
         Ok(Self { sockets: sockets.collect::<Result<_, _>>()? })
+    }
+
+    /// Returns the sockets of the service manager that another process got, with their names.
+    ///
+    /// # Errors
+    /// A descriptor is no listening TCP socket.
+    pub(super) fn handed_over(sockets: Vec<(TcpListener, String)>) -> Result<Self, ActivationError> {
+        let sockets = sockets.into_iter().map(|(listener, name)| {
+            let descriptor = listener.as_raw_fd();
+            match listening(listener.into()) {
+                Ok((listener, address)) => InheritedSocket { listener, address, name }.checked(),
+                Err(source) => Err(ActivationError::NoListener { descriptor, name, source }),
+            }
+        });
+        Ok(Self { sockets: sockets.collect::<Result<_, _>>()? })
+    }
+
+    /// Returns the sockets and their names.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (&TcpListener, &str)> {
+        self.sockets.iter().map(|socket| (&socket.listener, socket.name.as_str()))
     }
 
     /// Checks that each socket has a portal.

@@ -28,6 +28,7 @@ use serde_json::Value;
 use shard::admin::{HyperScsiSessionReport, SessionReport};
 
 use super::audit::AuditLog;
+use super::change_lock::ChangeLock;
 use super::changes;
 use super::daemon_event::DaemonEvent;
 use super::library_change;
@@ -63,10 +64,11 @@ pub(super) struct Shared {
     state: StateDir,
     tls_handshakes: Arc<HandshakeCounters>,
     http: OnceLock<SocketAddr>,
-    events: Sender<DaemonEvent>,
+    pub(super) events: Sender<DaemonEvent>,
     pub(super) audit: Arc<AuditLog>,
     name_servers: Reports,
     pub(super) current: Mutex<Current>,
+    pub(super) changes: ChangeLock,
 }
 
 /// The part that a reload changes.
@@ -90,6 +92,15 @@ pub(super) struct ReloadResult {
 
 impl RequestHandler for Shared {
     fn handle(&self, request: Request, caller: &mut Client) -> Result<Value, Failure> {
+        let _change = match request.method {
+            Method::DropSessions
+            | Method::DrainLun
+            | Method::SnapshotLun
+            | Method::Library
+            | Method::Trace => Some(self.changes.begin()?),
+            // The main thread makes one of these at a time; the others change nothing.
+            _ => None,
+        };
         match request.method {
             Method::Status => json(&self.status()?),
             Method::Sessions => json(&self.sessions()?),
@@ -111,6 +122,7 @@ impl RequestHandler for Shared {
             Method::Library => {
                 json(&library_change::make(&self.reactors, &self.audit, request.library, &caller.peer)?)
             }
+            Method::Upgrade => changes::upgrade(&self.events, request.upgrade, caller),
             Method::Trace => json(&trace::start(&self.reactors, &self.audit, request.trace, caller)?),
         }
     }
@@ -151,6 +163,7 @@ impl Shared {
             audit,
             name_servers,
             current: Mutex::new(current),
+            changes: ChangeLock::default(),
         }
     }
 

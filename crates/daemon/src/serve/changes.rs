@@ -8,10 +8,11 @@ use std::time::Duration;
 use serde_json::Value;
 use shard::losses::SessionLoss;
 
-use super::daemon_event::{ChangeRequest, DaemonEvent, ReloadRequest};
+use super::daemon_event::{ChangeRequest, DaemonEvent, ReloadRequest, UpgradeOrder};
 use crate::admin::api::{ErrorKind, Failure};
-use crate::admin::change::{Client, Peer, PreparedChange};
+use crate::admin::change::{Client, Continuation, Peer, PreparedChange};
 use crate::admin::change_api::{AffectedSession, Change};
+use crate::admin::upgrade_api::{UpgradeRequest, WAIT_MAX_S};
 use crate::config;
 
 /// How long the main thread may take to plan or prepare a change. A large configuration takes seconds.
@@ -53,6 +54,32 @@ pub(super) fn reload(events: &Sender<DaemonEvent>, peer: &Peer) -> Result<Value,
     sent.map_err(|_| stopping("targe is stopping"))?;
     let outcome = outcome.recv_timeout(PREPARE_MAX);
     outcome.map_err(|_| stopping("targe is stopping, or another change takes too long"))?
+}
+
+/// Has the main thread start an upgrade, and returns the result.
+pub(super) fn upgrade(
+    events: &Sender<DaemonEvent>,
+    request: Option<UpgradeRequest>,
+    caller: &mut Client,
+) -> Result<Value, Failure> {
+    let request = request.ok_or_else(|| failure(ErrorKind::Malformed, "the request has no \"upgrade\""))?;
+    if request.wait_s.is_some_and(|wait| wait > WAIT_MAX_S) {
+        let why = format!("an upgrade waits for at most {WAIT_MAX_S} s");
+        return Err(failure(ErrorKind::Malformed, why));
+    }
+    if caller.prepared.is_some() {
+        return Err(failure(ErrorKind::Refused, "a change is prepared on this connection"));
+    }
+    let (reply, outcome) = channel();
+    let (answering, answered) = channel();
+    let order = UpgradeOrder { request, peer: caller.peer.clone(), reply, answered };
+    let stopping = |_| failure(ErrorKind::Unavailable, "targe is stopping");
+    events.send(DaemonEvent::Upgrade(Box::new(order))).map_err(stopping)?;
+    let outcome =
+        outcome.recv().unwrap_or_else(|_| Err(failure(ErrorKind::Unavailable, "targe is stopping")));
+    // It is dropped when the answer is sent, or when the client has gone.
+    caller.continuation = Some(Continuation(Box::new(move |_| drop(answering))));
+    outcome
 }
 
 /// Returns a session that loses something by a change, in the words of the protocol.

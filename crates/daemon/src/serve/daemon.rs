@@ -3,14 +3,18 @@
 
 mod change;
 mod reload;
+mod sockets;
+mod upgrade;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use target::units::UnitId;
 
+use backends::open::handed_over::HandedOverFiles;
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
@@ -22,10 +26,10 @@ use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
 use super::disk::ComparedDisk;
 use super::disk_ids::DiskIds;
-use super::media::FileRollback;
+use super::media::{FileRollback, OpenMedium};
 use super::media_watch::MediaWatch;
 use super::name_servers::NameServers;
-use super::placement::{self, Owners, Placement};
+use super::placement::{self, Owners};
 use super::reactor_shard::{NewUnit, ReactorShard, Reload};
 use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
 use super::router::{Deliver, Router};
@@ -34,10 +38,12 @@ use super::service_manager::{self, Watchdog};
 use super::state::StateDir;
 use super::state_writer::{self, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
-use super::{ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics, served_size};
-use crate::admin::server::{BoundSocket, Server};
+use super::upgrade::Succession;
+use super::{Ended, ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics, served_size};
+use crate::admin::server::Server;
 use crate::config::{Config, Environment, Flags, Http, Loaded, Portal, Unit, UnitIndex};
 use crate::http::server::Server as HttpServer;
+use sockets::{Listening, Sockets};
 
 /// The time that sessions have to log out after the daemon asked them to. RFC 7143 §11.9.1 specifies whole
 /// seconds.
@@ -59,6 +65,8 @@ const CLOSE_MAX: Duration = Duration::from_millis(500);
 pub(super) struct Daemon {
     flags: Flags,
     environment: Environment,
+    /// The program that runs.
+    program: PathBuf,
     ids: IdAllocator,
     runtime: RuntimeConfig,
     state: StateDir,
@@ -72,10 +80,14 @@ pub(super) struct Daemon {
     /// Accepts connections for several reactors; a single reactor accepts them itself.
     router: Option<Router>,
     tls_portals: TlsPortals,
+    /// Another descriptor of the listening socket of each portal, for a process that takes over.
+    portal_sockets: BTreeMap<PortalId, TcpListener>,
     shared: Arc<Shared>,
     events: Receiver<DaemonEvent>,
     admin: Server,
     http: Option<HttpServer>,
+    /// Another descriptor of the listening socket of the HTTP server.
+    http_socket: Option<TcpListener>,
     media_watch: MediaWatch,
     name_servers: NameServers,
     inherited: InheritedSockets,
@@ -89,46 +101,54 @@ type Port = (EtherPort, PortSocket);
 /// A listening portal.
 type PortalListener = (TcpListener, PortalId);
 
+/// How the daemon was called.
+pub(super) struct Called {
+    pub(super) flags: Flags,
+    pub(super) environment: Environment,
+    /// The program.
+    pub(super) program: PathBuf,
+}
+
 impl Daemon {
-    /// Opens everything and starts to serve.
+    /// Opens everything and starts to serve, or takes over what another process serves.
     pub(super) fn start(
-        flags: Flags,
-        environment: Environment,
+        Called { flags, environment, program }: Called,
         loaded: Loaded,
         occasions: (Sender<DaemonEvent>, Receiver<DaemonEvent>),
+        succession: &mut Option<Succession>,
     ) -> Result<Self, ServeError> {
         let config = Arc::new(loaded.config);
         core_dumps::prevent(&config);
         let state = StateDir::open(&config.state_dir)?;
-        let inherited = InheritedSockets::from_process()?;
-        inherited.check(&config.portals)?;
-        let reserved = BoundSocket::bind(&config.admin_socket)?;
+        let mut sockets = Sockets::of(&config, succession.as_mut())?;
         let mut numbers = IdAllocator::default();
-        let ids = numbers.portals(&config);
-        let (mut listeners, mut tls_listeners) = (Vec::new(), Vec::new());
-        let mut listening = Vec::new();
-        for (portal, id) in config.portals.iter().zip(ids) {
-            let (listener, address) = inherited.open(portal.listen)?;
-            log_listening(address, portal);
-            let list = if portal.tls.is_some() { &mut tls_listeners } else { &mut listeners };
-            list.push((listener, id));
-            listening.push(address);
-        }
+        let Listening { clear, tls, addresses, portal_sockets } =
+            sockets.listen(&config, numbers.portals(&config))?;
         let count = reactors::reactor_count(&config).min(placement::components(&config).len()).max(1);
-        let owners = placement::owners(&config, &Placement::default(), count)?;
+        let former = succession.as_ref().map(|succession| succession.placement(count)).transpose()?;
+        numbers.restore_interfaces(succession.as_ref().map_or(&[], |succession| &succession.interfaces));
+        let owners = placement::owners(&config, &former.unwrap_or_default(), count)?;
         numbers.reactors = count;
         numbers.ports = state.load_ports(&config)?;
         numbers.assign_ports_and_records(&config).map_err(ServeError::Failed)?;
         // The identifiers are durable before anything can be reserved through one of the ports.
         state.save_ports(&numbers.ports)?;
-        let runtime = numbers.runtime_config(config, &listening, &owners);
+        let runtime = numbers.runtime_config(config, &addresses, &owners);
         let former = runtime.owners();
+        let mut provisional = FileRollback::default();
+        let mut open = |index| {
+            let media = succession.as_mut().map(|succession| &mut succession.media);
+            open_media(runtime.units(index), &state, &mut provisional, media)
+        };
+        let media = (0..count).map(&mut open).collect::<Result<Vec<_>, _>>()?;
+        let revision = loaded.revision.map(|revision| revision.to_string());
+        let sessions = succession.as_mut().map(|succession| succession.prepared(revision)).transpose()?;
+        // The other process changes the files of the state directory until it has given up its sessions.
         let (mut units, mut disks) = (Vec::new(), DiskIds::default());
         let mut bindings = BindingStore::load(&state)?;
         let claimed = bindings.claim(&runtime, &numbers, &mut disks);
-        let mut provisional = FileRollback::default();
-        for index in 0..count {
-            units.push(open_units(runtime.units(index), &state, &mut disks, &mut provisional)?);
+        for (index, media) in media.into_iter().enumerate() {
+            units.push(load_units(runtime.units(index).zip(media), &state, &mut disks)?);
         }
         let ports =
             (0..count).map(|index| open_ports(&runtime, index, &[])).collect::<Result<Vec<_>, _>>()?;
@@ -137,13 +157,18 @@ impl Daemon {
         let (reactors, router) = start_reactors(
             &runtime,
             (units, ports, claimed),
-            listeners,
+            clear,
             (&state_writer, &media_watch),
-            &occasions.0,
+            (&occasions.0, sessions.is_some()),
         )?;
+        if let Some((succession, sessions)) = succession.as_mut().zip(sessions) {
+            succession.take_over(sessions, &reactors, &runtime)?;
+            go_on(&reactors, router.as_ref());
+            succession.serving();
+        }
         let tls_handshakes = Arc::default();
         let mut tls_portals = TlsPortals::new(router.as_ref(), &reactors, Arc::clone(&tls_handshakes));
-        tls_portals.open(&runtime, tls_listeners).map_err(ServeError::Thread)?;
+        tls_portals.open(&runtime, tls).map_err(ServeError::Thread)?;
         provisional.commit();
         if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
             crate::warning!("{error}");
@@ -156,14 +181,15 @@ impl Daemon {
         let counted = (&*reactors, tls_handshakes);
         let shared =
             Arc::new(Shared::new(file, running, counted, occasions.0.clone(), state.clone(), reports));
-        let http = http_api::start(runtime.config.http.as_ref(), &shared)?;
+        let Sockets { inherited, admin, http: http_socket, .. } = sockets;
+        let http = http_api::start(runtime.config.http.as_ref(), http_socket.as_ref(), &shared)?;
         shared.serves_http_on(http.as_ref().map(HttpServer::address));
-        let admin = reserved.serve(Arc::clone(&shared) as Arc<_>)?;
+        let admin = admin.serve(Arc::clone(&shared) as Arc<_>)?;
         name_servers.apply(&runtime);
-        let occasions = occasions.1;
         Ok(Self {
             flags,
             environment,
+            program,
             ids: numbers,
             runtime,
             state,
@@ -174,10 +200,12 @@ impl Daemon {
             reactors,
             router,
             tls_portals,
+            portal_sockets,
             shared,
-            events: occasions,
+            events: occasions.1,
             admin,
             http,
+            http_socket,
             media_watch,
             name_servers,
             inherited,
@@ -199,7 +227,7 @@ impl Daemon {
     }
 
     /// Serves until an event stops the daemon, or the daemon cannot continue.
-    pub(super) fn run(mut self) -> Result<(), ServeError> {
+    pub(super) fn run(mut self) -> Result<Ended, ServeError> {
         let _watchdog = Watchdog::start(&self.reactors).map_err(ServeError::Thread)?;
         service_manager::ready(&self.status());
         loop {
@@ -220,6 +248,13 @@ impl Daemon {
                 }
                 Ok(DaemonEvent::Reload(request)) => self.reload(request.as_deref()),
                 Ok(DaemonEvent::Change(request)) => self.change(*request),
+                Ok(DaemonEvent::Upgrade(order)) => {
+                    if self.upgrade(*order) {
+                        // Another process owns everything that dropping this would close or remove.
+                        std::mem::forget(self);
+                        return Ok(Ended::HandedOver);
+                    }
+                }
                 Ok(DaemonEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Ok(DaemonEvent::ReactorEnded(index)) => {
                     let sentence = format!("reactor {index} ended unexpectedly; this is a bug in targe");
@@ -295,6 +330,9 @@ impl Daemon {
             crate::info!("no longer listening on {address}");
         }
         gone.iter().for_each(|id| self.tls_portals.close(*id));
+        self.portal_sockets.retain(|id, _| !gone.contains(id));
+        let cloned = opened.iter().filter_map(|(listener, id)| Some((*id, listener.try_clone().ok()?)));
+        self.portal_sockets.extend(cloned);
         let (tls, opened): (Vec<_>, Vec<_>) =
             opened.into_iter().partition(|(_, id)| tls_of(&runtime, *id).is_some());
         self.tls_portals.change(&runtime);
@@ -330,7 +368,7 @@ impl Daemon {
     }
 
     /// Ends every session in order, makes everything durable, and returns when all reactors have ended.
-    fn stop(mut self) -> Result<(), ServeError> {
+    fn stop(mut self) -> Result<Ended, ServeError> {
         crate::info!("stopping");
         service_manager::stopping();
         self.name_servers.stop();
@@ -371,7 +409,19 @@ impl Daemon {
         }
         drop((admin, http));
         crate::info!("stopped");
-        if failed.is_empty() { Ok(()) } else { Err(ServeError::Failed(failed.join("; "))) }
+        if failed.is_empty() { Ok(Ended::Stopped) } else { Err(ServeError::Failed(failed.join("; "))) }
+    }
+}
+
+/// Lets parked reactors and their router serve.
+fn go_on(reactors: &[ReactorThread], router: Option<&Router>) {
+    for running in reactors {
+        // The end of a reactor is an event of its own.
+        let _ = running.handle.post(|member: &mut ReactorShard, now| member.thaw(now));
+        let _ = running.handle.unpark();
+    }
+    if let Some(router) = router {
+        router.pauser().pause(false);
     }
 }
 
@@ -398,6 +448,37 @@ fn open_ports(
     fresh.map(open).collect()
 }
 
+/// Opens the media of units. Files and devices that are among those in `handed_over` are taken from there.
+fn open_media<'u>(
+    units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
+    state: &StateDir,
+    provisional: &mut FileRollback,
+    handed_over: Option<&mut HandedOverFiles>,
+) -> Result<Vec<OpenMedium>, ServeError> {
+    let mut none = HandedOverFiles::default();
+    let handed_over = handed_over.unwrap_or(&mut none);
+    let mut open = |(_, _, unit): (UnitId, UnitIndex, &Unit)| {
+        served_size::check(unit, state).map_err(ServeError::Failed)?;
+        Ok(media::open(unit, state, provisional, handed_over)?)
+    };
+    units.map(&mut open).collect()
+}
+
+/// Loads the persistent state of units whose media are open.
+fn load_units<'u>(
+    units: impl Iterator<Item = ((UnitId, UnitIndex, &'u Unit), OpenMedium)>,
+    state: &StateDir,
+    disks: &mut DiskIds,
+) -> Result<Vec<NewUnit>, ServeError> {
+    let mut load = |((id, index, unit), medium): ((UnitId, UnitIndex, &Unit), OpenMedium)| {
+        let naa = unit.identity.naa;
+        let saved = state.load(naa)?.map(|bytes| (bytes, state.file(naa).display().to_string()));
+        let disk = disks.name(unit, medium.identity());
+        Ok(NewUnit { id, index, medium, disk, state: saved })
+    };
+    units.map(&mut load).collect()
+}
+
 /// Opens the media of units, and loads the persistent state of the units.
 fn open_units<'u>(
     units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
@@ -405,15 +486,9 @@ fn open_units<'u>(
     disks: &mut DiskIds,
     provisional: &mut FileRollback,
 ) -> Result<Vec<NewUnit>, ServeError> {
-    let mut open = |(id, index, unit): (UnitId, UnitIndex, &Unit)| {
-        let naa = unit.identity.naa;
-        let saved = state.load(naa)?.map(|bytes| (bytes, state.file(naa).display().to_string()));
-        served_size::check(unit, state).map_err(ServeError::Failed)?;
-        let medium = media::open(unit, state, provisional)?;
-        let disk = disks.name(unit, medium.identity());
-        Ok(NewUnit { id, index, medium, disk, state: saved })
-    };
-    units.map(&mut open).collect()
+    let units: Vec<_> = units.collect();
+    let media = open_media(units.iter().copied(), state, provisional, None)?;
+    load_units(units.into_iter().zip(media), state, disks)
 }
 
 fn log_listening(address: SocketAddr, portal: &Portal) {
@@ -427,7 +502,7 @@ fn start_reactors(
     (units, ports, mut bindings): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>, ClaimedBindings),
     listeners: Vec<PortalListener>,
     (state_writer, media_watch): (&StateWriter, &MediaWatch),
-    occasions: &Sender<DaemonEvent>,
+    (occasions, is_parked): (&Sender<DaemonEvent>, bool),
 ) -> Result<(Vec<ReactorThread>, Option<Router>), ServeError> {
     let count = units.len();
     let (mut own, shared) = if count == 1 { (listeners, Vec::new()) } else { (Vec::new(), listeners) };
@@ -443,6 +518,7 @@ fn start_reactors(
             ports,
             state_writer: state_writer.clone(),
             media_watch: media_watch.clone(),
+            is_parked,
             events: occasions.clone(),
         })?);
     }
@@ -455,6 +531,7 @@ fn start_reactors(
     });
     let router =
         Router::start(deliver.collect(), runtime.config.login_timeout).map_err(ServeError::Thread)?;
+    router.pauser().pause(is_parked);
     router.owners(runtime.owners());
     shared.into_iter().for_each(|(listener, id)| router.listen(listener, id));
     Ok((reactors, Some(router)))

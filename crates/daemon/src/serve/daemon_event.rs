@@ -8,6 +8,7 @@ use target::units::UnitId;
 use crate::admin::api::Failure;
 use crate::admin::change::{Peer, Verdict};
 use crate::admin::change_api::Change;
+use crate::admin::upgrade_api::UpgradeRequest;
 
 /// An event that the main thread handles.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(super) enum DaemonEvent {
     Reload(Option<Box<ReloadRequest>>),
     /// A client of the admin socket wants to change the configuration, or to know what a change would do.
     Change(Box<ChangeRequest>),
+    /// A client of the admin socket wants another process to take over.
+    Upgrade(Box<UpgradeOrder>),
     /// The daemon is to stop.
     Stop,
     /// The thread of this reactor has ended.
@@ -34,6 +37,17 @@ pub(super) struct ReloadRequest {
     pub(super) peer: Peer,
     /// Takes the result.
     pub(super) reply: Sender<Result<Value, Failure>>,
+}
+
+/// A request of a client that another process takes over.
+#[derive(Debug)]
+pub(super) struct UpgradeOrder {
+    pub(super) request: UpgradeRequest,
+    pub(super) peer: Peer,
+    /// Takes the result.
+    pub(super) reply: Sender<Result<Value, Failure>>,
+    /// Its sender is dropped when the client has the answer.
+    pub(super) answered: Receiver<()>,
 }
 
 /// A request of a client, for the main thread.

@@ -261,6 +261,30 @@ impl Disk {
         }
     }
 
+    /// Returns another descriptor of the file or device, with its lock.
+    pub(super) fn try_clone_file(&self) -> std::io::Result<File> {
+        self.0.borrow().store.try_clone_file()
+    }
+
+    /// Returns why another process cannot serve it as this one does, if that is so.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let inner = self.0.borrow();
+        let why = match &*inner {
+            Inner { withheld: Some(why), .. } => why,
+            Inner { snapshot: Some(_), .. } => "a snapshot of it is under way",
+            inner if inner.store.has_lost_writes() => {
+                "writes to it were lost, and only this process reports that to its hosts"
+            }
+            _ => return None,
+        };
+        Some(format!("{}: {why}", inner.label))
+    }
+
+    /// Returns whether it has operations under way.
+    pub(super) fn is_working(&self) -> bool {
+        self.0.borrow().under_way > 0
+    }
+
     /// Changes the label for the log.
     pub(super) fn rename(&self, label: &str) {
         let mut inner = self.0.borrow_mut();

@@ -5,6 +5,7 @@ mod json_api;
 mod page;
 
 use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use axum::Router;
@@ -35,11 +36,20 @@ struct Served {
     plain_metrics: SharedResponse<NoAnswer>,
 }
 
-/// Starts the server of a configuration, if it has one.
-pub(super) fn start(http: Option<&Http>, shared: &Arc<Shared>) -> Result<Option<Server>, ServeError> {
-    let Some(http) = http else { return Ok(None) };
-    let listener = std::net::TcpListener::bind(http.listen);
-    let listener = listener.map_err(|error| cannot_listen(http, &error))?;
+/// Opens the listening socket of the server of a configuration, if it has one.
+pub(super) fn listen(http: Option<&Http>) -> Result<Option<TcpListener>, ServeError> {
+    let listen = |http: &Http| TcpListener::bind(http.listen).map_err(|error| cannot_listen(http, &error));
+    http.map(listen).transpose()
+}
+
+/// Starts the server of a configuration on its listening socket, if it has one.
+pub(super) fn start(
+    http: Option<&Http>,
+    listener: Option<&TcpListener>,
+    shared: &Arc<Shared>,
+) -> Result<Option<Server>, ServeError> {
+    let (Some(http), Some(listener)) = (http, listener) else { return Ok(None) };
+    let listener = listener.try_clone().map_err(|error| cannot_listen(http, &error))?;
     let server = Server::start(listener, Access::new(http), http.tls.clone(), routes(shared)?);
     let server = server.map_err(|error| cannot_listen(http, &error))?;
     let tls = if http.tls.is_some() { "https" } else { "http" };

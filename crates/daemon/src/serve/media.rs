@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use backends::cartridge_folder::CartridgeFolder;
+use backends::open::handed_over::HandedOverFiles;
 use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, Opened, Undo};
 use backends::sg::process::ScsiSpec;
 use backends::sg::{OpenSg, SgSpec};
@@ -66,13 +67,15 @@ pub struct MediaError {
 }
 
 /// Opens the medium of a unit: creates the file if its size is configured, extends it if it is too short, and
-/// locks it. Changes of the file system are recorded in `provisional`.
+/// locks it. Changes of the file system are recorded in `provisional`. A file or device that is among those
+/// in `handed_over` is taken from there.
 pub(super) fn open(
     unit: &Unit,
     state: &StateDir,
     provisional: &mut FileRollback,
+    handed_over: &mut HandedOverFiles,
 ) -> Result<OpenMedium, MediaError> {
-    let bare = open_bare(unit, state, provisional)?;
+    let bare = open_bare(unit, state, provisional, handed_over)?;
     let keys = media_key::of(unit, state);
     let keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
     Ok(OpenMedium { bare, keys })
@@ -110,7 +113,12 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
     }
 }
 
-fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> Result<Bare, MediaError> {
+fn open_bare(
+    unit: &Unit,
+    state: &StateDir,
+    provisional: &mut FileRollback,
+    handed_over: &mut HandedOverFiles,
+) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
         Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path)?)),
         Medium::Tape { path } => {
@@ -144,7 +152,8 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
         Medium::Null { size } => return Ok(Bare::Null(*size)),
         Medium::Block { path, direct } => {
             let (read_only, write_cache) = (unit.read_only, unit.write_cache);
-            BlockSpec { path: path.clone(), read_only, direct: *direct, write_cache }.open()
+            BlockSpec { path: path.clone(), read_only, direct: *direct, write_cache }
+                .open_or_take(handed_over)
         }
         Medium::File { path, size, direct } => FileSpec {
             path: path.clone(),
@@ -156,7 +165,7 @@ fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> R
             direct: *direct,
             write_cache: unit.write_cache,
         }
-        .open(),
+        .open_or_take(handed_over),
     };
     let path = unit.medium.path().cloned().unwrap_or_default();
     let mut opened =

@@ -5,6 +5,7 @@ mod admin_api;
 mod audit;
 mod bindings;
 mod cartridge_losses;
+mod change_lock;
 mod changes;
 mod core_dumps;
 mod daemon;
@@ -44,6 +45,7 @@ mod target_ports;
 mod tls_handshakes;
 mod tls_portals;
 mod trace;
+mod upgrade;
 
 use std::io;
 use std::net::SocketAddr;
@@ -118,8 +120,17 @@ pub struct Started {
     pub http: Option<SocketAddr>,
 }
 
-/// Serves the configuration that the flags describe, until a signal stops the daemon. `started` is called
-/// once, when everything is open.
+/// How a daemon ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It has stopped.
+    Stopped,
+    /// Another process has taken over its sessions. This process must end without touching what it served.
+    HandedOver,
+}
+
+/// Serves the configuration that the flags describe, until a signal stops the daemon or another process takes
+/// over. `started` is called once, when everything is open, but not in a process that takes over.
 ///
 /// # Errors
 /// [`ServeError`]
@@ -127,7 +138,27 @@ pub fn serve(
     flags: Flags,
     environment: Environment,
     started: impl FnOnce(&Started),
-) -> Result<(), ServeError> {
+) -> Result<Ended, ServeError> {
+    let program = std::env::current_exe().map_err(ServeError::Thread)?;
+    let mut succession = upgrade::Succession::from_process()?;
+    let daemon = start((flags, environment, program), &mut succession);
+    let daemon = daemon.inspect_err(|error| {
+        if let Some(succession) = &succession {
+            succession.fail(error);
+        }
+    })?;
+    match succession {
+        Some(predecessor) => crate::info!("took over the sessions of targe {}", predecessor.version),
+        None => started(&daemon.started()),
+    }
+    daemon.run()
+}
+
+/// Starts a daemon, or takes over another one.
+fn start(
+    (flags, environment, program): (Flags, Environment, PathBuf),
+    succession: &mut Option<upgrade::Succession>,
+) -> Result<daemon::Daemon, ServeError> {
     let (sender, receiver) = channel();
     signals::watch(sender.clone()).map_err(ServeError::Thread)?;
     panics::install_hook(sender.clone());
@@ -141,9 +172,8 @@ pub fn serve(
         crate::warning!("{line}");
     }
     raise_file_limit(&loaded.config);
-    let daemon = daemon::Daemon::start(flags, environment, loaded, (sender, receiver))?;
-    started(&daemon.started());
-    daemon.run()
+    let called = daemon::Called { flags, environment, program };
+    daemon::Daemon::start(called, loaded, (sender, receiver), succession)
 }
 
 /// The number of descriptors allowed for everything besides connections, portals and media: rings, queues,

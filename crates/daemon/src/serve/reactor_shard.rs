@@ -4,6 +4,7 @@
 pub(super) mod counts;
 mod devices;
 mod discs;
+pub(super) mod handover;
 mod libraries;
 mod maintenance;
 mod nbd;
@@ -18,7 +19,7 @@ use std::sync::mpsc::Sender;
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
-use base::state_machine::{MediumId, StreamMachine as _};
+use base::state_machine::{ConnId, MediumId, PortalId, StreamMachine as _};
 use base::time::Instant;
 use device::drain::Drain;
 use device::unit::reservations::ReservationReport;
@@ -65,6 +66,8 @@ pub(super) struct ReactorShard {
     libraries: BTreeMap<UnitId, ServedLibrary>,
     devices: BTreeMap<UnitId, PassThrough>,
     naas: BTreeMap<UnitId, Naa>,
+    /// The portal of each connection of an initiator.
+    arrivals: BTreeMap<ConnId, PortalId>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
     files: Files,
@@ -149,6 +152,7 @@ impl ReactorShard {
             libraries: BTreeMap::new(),
             devices: BTreeMap::new(),
             naas,
+            arrivals: BTreeMap::new(),
             retiring,
             files,
             pool,

@@ -64,6 +64,8 @@ pub(super) struct ReactorSetup {
     pub(super) ports: Vec<(EtherPort, PortSocket)>,
     pub(super) state_writer: StateWriter,
     pub(super) media_watch: MediaWatch,
+    /// Whether it does nothing until it is unparked.
+    pub(super) is_parked: bool,
     /// Receives an event when the thread ends, for whatever reason, and when nexus bindings change.
     pub(super) events: Sender<DaemonEvent>,
 }
@@ -216,6 +218,7 @@ impl Prepared {
             ports,
             state_writer,
             media_watch,
+            is_parked,
             events,
         } = start;
         let config = std::sync::Arc::clone(&runtime.config);
@@ -242,6 +245,9 @@ impl Prepared {
         member.restore_bindings(bindings);
         for unit in units {
             member.add(reactor.now(), &runtime, unit).map_err(ServeError::Failed)?;
+        }
+        if is_parked {
+            reactor.begin_parked();
         }
         for (listener, portal) in listeners {
             reactor.listen(listener, portal).map_err(ServeError::Thread)?;

@@ -52,6 +52,7 @@ enum RouterCommand {
     Adopt(Adoption),
     Owners(BTreeMap<IscsiName, usize>),
     Timeout(Duration),
+    Pause(bool),
     End,
 }
 
@@ -68,6 +69,7 @@ impl Router {
             listeners: Vec::new(),
             pending: Vec::new(),
             rest_until: None,
+            is_paused: false,
         };
         let thread = std::thread::Builder::new().name("router".to_owned()).spawn(move || work.run())?;
         Ok(Self { orders, thread: Some(thread) })
@@ -99,8 +101,25 @@ impl Router {
         self.order(RouterCommand::Timeout(timeout));
     }
 
+    /// Returns what pauses the router.
+    pub(super) fn pauser(&self) -> Pauser {
+        Pauser(Arc::clone(&self.orders))
+    }
+
     fn order(&self, order: RouterCommand) {
         self.orders.add(order);
+    }
+}
+
+/// Pauses a router.
+#[derive(Debug)]
+pub(super) struct Pauser(Arc<Orders>);
+
+impl Pauser {
+    /// Makes the router stop accepting and reading, or go on. Connections that peers make meanwhile wait in
+    /// the kernel.
+    pub(super) fn pause(&self, is_paused: bool) {
+        self.0.add(RouterCommand::Pause(is_paused));
     }
 }
 
@@ -128,6 +147,7 @@ struct Work {
     listeners: Vec<(TcpListener, PortalId)>,
     pending: Vec<Pending>,
     rest_until: Option<Instant>,
+    is_paused: bool,
 }
 
 struct Pending {
@@ -161,6 +181,9 @@ impl Work {
             if !self.handle_commands() {
                 return;
             }
+            if self.is_paused {
+                continue;
+            }
             self.read(&ready.pending);
             if ready.listeners && self.rest_until.is_none() {
                 self.accept();
@@ -170,6 +193,13 @@ impl Work {
 
     fn wait(&self, now: Instant) -> io::Result<Ready> {
         let mut fds = vec![PollFd::new(&self.orders.waker, PollFlags::IN)];
+        if self.is_paused {
+            let unlimited = None;
+            return match poll(&mut fds, unlimited) {
+                Ok(_) | Err(Errno::INTR) => Ok(Ready { pending: Vec::new(), listeners: false }),
+                Err(errno) => Err(errno.into()),
+            };
+        }
         fds.extend(self.pending.iter().map(|pending| PollFd::new(&pending.arrived.socket, PollFlags::IN)));
         if self.rest_until.is_none() {
             fds.extend(self.listeners.iter().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
@@ -200,6 +230,7 @@ impl Work {
                 RouterCommand::Adopt(arrived) => self.await_request(arrived),
                 RouterCommand::Owners(owners) => self.owners = owners,
                 RouterCommand::Timeout(timeout) => self.timeout = timeout,
+                RouterCommand::Pause(is_paused) => self.is_paused = is_paused,
                 RouterCommand::End => return false,
             }
         }

@@ -151,6 +151,11 @@ impl IdAllocator {
         found.map(|(name, _)| name.to_string())
     }
 
+    /// Gives interfaces the numbers that another process knows them by.
+    pub(crate) fn restore_interfaces(&mut self, interfaces: &[(EtherPort, String)]) {
+        self.interfaces.extend(interfaces.iter().map(|(port, name)| (name.clone(), port.0)));
+    }
+
     /// Assigns identifiers to all other items. `listening` has the actual address of each portal.
     pub(crate) fn runtime_config(
         &mut self,

@@ -30,6 +30,11 @@ pub(super) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("Logging sessions out")]);
 }
 
+/// Another process is the main process of the service from now on.
+pub(super) fn main_process(pid: u32) {
+    tell(&[NotifyState::MainPid(pid)]);
+}
+
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         warn(&error);

@@ -283,6 +283,11 @@ impl Completion {
         Self { tag, result: Ok(len), buffer: None, more_in_socket: false }
     }
 
+    /// Creates the completion of an operation that was cancelled before the kernel had it.
+    pub(super) fn of_cancelled(tag: Tag) -> Self {
+        Self { tag, result: Err(Errno::CANCELED), buffer: None, more_in_socket: false }
+    }
+
     fn from_entry(entry: &cqueue::Entry) -> Option<Self> {
         let result = entry.result();
         Some(Self {

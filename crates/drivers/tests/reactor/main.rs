@@ -8,6 +8,7 @@
 )]
 
 mod dials;
+mod parking;
 mod parrot;
 mod rig;
 
@@ -23,6 +24,11 @@ use drivers::config::{Config, EngineChoice, Limits, SpinMode};
 use drivers::message_queue::{Adoption, Stopped};
 use rustix::event::{EventfdFlags, eventfd};
 
+use parking::{
+    accepts_no_connection_while_it_is_parked, goes_on_when_parking_is_ended_before_it_is_complete,
+    hands_connections_over_without_losing_a_byte, loses_no_byte_when_it_parks,
+    stops_in_order_while_it_is_parked, takes_over_more_connections_than_a_limit_allows_and_counts_them,
+};
 use parrot::{ABORT, BABBLE, CLOSE, ECHO, Parrot, babble_byte, frame};
 use rig::{HANG, PORTAL, Rig, pattern, receive, send};
 
@@ -76,6 +82,12 @@ with_both_engines! {
     answers_a_request_with_few_system_calls,
     finishes_file_work_before_it_stops,
     spins_when_asked_to,
+    loses_no_byte_when_it_parks,
+    goes_on_when_parking_is_ended_before_it_is_complete,
+    accepts_no_connection_while_it_is_parked,
+    stops_in_order_while_it_is_parked,
+    hands_connections_over_without_losing_a_byte,
+    takes_over_more_connections_than_a_limit_allows_and_counts_them,
 }
 
 fn echoes_in_order_whatever_the_sizes(engine: EngineChoice) {

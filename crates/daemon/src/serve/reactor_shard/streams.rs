@@ -13,6 +13,7 @@ impl StreamMachine for ReactorShard {
             return self.export_changed(now, &export);
         }
         crate::debug!("connection {} from {} to {} is open", conn.0, arrival.peer, arrival.local);
+        self.arrivals.insert(conn, arrival.portal);
         self.shard.connected(now, conn, arrival);
     }
 
@@ -60,6 +61,7 @@ impl StreamMachine for ReactorShard {
     fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         crate::debug!("connection {} is closed: {why:?}", conn.0);
         self.nbd.set_time(now);
+        self.arrivals.remove(&conn);
         match self.nbd.disconnected(now, conn) {
             None => self.shard.disconnected(now, conn, why),
             Some(export) => self.export_changed(now, &export),

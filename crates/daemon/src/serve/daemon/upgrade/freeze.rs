@@ -1,0 +1,138 @@
+//! Frozen reactors: their sessions become idle, then their drivers stop using the connections.
+
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use base::state_machine::ConnId;
+use drivers::message_queue::Handle;
+
+use crate::serve::reactor_shard::ReactorShard;
+use crate::serve::reactor_shard::handover::{ExportedReactor, Obstacle};
+use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
+use crate::serve::router::Pauser;
+
+/// How often the reactors are asked whether their sessions are idle.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The reactors, with closed command windows. Dropping this makes them serve again.
+pub(super) struct Frozen {
+    reactors: Vec<Handle<ReactorShard>>,
+    router: Option<Pauser>,
+    is_left: bool,
+}
+
+impl Frozen {
+    /// Freezes the sessions of every reactor.
+    pub(super) fn begin(reactors: &[ReactorThread], router: Option<Pauser>) -> Self {
+        let reactors: Vec<_> = reactors.iter().map(|running| running.handle.clone()).collect();
+        for handle in &reactors {
+            // The end of a reactor is an event of its own.
+            let _ = handle.post(|member: &mut ReactorShard, now| member.freeze(now));
+        }
+        Self { reactors, router, is_left: false }
+    }
+
+    /// Waits until no session has anything under way.
+    ///
+    /// # Errors
+    /// What was under way at the deadline.
+    pub(super) fn wait_until_idle(&self, deadline: Instant) -> Result<(), Obstacle> {
+        loop {
+            let answers = ask_handles(&self.reactors, REACTOR_REPLY_TIMEOUT, |member, _| member.busy())?;
+            let Some(why) = answers.into_iter().flatten().next() else { return Ok(()) };
+            if Instant::now() >= deadline || !why.can_end {
+                return Err(why);
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Parks every reactor, and returns what they hold.
+    ///
+    /// # Errors
+    /// What is under way, or was at the deadline.
+    pub(super) fn park(&self, deadline: Instant) -> Result<Vec<ExportedReactor>, Obstacle> {
+        if let Some(router) = &self.router {
+            router.pause(true);
+        }
+        let answers = self.reactors.iter().map(|handle| {
+            let (answer, exported) = channel();
+            let park = move |member: &mut ReactorShard, now| drop(answer.send(member.export(now)));
+            let _ = handle.park(park);
+            exported
+        });
+        let answers: Vec<_> = answers.collect();
+        let wait = |exported: std::sync::mpsc::Receiver<Result<ExportedReactor, Obstacle>>| match exported
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            Ok(exported) => exported,
+            Err(RecvTimeoutError::Timeout) => Err("an initiator does not receive what is sent to it".into()),
+            Err(RecvTimeoutError::Disconnected) => Err("targe is stopping".into()),
+        };
+        answers.into_iter().map(wait).collect()
+    }
+
+    /// Returns other descriptors of the sockets of connections of the reactor at this index.
+    pub(super) fn sockets(
+        &self,
+        reactor: usize,
+        conns: Vec<ConnId>,
+        deadline: Instant,
+    ) -> Result<Vec<OwnedFd>, String> {
+        let (answer, sockets) = channel();
+        let handle = self.reactors.get(reactor).ok_or("a reactor is missing")?;
+        let stopping = |_| "targe is stopping".to_owned();
+        handle.sockets(conns, move |sockets| drop(answer.send(sockets))).map_err(stopping)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let sockets =
+            sockets.recv_timeout(left.max(POLL_INTERVAL)).map_err(|_| "a reactor does not answer")?;
+        sockets.map_err(|error| format!("cannot pass a connection on: {}", crate::os_error(&error)))
+    }
+
+    /// Leaves the reactors as they are, because another process has their sessions.
+    pub(super) fn leave(mut self) {
+        self.is_left = true;
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if self.is_left {
+            return;
+        }
+        for handle in &self.reactors {
+            let _ = handle.post(|member: &mut ReactorShard, now| member.thaw(now));
+            let _ = handle.unpark();
+        }
+        if let Some(router) = &self.router {
+            router.pause(false);
+        }
+    }
+}
+
+/// Asks every reactor, all at the same time.
+pub(super) fn ask<T: Send + 'static>(
+    reactors: &[ReactorThread],
+    question: impl Fn(&mut ReactorShard, base::time::Instant) -> T + Clone + Send + 'static,
+) -> Result<Vec<T>, String> {
+    let handles: Vec<_> = reactors.iter().map(|running| running.handle.clone()).collect();
+    ask_handles(&handles, REACTOR_REPLY_TIMEOUT, question)
+}
+
+fn ask_handles<T: Send + 'static>(
+    reactors: &[Handle<ReactorShard>],
+    within: Duration,
+    question: impl Fn(&mut ReactorShard, base::time::Instant) -> T + Clone + Send + 'static,
+) -> Result<Vec<T>, String> {
+    let asked = reactors.iter().map(|handle| {
+        let ((answer, answers), question) = (channel(), question.clone());
+        let post = move |member: &mut ReactorShard, now| drop(answer.send(question(member, now)));
+        handle.post(post).map_err(|_| "targe is stopping".to_owned()).map(|()| answers)
+    });
+    let asked = asked.collect::<Result<Vec<_>, _>>()?;
+    let answer = |answers: std::sync::mpsc::Receiver<T>| {
+        answers.recv_timeout(within).map_err(|_| "a reactor does not answer".to_owned())
+    };
+    asked.into_iter().map(answer).collect()
+}

@@ -1,0 +1,53 @@
+//! What keeps a daemon from being replaced without ending sessions, as far as that shows in its
+//! configuration.
+
+use crate::config::{Config, Medium};
+
+/// Returns the first LUN whose medium cannot move to another process, and why, as a sentence.
+pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
+    config.units.iter().find_map(|unit| {
+        let why = match &unit.medium {
+            Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. } => return None,
+            Medium::Ram { .. } => "its data is in the memory of this process",
+            Medium::Disc { .. } => "a drive for discs cannot move to another process",
+            Medium::Tape { .. } | Medium::LibraryDrive { .. } => {
+                "a tape drive cannot move to another process: its position and what hosts wrote last are in the memory of this one"
+            }
+            Medium::Changer { .. } => "a tape library cannot move to another process",
+            Medium::Nbd { .. } => "its connection to the NBD server cannot move to another process",
+            Medium::Sg { .. } => "a device that commands are passed to cannot move to another process",
+            Medium::VhostUserBlk { .. } | Medium::VhostUserScsi { .. } => {
+                "a device over vhost-user cannot move to another process: its other end knows the memory of this one"
+            }
+        };
+        Some(format!("{}: {why}", unit.label))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Flags};
+    use crate::scratch::Scratch;
+
+    fn obstacle(spec: &str) -> Option<String> {
+        let scratch = Scratch::new();
+        let environment = Environment {
+            directory: scratch.path().to_path_buf(),
+            state_dir: scratch.path().to_path_buf(),
+            admin_socket: None,
+            host: String::new(),
+            file_mode: None,
+            name_is_ours: false,
+        };
+        let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
+        unmovable_medium(&Config::load(&flags, &environment).unwrap().config)
+    }
+
+    #[test]
+    fn only_media_that_another_process_can_open_move() {
+        assert_eq!(obstacle("null:1G"), None);
+        assert_eq!(obstacle("file:disk.img,size=1M"), None);
+        assert!(obstacle("ram:1M").unwrap().contains("memory of this process"));
+    }
+}

@@ -1,0 +1,114 @@
+//! The steps of a live upgrade on the thread of a reactor.
+
+use std::fs::File;
+use std::io;
+
+use base::state_machine::{ConnId, PortalId};
+use base::time::Instant;
+use shard::handover::{Exported, ShardBusy, ShardState};
+
+use super::ReactorShard;
+use crate::serve::disk::Disk;
+
+/// The sessions and units of a reactor, as they move to another process.
+#[derive(Debug)]
+pub(in crate::serve) struct ExportedReactor {
+    pub(in crate::serve) shard: ShardState,
+    /// The connections of each session, each with its portal.
+    pub(in crate::serve) connections: Vec<Vec<(ConnId, PortalId)>>,
+}
+
+/// What keeps a reactor from being handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::serve) struct Obstacle {
+    pub(in crate::serve) sentence: String,
+    /// Whether waiting can help.
+    pub(in crate::serve) can_end: bool,
+}
+
+impl From<ShardBusy> for Obstacle {
+    fn from(busy: ShardBusy) -> Self {
+        Self { sentence: busy.to_string(), can_end: busy.can_end() }
+    }
+}
+
+impl From<String> for Obstacle {
+    fn from(sentence: String) -> Self {
+        Self { sentence, can_end: true }
+    }
+}
+
+impl From<&str> for Obstacle {
+    fn from(sentence: &str) -> Self {
+        sentence.to_owned().into()
+    }
+}
+
+impl ReactorShard {
+    /// Returns other descriptors of the files and devices that are served.
+    pub(in crate::serve) fn media_files(&self) -> io::Result<Vec<File>> {
+        self.disks.values().map(Disk::try_clone_file).collect()
+    }
+
+    /// Returns why the units cannot move to another process, if they cannot.
+    pub(in crate::serve) fn obstacle(&self) -> Option<String> {
+        self.disks.values().find_map(Disk::obstacle)
+    }
+
+    /// Stops the command windows, so that the sessions become idle.
+    pub(in crate::serve) fn freeze(&mut self, now: Instant) {
+        self.shard.freeze(now);
+    }
+
+    /// Opens the command windows again.
+    pub(in crate::serve) fn thaw(&mut self, now: Instant) {
+        self.shard.thaw(now);
+    }
+
+    /// Returns what is under way, if anything is.
+    pub(in crate::serve) fn busy(&self) -> Option<Obstacle> {
+        let passing = |sentence| Some(Obstacle { sentence, can_end: true });
+        if let Some((_, removed)) = self.retiring.first() {
+            return passing(format!("{} was removed and still has I/O under way", removed.label));
+        }
+        if let Some(busy) = self.shard.busy() {
+            return Some(busy.into());
+        }
+        let is_working = self.disks.values().any(Disk::is_working);
+        is_working.then(|| "a medium has I/O under way".to_owned()).and_then(passing)
+    }
+
+    /// Returns the sessions and units. The driver must be parked.
+    ///
+    /// # Errors
+    /// What is under way.
+    pub(in crate::serve) fn export(&mut self, now: Instant) -> Result<ExportedReactor, Obstacle> {
+        if let Some(why) = self.busy() {
+            return Err(why);
+        }
+        let Exported { state: shard, connections } = self.shard.export(now)?;
+        // Every connection of an initiator has arrived through a portal.
+        let portal = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
+        let places = |conns: Vec<ConnId>| conns.into_iter().filter_map(portal).collect();
+        let connections = connections.into_iter().map(places).collect();
+        Ok(ExportedReactor { shard, connections })
+    }
+
+    /// Takes over the sessions and units of another process. The driver must be parked.
+    ///
+    /// # Errors
+    /// A sentence that says what does not fit.
+    pub(in crate::serve) fn resume(
+        &mut self,
+        now: Instant,
+        state: &ShardState,
+        connections: &[Vec<ConnId>],
+    ) -> Result<(), String> {
+        self.shard.resume(now, state, connections).map_err(|error| error.to_string())
+    }
+
+    /// Returns the count of binding changes.
+    pub(in crate::serve) fn binding_changes(&self) -> u64 {
+        self.shard.binding_changes()
+    }
+}

@@ -1,0 +1,240 @@
+//! The connection between two processes of a live upgrade: messages, each with descriptors.
+//!
+//! A message is its length in bytes and the number of its descriptors, four bytes each (big-endian), then its
+//! bytes. The descriptors follow in pieces, each with one byte, since one call passes at most
+//! [`DESCRIPTORS_PER_CALL`] of them.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::cmsg_space;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::document::DOCUMENT_LEN_MAX;
+
+/// The most descriptors of one call: the kernel passes at most 253 (`SCM_MAX_FD`).
+const DESCRIPTORS_PER_CALL: usize = 200;
+
+/// The most descriptors of one message: the connections that a daemon can have, and as many portals and media
+/// as it can be configured with.
+const DESCRIPTORS_MAX: usize = 1 << 17;
+
+/// The byte that a piece of descriptors comes with.
+const PIECE: u8 = b'D';
+
+/// One end of the connection.
+#[derive(Debug)]
+pub(in crate::serve) struct Channel(UnixStream);
+
+impl Channel {
+    pub(in crate::serve) const fn new(stream: UnixStream) -> Self {
+        Self(stream)
+    }
+
+    /// Sends a message, with descriptors.
+    ///
+    /// # Errors
+    /// The error of the system; the other process has ended, or it did not receive within `within`.
+    pub(in crate::serve) fn send<T: Serialize>(
+        &self,
+        message: &T,
+        descriptors: &[OwnedFd],
+        within: Duration,
+    ) -> io::Result<()> {
+        self.send_bytes(&serde_json::to_vec(message)?, descriptors, within)
+    }
+
+    /// Sends bytes as a message, with descriptors.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub(in crate::serve) fn send_bytes(
+        &self,
+        bytes: &[u8],
+        descriptors: &[OwnedFd],
+        within: Duration,
+    ) -> io::Result<()> {
+        self.0.set_write_timeout(Some(within))?;
+        let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
+        let [len, count] = [bytes.len(), descriptors.len()].map(u32::try_from);
+        let head = [len.map_err(too_long)?.to_be_bytes(), count.map_err(too_long)?.to_be_bytes()].concat();
+        let mut stream = &self.0;
+        stream.write_all(&head)?;
+        stream.write_all(bytes)?;
+        for piece in descriptors.chunks(DESCRIPTORS_PER_CALL) {
+            let piece: Vec<BorrowedFd<'_>> = piece.iter().map(AsFd::as_fd).collect();
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_PER_CALL))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&piece));
+            let send = || sendmsg(&self.0, &[IoSlice::new(&[PIECE])], &mut control, SendFlags::NOSIGNAL);
+            rustix::io::retry_on_intr(send)?;
+        }
+        Ok(())
+    }
+
+    /// Receives a message and its descriptors.
+    ///
+    /// # Errors
+    /// The error of the system; the other process has ended, or it sent nothing or nonsense within `within`.
+    pub(in crate::serve) fn receive<T: DeserializeOwned>(
+        &self,
+        within: Duration,
+    ) -> io::Result<(T, Vec<OwnedFd>)> {
+        let (bytes, descriptors) = self.receive_bytes(within)?;
+        Ok((serde_json::from_slice(&bytes)?, descriptors))
+    }
+
+    /// Receives the bytes and the descriptors of a message.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub(in crate::serve) fn receive_bytes(&self, within: Duration) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+        let deadline = Instant::now() + within;
+        let mut head = [0; 8];
+        self.read_exact(&mut head, deadline)?;
+        let [a, b, c, d, e, f, g, h] = head;
+        let size = |bytes| usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX);
+        let (len, count) = (size([a, b, c, d]), size([e, f, g, h]));
+        if len > DOCUMENT_LEN_MAX || count > DESCRIPTORS_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            // The length is what the other process claims, so memory is taken for what arrives.
+            let have = bytes.len();
+            bytes.resize((have + (1 << 20)).min(len), 0);
+            self.read_exact(bytes.get_mut(have..).unwrap_or_default(), deadline)?;
+        }
+        let mut descriptors = Vec::new();
+        while descriptors.len() < count {
+            let wanted = (count - descriptors.len()).min(DESCRIPTORS_PER_CALL);
+            let piece = self.receive_piece(deadline)?;
+            if piece.len() != wanted {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            descriptors.extend(piece);
+        }
+        Ok((bytes, descriptors))
+    }
+
+    fn read_exact(&self, mut into: &mut [u8], deadline: Instant) -> io::Result<()> {
+        while !into.is_empty() {
+            self.wait_until(deadline)?;
+            match (&self.0).read(into) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => into = into.get_mut(len..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_piece(&self, deadline: Instant) -> io::Result<Vec<OwnedFd>> {
+        self.wait_until(deadline)?;
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_PER_CALL))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let receive = || {
+            let mut into = [IoSliceMut::new(&mut byte)];
+            recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)
+        };
+        let received = rustix::io::retry_on_intr(receive)?;
+        if received.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        Ok(rights.flatten().collect())
+    }
+
+    /// Sets how long the next call may wait.
+    fn wait_until(&self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.0.set_read_timeout(Some(left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(60);
+
+    fn pair() -> (Channel, Channel) {
+        let (one, other) = UnixStream::pair().unwrap();
+        (Channel::new(one), Channel::new(other))
+    }
+
+    #[test]
+    fn messages_arrive_with_their_descriptors_in_order() {
+        use std::os::unix::fs::MetadataExt;
+
+        let (one, other) = pair();
+        let counts = [0, 1, 199, 200, 201, 450];
+        let path = std::env::temp_dir().join(format!("targe-channel-{}", std::process::id()));
+        let sender = std::thread::spawn(move || {
+            for count in counts {
+                // Each descriptor can be told from the others by the offset of its file.
+                let open = |at: usize| {
+                    std::fs::write(path.with_extension(at.to_string()), [0]).unwrap();
+                    OwnedFd::from(File::open(path.with_extension(at.to_string())).unwrap())
+                };
+                let descriptors: Vec<OwnedFd> = (0..count).map(open).collect();
+                one.send(&vec![count; count], &descriptors, WITHIN).unwrap();
+            }
+            for at in 0..450 {
+                std::fs::remove_file(path.with_extension(at.to_string())).unwrap();
+            }
+        });
+        for count in counts {
+            let (message, descriptors) = other.receive::<Vec<usize>>(WITHIN).unwrap();
+            assert_eq!((message, descriptors.len()), (vec![count; count], count));
+            let inodes: Vec<u64> =
+                descriptors.into_iter().map(|fd| File::from(fd).metadata().unwrap().ino()).collect();
+            let distinct: std::collections::BTreeSet<_> = inodes.iter().collect();
+            assert_eq!(distinct.len(), count);
+        }
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn a_message_that_claims_too_much_is_refused() {
+        for head in [[0xff; 8], [0, 0, 0, 0, 0xff, 0, 0, 0], [0x7f, 0, 0, 0, 0, 0, 0, 0]] {
+            let (one, other) = pair();
+            { &one.0 }.write_all(&head).unwrap();
+            assert_eq!(other.receive_bytes(WITHIN).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn descriptors_that_are_promised_and_missing_are_an_error() {
+        let (one, other) = pair();
+        { &one.0 }.write_all(&[0, 0, 0, 1, 0, 0, 0, 1, b'{', PIECE]).unwrap();
+        assert_eq!(other.receive_bytes(WITHIN).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn an_end_and_silence_are_told_apart() {
+        let (one, other) = pair();
+        let silent = other.receive_bytes(Duration::from_millis(1)).unwrap_err().kind();
+        assert!(matches!(silent, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{silent}");
+        drop(one);
+        assert_eq!(other.receive_bytes(WITHIN).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,185 @@
+//! The document that holds the sessions of a daemon while it is replaced by another one.
+//!
+//! It is one line of JSON, the header, and a second value of JSON, the body, whose length and CRC32C the
+//! header tells. The header has the same form in every release, so that a release that cannot read the body
+//! can say so. The document is only ever in memory and in a Unix socket between the two processes: it can
+//! hold keys of sessions.
+
+use iscsi::digest::Crc32c;
+use serde::{Deserialize, Serialize};
+use shard::handover::ShardState;
+
+/// What the header begins with.
+pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
+
+/// The version of the format that this release writes. It is increased when a release before could misread
+/// what this one writes; a field that is added has a default, and a release that does not know it refuses the
+/// document.
+pub(in crate::serve) const FORMAT: u32 = 1;
+
+/// The versions that this release reads.
+pub(in crate::serve) const FORMATS: &[u32] = &[FORMAT];
+
+/// The longest document in bytes: 65 535 sessions of 1 KiB, and as many units.
+pub(in crate::serve) const DOCUMENT_LEN_MAX: usize = 128 << 20;
+
+/// The longest header in bytes.
+const HEADER_LEN_MAX: usize = 4096;
+
+/// The sessions of a daemon.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct Document {
+    /// The reactors in order.
+    pub(in crate::serve) reactors: Vec<ReactorState>,
+}
+
+/// The sessions and units of one reactor.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct ReactorState {
+    /// The state.
+    pub(in crate::serve) shard: ShardState,
+    /// The connections of each session, in the order in which the state refers to them: each by the index of
+    /// its portal in the configuration. The sockets follow the document in the same order.
+    pub(in crate::serve) connections: Vec<Vec<usize>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    magic: String,
+    format: u32,
+    /// The release that wrote the document.
+    version: String,
+    /// The length of the body in bytes.
+    len: usize,
+    crc32c: u32,
+}
+
+/// A document cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::serve) enum DocumentError {
+    /// The bytes are not a document.
+    #[error("the state of the sessions is damaged: {0}")]
+    Damaged(String),
+    /// A release wrote it that this one does not understand.
+    #[error(
+        "targe {version} writes the state of its sessions in format {format}, which this release does not read"
+    )]
+    OtherFormat {
+        /// The release.
+        version: String,
+        /// Its format.
+        format: u32,
+    },
+}
+
+impl Document {
+    /// Returns the document as bytes.
+    ///
+    /// # Errors
+    /// [`DocumentError`], if it is too long.
+    pub(in crate::serve) fn encode(&self) -> Result<Vec<u8>, DocumentError> {
+        let damaged = |error: serde_json::Error| DocumentError::Damaged(error.to_string());
+        let body = serde_json::to_vec(self).map_err(damaged)?;
+        let header = Header {
+            magic: MAGIC.to_owned(),
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            len: body.len(),
+            crc32c: crc32c(&body),
+        };
+        let mut bytes = serde_json::to_vec(&header).map_err(damaged)?;
+        bytes.push(b'\n');
+        bytes.extend_from_slice(&body);
+        if bytes.len() > DOCUMENT_LEN_MAX {
+            return Err(DocumentError::Damaged(format!("it is longer than {DOCUMENT_LEN_MAX} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// [`DocumentError`]
+    pub(in crate::serve) fn decode(bytes: &[u8]) -> Result<Self, DocumentError> {
+        let damaged = |why: &str| DocumentError::Damaged(why.to_owned());
+        if bytes.len() > DOCUMENT_LEN_MAX {
+            return Err(damaged("it is too long"));
+        }
+        let end = bytes.iter().take(HEADER_LEN_MAX).position(|byte| *byte == b'\n');
+        let (header, body) =
+            end.and_then(|end| bytes.split_at_checked(end)).ok_or_else(|| damaged("it has no header"))?;
+        let header: Header =
+            serde_json::from_slice(header).map_err(|_| damaged("its header is malformed"))?;
+        if header.magic != MAGIC {
+            return Err(damaged("its header is that of something else"));
+        }
+        if !FORMATS.contains(&header.format) {
+            return Err(DocumentError::OtherFormat { version: header.version, format: header.format });
+        }
+        let body = body.get(1..).unwrap_or_default();
+        if body.len() != header.len || crc32c(body) != header.crc32c {
+            return Err(damaged("its length or its checksum is wrong"));
+        }
+        serde_json::from_slice(body).map_err(|error| DocumentError::Damaged(error.to_string()))
+    }
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(Crc32c::of(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing() -> Document {
+        Document { reactors: Vec::new() }
+    }
+
+    #[test]
+    fn a_document_is_read_as_it_was_written() {
+        let bytes = nothing().encode().unwrap();
+        assert!(Document::decode(&bytes).unwrap().reactors.is_empty());
+        assert!(
+            bytes.starts_with(br#"{"magic":"targe-upgrade","format":1,"#),
+            "older releases read this much"
+        );
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let bytes = nothing().encode().unwrap();
+        let body = bytes.iter().position(|byte| *byte == b'\n').unwrap();
+        for at in body..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            assert!(matches!(Document::decode(&damaged), Err(DocumentError::Damaged(_))), "byte {at}");
+            assert!(Document::decode(&bytes[..at]).is_err(), "cut at {at}");
+        }
+        assert!(Document::decode(&[b' '; 2 * HEADER_LEN_MAX]).is_err());
+    }
+
+    #[test]
+    fn the_format_of_another_release_is_named() {
+        let text = String::from_utf8(nothing().encode().unwrap()).unwrap();
+        let other = text.replace("\"format\":1", "\"format\":99");
+        let error = Document::decode(other.as_bytes()).unwrap_err();
+        assert!(matches!(error, DocumentError::OtherFormat { format: 99, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_field_that_this_release_does_not_know_is_refused() {
+        let body = br#"{"reactors":[],"later":1}"#;
+        let header = Header {
+            magic: MAGIC.to_owned(),
+            format: FORMAT,
+            version: "9.9.9".to_owned(),
+            len: body.len(),
+            crc32c: crc32c(body),
+        };
+        let bytes = [&serde_json::to_vec(&header).unwrap()[..], b"\n", body].concat();
+        assert!(matches!(Document::decode(&bytes), Err(DocumentError::Damaged(_))));
+    }
+}

@@ -1,0 +1,68 @@
+//! What the two processes of a live upgrade tell each other.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The first message, from the process that takes over. Every release understands it: fields are only added.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::serve) struct Hello {
+    /// [`super::document::MAGIC`].
+    pub(in crate::serve) magic: String,
+    /// The release.
+    pub(in crate::serve) version: String,
+    /// The versions of the format that it reads.
+    pub(in crate::serve) formats: Vec<u32>,
+}
+
+/// The answer to [`Hello`], with the descriptors of the sockets and media.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct Welcome {
+    /// The release.
+    pub(in crate::serve) version: String,
+    /// What the descriptors are, in order.
+    pub(in crate::serve) sockets: Vec<Socket>,
+    /// The number of reactors.
+    pub(in crate::serve) reactors: usize,
+    /// The reactor of each target.
+    pub(in crate::serve) owners: BTreeMap<String, usize>,
+    /// The number of each Ethernet interface.
+    pub(in crate::serve) interfaces: Vec<(u32, String)>,
+}
+
+/// What a descriptor is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) enum Socket {
+    /// The listening socket of the portal at this index of the configuration.
+    Portal(usize),
+    /// A listening socket of the service manager, with the name that it has there.
+    Activated(String),
+    /// The listening socket of the admin API.
+    Admin,
+    /// The lock of that socket.
+    AdminLock,
+    /// The listening socket of the HTTP server.
+    Http,
+    /// A file or device of a LUN.
+    Medium,
+}
+
+/// What the process that takes over says later.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::serve) enum Answer {
+    /// Everything is open that the configuration with this revision needs; `None` for a configuration of
+    /// flags alone.
+    Prepared(Option<String>),
+    /// It has the sessions.
+    Ready,
+    /// It serves.
+    Serving,
+    /// It gives up, and has changed nothing.
+    Failed(String),
+}
+
+/// The last message of the process that served. Without it, the other process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::serve) struct Commit;

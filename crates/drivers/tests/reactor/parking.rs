@@ -1,0 +1,264 @@
+//! Parked reactors, and connections that move from one reactor to another, as in a live upgrade: no byte of a
+//! stream is lost, received twice or reordered.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use base::rng::Rng;
+use base::state_machine::{ConnId, PortalId};
+use drivers::config::{Config, EngineChoice, Limits};
+use drivers::message_queue::{Adoption, Handle};
+use drivers::reactor::{Reactor, ReactorError};
+
+use crate::parrot::{Conn, ECHO, Parrot};
+use crate::rig::{HANG, LOOK, PORTAL, Rig, pattern, receive, send};
+
+/// How often a test parks.
+const CYCLES: usize = 300;
+
+/// The sizes of the echoes: some are received into receive buffers, and some need more than one receive.
+const SIZES: [usize; 9] = [0, 1, 7, 1023, 1024, 5000, 65_536, 200_000, 3];
+
+/// A peer that sends echo requests without a pause, and checks each echo.
+struct Load {
+    ending: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(mut stream: TcpStream, seed: u64) -> Self {
+        let ending = Arc::new(AtomicBool::new(false));
+        let mut reader = stream.try_clone().unwrap();
+        let (sent, expected) = mpsc::sync_channel(64);
+        let flag = Arc::clone(&ending);
+        let writer = thread::spawn(move || {
+            let mut rng = Rng::from_seed(seed);
+            for number in seed.. {
+                if flag.load(Ordering::Relaxed) {
+                    return;
+                }
+                let size = SIZES[usize::try_from(rng.below(SIZES.len() as u64)).unwrap()];
+                sent.send((number, size)).unwrap();
+                send(&mut stream, ECHO, size);
+                stream.write_all(&pattern(number, size)).unwrap();
+            }
+        });
+        let checker = thread::spawn(move || {
+            for (number, size) in expected {
+                assert!(receive(&mut reader, size) == pattern(number, size), "echo {number} of {size} bytes");
+            }
+        });
+        Self { ending, threads: vec![writer, checker] }
+    }
+
+    fn end(self) {
+        self.ending.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Parks, and returns what `look` finds then.
+fn park<T: Send + 'static>(
+    handle: &Handle<Parrot>,
+    look: impl FnOnce(&mut Parrot) -> T + Send + 'static,
+) -> T {
+    let (answer, answers) = mpsc::channel();
+    handle.park(move |parrot, _| answer.send(look(parrot)).unwrap()).unwrap();
+    answers.recv_timeout(HANG).unwrap()
+}
+
+pub(crate) fn loses_no_byte_when_it_parks(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let loads: Vec<Load> = (0..4).map(|seed| Load::start(rig.connect(), seed * 1_000_000)).collect();
+    let calls = |parrot: &mut Parrot| (parrot.received_calls, parrot.loaned_bytes);
+    let mut rng = Rng::from_seed(1);
+    for _ in 0..CYCLES {
+        let parked = park(&rig.handle, calls);
+        thread::sleep(std::time::Duration::from_micros(rng.below(300)));
+        assert_eq!(rig.ask(calls), parked, "something was received while the reactor was parked");
+        rig.handle.unpark().unwrap();
+        thread::sleep(std::time::Duration::from_micros(rng.below(2000)));
+    }
+    loads.into_iter().for_each(Load::end);
+    let parrot = rig.stop(HANG);
+    assert!(parrot.loaned_bytes > 0);
+}
+
+pub(crate) fn goes_on_when_parking_is_ended_before_it_is_complete(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let load = Load::start(rig.connect(), 7);
+    for _ in 0..CYCLES {
+        let (answer, answers) = mpsc::channel();
+        rig.handle.park(move |_, _| answer.send(()).unwrap()).unwrap();
+        rig.handle.unpark().unwrap();
+        // The job ran, or was dropped.
+        let _ = answers.recv_timeout(HANG);
+    }
+    load.end();
+}
+
+pub(crate) fn accepts_no_connection_while_it_is_parked(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut before = rig.connect();
+    rig.await_that("the first connection", |parrot| parrot.conns.len() == 1);
+    park(&rig.handle, |_| ());
+    let mut stream = rig.connect();
+    for stream in [&mut before, &mut stream] {
+        send(stream, ECHO, 3);
+        stream.write_all(b"abc").unwrap();
+    }
+    for _ in 0..20 {
+        assert_eq!(rig.ask(|parrot| (parrot.conns.len(), parrot.received_calls)), (1, 0));
+        thread::sleep(std::time::Duration::from_millis(1));
+    }
+    rig.handle.unpark().unwrap();
+    assert_eq!((receive(&mut stream, 3), receive(&mut before, 3)), (b"abc".to_vec(), b"abc".to_vec()));
+}
+
+pub(crate) fn stops_in_order_while_it_is_parked(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let _stream = rig.connect();
+    rig.await_that("the connection", |parrot| parrot.conns.len() == 1);
+    park(&rig.handle, |_| ());
+    let parrot = rig.stop(std::time::Duration::ZERO);
+    assert_eq!(parrot.gone.len(), 1);
+}
+
+/// A reactor whose owner drops it without ending its connections.
+struct Successor {
+    handle: Handle<Parrot>,
+    leaves: Arc<AtomicBool>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Successor {
+    fn start(engine: EngineChoice, limits: Option<Limits>) -> Option<Self> {
+        let mut config = Config { engine, spin_mode: LOOK.get(), ..Config::default() };
+        if let Some(limits) = limits {
+            config.connections_max = limits.connections_max;
+        }
+        let leaves = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&leaves);
+        let (report, started) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let mut reactor = match Reactor::new(&config) {
+                Ok(reactor) => reactor,
+                Err(why) => return report.send(Err(why)).unwrap(),
+            };
+            reactor.begin_parked();
+            report.send(Ok(reactor.handle())).unwrap();
+            let mut parrot = Parrot::default();
+            while !flag.load(Ordering::Acquire) {
+                reactor.run_once(&mut parrot, Some(HANG)).unwrap();
+            }
+        });
+        match started.recv_timeout(HANG).unwrap() {
+            Ok(handle) => Some(Self { handle, leaves, thread }),
+            Err(ReactorError::NoUring(why)) => {
+                eprintln!("skipped: no io_uring here: {why}");
+                None
+            }
+            Err(why) => panic!("{why}"),
+        }
+    }
+
+    /// Drops the reactor and its connections.
+    fn leave(self) {
+        self.leaves.store(true, Ordering::Release);
+        // It wakes the thread.
+        self.handle.post(|_, _| ()).unwrap();
+        self.thread.join().unwrap();
+    }
+}
+
+/// Parks a reactor and moves all of its connections, with what the state machine knows of them.
+fn hand_over(from: &Handle<Parrot>, to: &Handle<Parrot>, (local, peer): (SocketAddr, SocketAddr)) {
+    let states = park(from, |parrot| std::mem::take(&mut parrot.conns));
+    let (numbers, states): (Vec<u32>, Vec<Conn>) = states.into_iter().unzip();
+    let (reply, sockets) = mpsc::channel();
+    let conns = numbers.into_iter().map(ConnId).collect();
+    from.sockets(conns, move |sockets| reply.send(sockets).unwrap()).unwrap();
+    let sockets = sockets.recv_timeout(HANG).unwrap().unwrap();
+    let adopt = |socket| Adoption { socket, portal: PORTAL, local, peer, bytes: Vec::new() };
+    let (reply, taken) = mpsc::channel();
+    let job = move |parrot: &mut Parrot, _, conns: std::io::Result<Vec<ConnId>>| {
+        for (conn, state) in conns.unwrap().into_iter().zip(states) {
+            assert!(parrot.conns.insert(conn.0, state).is_some());
+        }
+        reply.send(parrot.received_calls).unwrap();
+    };
+    to.take_over(sockets.into_iter().map(adopt).collect(), job).unwrap();
+    assert_eq!(taken.recv_timeout(HANG).unwrap(), 0, "something was received before the state was there");
+}
+
+pub(crate) fn hands_connections_over_without_losing_a_byte(engine: EngineChoice) {
+    let Some(first) = Successor::start(engine, None) else { return };
+    let listener = drivers::listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
+    let local = listener.local_addr().unwrap();
+    let mut peer = local;
+    first.handle.unpark().unwrap();
+    let mut loads = Vec::new();
+    for seed in 0..4 {
+        let stream = TcpStream::connect(local).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        let (socket, from) = listener.accept().unwrap();
+        peer = from;
+        let adoption = Adoption { socket: socket.into(), portal: PORTAL, local, peer, bytes: Vec::new() };
+        first.handle.adopt(adoption).unwrap();
+        loads.push(Load::start(stream, seed * 1_000_000));
+    }
+    let mut rng = Rng::from_seed(2);
+    let mut serving = first;
+    for _ in 0..CYCLES {
+        thread::sleep(std::time::Duration::from_micros(rng.below(3000)));
+        let next = Successor::start(engine, None).unwrap();
+        hand_over(&serving.handle, &next.handle, (local, peer));
+        // The order in which the two go on and leave does not matter.
+        if rng.below(2) == 0 {
+            next.handle.unpark().unwrap();
+            serving.leave();
+        } else {
+            serving.leave();
+            next.handle.unpark().unwrap();
+        }
+        serving = next;
+    }
+    loads.into_iter().for_each(Load::end);
+    serving.leave();
+}
+
+pub(crate) fn takes_over_more_connections_than_a_limit_allows_and_counts_them(engine: EngineChoice) {
+    let limits = Limits { connections_max: 1, connections_per_peer_max: 1, stall: None };
+    let Some(successor) = Successor::start(engine, Some(limits)) else { return };
+    let pair = || {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let address = "127.0.0.1:1".parse().unwrap();
+        (
+            ours,
+            Adoption {
+                socket: theirs.into(),
+                portal: PortalId(1),
+                local: address,
+                peer: address,
+                bytes: Vec::new(),
+            },
+        )
+    };
+    let ((_one, first), (_two, second)) = (pair(), pair());
+    let (reply, taken) = mpsc::channel();
+    let job = move |_: &mut Parrot, _, conns: std::io::Result<Vec<ConnId>>| {
+        reply.send(conns.unwrap().len()).unwrap();
+    };
+    successor.handle.take_over(vec![first, second], job).unwrap();
+    assert_eq!(taken.recv_timeout(HANG).unwrap(), 2);
+    successor.handle.unpark().unwrap();
+    successor.handle.adopt(pair().1).unwrap();
+    let (answer, answers) = mpsc::channel();
+    successor.handle.post(move |parrot, _| answer.send(parrot.conns.len()).unwrap()).unwrap();
+    assert_eq!(answers.recv_timeout(HANG).unwrap(), 2, "a further connection is over the limit");
+    successor.leave();
+}

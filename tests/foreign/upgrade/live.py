@@ -1,0 +1,137 @@
+"""A targe that is replaced by another process again and again while initiators use it."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import ending
+import servers
+from verdicts import expect
+
+PR_SET_CHILD_SUBREAPER = 36
+# After so long one upgrade hangs, seconds, and one verification of the disk.
+UPGRADE_MAX_S, VERIFY_MAX_S = 90, 240
+END_MAX_S = 30
+BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500)
+
+
+class Replaced(servers.Targe):
+    """Its main process is another one after each upgrade. This process inherits them, so that it sees how each ends."""
+
+    def __init__(self, folder, export):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        super().__init__(folder, export)
+        self.replaced, self.pid = [], None
+
+    def start(self, fresh=True):
+        super().start(fresh)
+        self.pid = self.process.pid
+
+    @property
+    def socket(self):
+        return os.path.join(self.folder, "admin", "admin.sock")
+
+    def upgrade(self, *flags):
+        """Runs `targe upgrade`; returns its answer, or its complaint."""
+        command = [self.binary, "upgrade", "--json", "--socket", self.socket, *flags]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=UPGRADE_MAX_S)
+        if done.returncode != 0:
+            return None, done.stderr.strip()
+        answer = json.loads(done.stdout)
+        self.replaced.append(self.pid)
+        self.pid = answer["pid"]
+        return answer, ""
+
+    def expect_replaced_ended(self):
+        """Every process that was replaced has ended, and without complaint."""
+        while self.replaced:
+            pid = self.replaced.pop()
+            if pid == self.process.pid:
+                code = self.process.wait(timeout=END_MAX_S)
+            else:
+                code = wait_for(pid)
+            expect(code == 0, f"a process that was replaced ended with {code}: {self.log_tail()}")
+
+    def is_alive(self):
+        return os.path.exists(f"/proc/{self.pid}/exe")
+
+    def stop(self):
+        self.expect_replaced_ended()
+        if self.pid == self.process.pid:
+            return super().stop()
+        faults = ending.bugs(self.admin("status"))
+        os.kill(self.pid, signal.SIGTERM)
+        code = wait_for(self.pid)
+        self.pid = self.process.pid
+        # The first process has ended long ago, and its exit code was judged.
+        self.process = None
+        ending.expect_sound("targe", faults, code, self.log_of_this_run())
+        return code
+
+    def kill(self):
+        if self.process and self.pid != self.process.pid:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+                wait_for(self.pid)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+            self.pid = self.process.pid
+        super().kill()
+
+
+def wait_for(pid):
+    """The exit code of a process that this one has inherited."""
+    deadline = time.monotonic() + END_MAX_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    raise AssertionError(f"process {pid} does not end")
+
+
+class Load(threading.Thread):
+    """`targe verify --full` over and over: every block is written, read back and judged."""
+
+    def __init__(self, server, lun, query, seed):
+        # What a test that has failed leaves does not keep the others waiting.
+        super().__init__(daemon=True)
+        self.command = [server.binary, "verify", f"iscsi://127.0.0.1:{server.port}/{server.iqn}/{lun}?{query}", "--full", "--write",
+                        "--json", f"--seed={seed}", "--bs=64K"]
+        self.ends, self.reports, self.failed = threading.Event(), [], None
+
+    def run(self):
+        while self.failed is None and (not self.reports or not self.ends.is_set()):
+            try:
+                done = subprocess.run(self.command, capture_output=True, text=True, timeout=VERIFY_MAX_S)
+                self.reports.append(json.loads(done.stdout))
+            except (subprocess.TimeoutExpired, ValueError) as error:
+                self.failed = f"{error}"
+
+    def judge(self):
+        """No error, no wrong block, and no session that had to log in again."""
+        self.ends.set()
+        self.join()
+        expect(self.failed is None, f"{self.command[2]}: {self.failed}")
+        for report in self.reports:
+            session = report["session"]
+            expect(sum(report["wrong"].values()) == 0, f"wrong blocks: {report['findings'][:3]}")
+            expect(report["complete"] and report["errors"] == 0, f"{report['errors']} errors: {report['error_texts'][:3]}")
+            for what in ("connections_lost", "sessions_rebuilt"):
+                expect(session[what] == 0, f"{what} is {session[what]} in {self.command[2]}")
+
+
+def histogram(pauses):
+    """How many pauses were at most so long."""
+    lines = [f"   pauses of {len(pauses)} upgrades: median {sorted(pauses)[len(pauses) // 2]} ms, longest {max(pauses)} ms"]
+    low = 0
+    for high in (*BUCKETS_MS, None):
+        count = sum(low <= pause and (high is None or pause < high) for pause in pauses)
+        if count:
+            lines.append(f"   {low:4} to {high or '':3} ms: {count:4} {'#' * min(count, 60)}")
+        low = high
+    return "\n".join(lines)

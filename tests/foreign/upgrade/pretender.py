@@ -1,0 +1,80 @@
+"""A process that pretends to take over a daemon, and fails at one step: `pretender.py STEP CONFIG`."""
+
+import array
+import hashlib
+import json
+import os
+import socket
+import struct
+import sys
+
+PIECE = 200
+HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1]}
+
+
+def send(stream, message):
+    text = message if isinstance(message, bytes) else json.dumps(message).encode()
+    stream.sendall(struct.pack(">II", len(text), 0) + text)
+
+
+def receive(stream):
+    """The bytes of a message, and how many descriptors came with it."""
+    length, count = struct.unpack(">II", exactly(stream, 8))
+    text, got = exactly(stream, length), 0
+    while got < count:
+        _, control, _, _ = stream.recvmsg(1, socket.CMSG_SPACE(PIECE * array.array("i").itemsize))
+        if not control:
+            raise EOFError
+        for _, _, data in control:
+            descriptors = array.array("i", data)
+            got += len(descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+    return text, got
+
+
+def exactly(stream, length):
+    data = b""
+    while len(data) < length:
+        more = stream.recv(length - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def pretend(stream, step, config):
+    if step == "ends at once":
+        return
+    if step == "is another program":
+        return send(stream, HELLO | {"magic": "other"})
+    if step == "reads another format":
+        return send(stream, HELLO | {"formats": [0, 99]})
+    send(stream, HELLO)
+    if step == "ends after its first message":
+        return
+    receive(stream)
+    if step == "lacks memory":
+        return send(stream, {"Failed": "cannot start: out of memory"})
+    if step == "says nonsense":
+        return send(stream, b"\xff{")
+    if step == "reads another file":
+        send(stream, {"Prepared": "0" * 64})
+        return receive(stream)
+    with open(config, "rb") as file:
+        send(stream, {"Prepared": hashlib.sha256(file.read()).hexdigest()})
+    if step == "ends when it is prepared":
+        return
+    document, _ = receive(stream)
+    header, _, body = document.partition(b"\n")
+    if json.loads(header)["len"] != len(body):
+        raise ValueError("the document has another length than its header says")
+    if step == "cannot resume the sessions":
+        return send(stream, {"Failed": "session of somebody: the TSIH is zero"})
+    if step == "ends with the sessions":
+        return
+    raise ValueError(step)
+
+
+if __name__ == "__main__":
+    pretend(socket.socket(fileno=int(os.environ["TARGE_UPGRADE_FD"])), *sys.argv[1:3])

@@ -100,6 +100,12 @@ pub trait StreamMachine {
     /// Handles a new connection.
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo);
 
+    /// Handles a connection that another process has served until now. The state machine is told next what it
+    /// is; limits for new connections do not apply.
+    fn taken_over(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
+        self.connected(now, conn, arrival);
+    }
+
     /// Handles received bytes. The state machine consumes all of them and bounds by itself what it keeps.
     fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
 

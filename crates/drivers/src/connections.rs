@@ -200,7 +200,11 @@ impl Connections {
         }
         self.per_peer.insert(peer_ip, from_peer + 1);
         Stats::bump(&mut engine.stats().accepts, 1);
-        machine.connected(now, ConnId(number), &arrival);
+        if candidate.is_taken_over {
+            machine.taken_over(now, ConnId(number), &arrival);
+        } else {
+            machine.connected(now, ConnId(number), &arrival);
+        }
         self.list_receive(number);
         Some(ConnId(number))
     }

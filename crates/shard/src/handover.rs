@@ -8,7 +8,7 @@
 //! 2. [`Shard::busy`], as often as anything happened, until it returns `None`. The drivers then stop to
 //!    receive, and pass in what they have received.
 //! 3. [`Shard::export`]. The shard must not be driven any more.
-//! 4. In the new process, on a shard with its units, whose Ethernet ports are up: `connected` for each
+//! 4. In the new process, on a shard with its units, whose Ethernet ports are up: `taken_over` for each
 //!    connection, in the order of [`Exported::connections`], then [`Shard::resume`].
 //! 5. [`Shard::thaw`] in one of both processes, and never in both: in the new one, or in the old one if
 //!    anything failed before. The shard of the other process is dropped.
@@ -225,7 +225,7 @@ impl Shard {
     }
 
     /// Resumes the sessions of another shard, and restores its units. `connections` are those of each
-    /// session, in the order of [`Exported::connections`]; `connected` was called for each, and nothing was
+    /// session, in the order of [`Exported::connections`]; `taken_over` was called for each, and nothing was
     /// received. Call [`Self::thaw`] when the other shard is out of use.
     ///
     /// # Errors

@@ -171,6 +171,10 @@ impl StreamMachine for Shard {
         self.transports.iscsi.connected(now, conn, arrival);
     }
 
+    fn taken_over(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
+        self.transports.iscsi.taken_over(now, conn, arrival);
+    }
+
     fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let directory =
             LoginDirectory { config: &self.config, target: &self.target, draining: self.draining };

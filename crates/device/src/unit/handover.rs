@@ -45,8 +45,8 @@ impl LogicalUnit {
     }
 
     /// Takes over the state of the unit in the process that handed it over. `nexus_of` returns the nexus that
-    /// was resumed with an index; `None` if none was. A nexus without a number, or that does not see this unit
-    /// any more, counts as lost.
+    /// was resumed with an index; `None` if none was. Such a nexus, and one that does not see this unit any
+    /// more, counts as lost.
     ///
     /// Call this after [`Self::seed`] and after the nexuses were established, and before anything else. What
     /// the unit has loaded of its saved state is replaced, and so are the unit attentions of the nexuses that

@@ -295,10 +295,22 @@ impl Engine {
             self.actions.push_back(Action::Abort(conn));
             return;
         }
+        self.add_connection(now, conn, Connection::new(now, arrival));
+    }
+
+    /// Handles a connection of a session that [`Self::resume`] resumes next. The limits of connections were
+    /// those of the engine that the session comes from.
+    pub fn taken_over(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
+        self.now = now;
+        self.stats.connections += 1;
+        self.add_connection(now, conn, Connection { logs_in_from: None, ..Connection::new(now, arrival) });
+    }
+
+    fn add_connection(&mut self, now: Instant, conn: ConnId, new: Connection) {
         while self.conns.len() <= index(conn) {
             self.conns.push(None);
         }
-        let mut new = Box::new(Connection::new(now, arrival));
+        let mut new = Box::new(new);
         if let (true, Some(login)) = (self.limits.lenient_names, &mut new.login) {
             login.take_lenient_names();
         }

@@ -10,7 +10,7 @@
 //! 2. The owner waits until [`Engine::busy`] returns `None`, and goes on serving meanwhile.
 //! 3. The driver stops receiving, and sends whatever it holds. If [`Engine::busy`] still returns `None`, the
 //!    owner calls [`Engine::export`] for each session.
-//! 4. The other engine learns of each connection with [`Engine::connected`], and then resumes each session
+//! 4. The other engine learns of each connection with [`Engine::taken_over`], and then resumes each session
 //!    with [`Engine::resume`]. Nothing may be transmitted or received before the first engine is out of use.
 //! 5. If anything fails before that, [`Engine::thaw`] lets the first engine go on.
 //!
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Resumes a session that another engine exported, with the target of this number, over connections for
-    /// which [`Self::connected`] was called and on which nothing was received. Reports
+    /// which [`Self::taken_over`] was called and on which nothing was received. Reports
     /// [`Event::SessionUp`](super::contract::Event::SessionUp) as a login does. The first PDU that is sent
     /// shows the initiator its command window.
     ///

@@ -53,7 +53,7 @@ fn adopt(world: &World, shard: &mut Shard, connections: &[Vec<ConnId>]) {
             peer: "127.0.0.1:50000".parse().unwrap(),
             entropy: [8; 32],
         };
-        shard.connected(world.now, *conn, &arrival);
+        shard.taken_over(world.now, *conn, &arrival);
     }
 }
 

@@ -168,11 +168,6 @@ impl Disks {
         }
     }
 
-    /// Returns whether no reload waits, and every removed unit is closed.
-    pub(super) fn is_settled(&self) -> bool {
-        self.closing.is_empty() && self.waiting.is_none()
-    }
-
     /// Reports to the shard that media have completions.
     pub(super) fn media_ready(&self, now: Instant, shard: &mut Shard) {
         for (disk, medium) in (0..).zip(&self.media) {

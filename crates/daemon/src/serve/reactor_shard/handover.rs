@@ -86,6 +86,10 @@ impl ReactorShard {
         if let Some(why) = self.busy() {
             return Err(why);
         }
+        // Only now nothing more can fail: a flush that failed meanwhile must not be forgotten.
+        if let Some(sentence) = self.obstacle() {
+            return Err(Obstacle { sentence, can_end: false });
+        }
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.
         let portal = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));

@@ -17,6 +17,11 @@ impl StreamMachine for ReactorShard {
         self.shard.connected(now, conn, arrival);
     }
 
+    fn taken_over(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
+        self.arrivals.insert(conn, arrival.portal);
+        self.shard.taken_over(now, conn, arrival);
+    }
+
     fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         self.nbd.set_time(now);
         match self.nbd.of_connection(conn) {

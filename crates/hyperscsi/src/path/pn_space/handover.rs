@@ -34,8 +34,8 @@ const LEFT_OUT: u64 = 1024;
 // acknowledgements.
 const _: () = assert!(LEFT_OUT == BEYOND_MAX / 2);
 
-/// No packet number of a state is larger: behind it are enough numbers for every limit. A peer can allow more,
-/// which counts as this.
+/// No packet number of a state is larger: behind it are enough numbers for every limit. A peer can allow
+/// more, which counts as this.
 pub(crate) const COUNT_MAX: u64 = PN_COUNT_MASK - (1 << 20);
 
 impl Outgoing {

@@ -49,7 +49,7 @@ fn reason(world: &World) -> Option<BusyReason> {
 fn connect(engine: &mut Engine, world: &World, conn: ConnId, port: u16) {
     let peer = ([127, 0, 0, 1], port).into();
     let local = ([127, 0, 0, 1], 3260).into();
-    engine.connected(world.now, conn, &AcceptInfo { portal: PortalId(7), local, peer, entropy: [9; 32] });
+    engine.taken_over(world.now, conn, &AcceptInfo { portal: PortalId(7), local, peer, entropy: [9; 32] });
 }
 
 /// Replaces the engine by one to which the session moves. Its connections get the numbers from `first` on.
@@ -570,7 +570,7 @@ fn hosts_that_take_a_session_over_from_each_other_are_noticed_across_a_move() {
     let mut engine = Engine::new(Limits::default(), world.pool.clone());
     let (peer, local) = (([127, 0, 0, 2], 40000).into(), ([127, 0, 0, 1], 3260).into());
     let arrival = AcceptInfo { portal: PortalId(0), local, peer, entropy: [9; 32] };
-    engine.connected(world.now, ConnId(1), &arrival);
+    engine.taken_over(world.now, ConnId(1), &arrival);
     engine.resume(world.now, serde_json::from_str(&document).unwrap(), TargetId(0), &[ConnId(1)]).unwrap();
     world.engine = engine;
     world.drain();
@@ -628,4 +628,12 @@ fn a_window_that_is_deeper_than_the_new_limit_is_kept() {
         let command = world.command(conns[0]);
         assert_eq!(world.start(conns[0], &command, &[]).session, up.session);
     }
+}
+
+#[test]
+fn limits_of_new_connections_do_not_hold_up_those_of_another_engine() {
+    let (mut world, _) = idle_session(0);
+    world.engine.limits.connections_max = 1;
+    let (conns, _) = move_session(&mut world, 7);
+    assert_eq!(conns, [ConnId(7)]);
 }

@@ -118,7 +118,7 @@ impl Iscsi {
                 peer: "198.51.100.7:50000".parse().unwrap(),
                 entropy: [7; 32],
             };
-            next.connected(now, *conn, &arrival);
+            next.taken_over(now, *conn, &arrival);
         }
         next.resume(now, &state, &connections).unwrap_or_else(|why| panic!("it cannot be resumed: {why}"));
         let sessions = connections.len();

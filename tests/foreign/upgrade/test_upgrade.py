@@ -84,8 +84,10 @@ FAILURES = {
     "ends when it is prepared": "ended",
     "cannot resume the sessions": "the TSIH is zero",
     "ends with the sessions": "ended",
+    "is ready and ends": "ended",
 }
-PRETENDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pretender.py")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+PRETENDER, UNCOMMITTED = (os.path.join(FOLDER, name) for name in ("pretender.py", "uncommitted.py"))
 
 
 def fail(server, folder, failure):
@@ -95,6 +97,8 @@ def fail(server, folder, failure):
         program = "/nonexistent/targe"
     if failure == "has too little memory":
         program = script(folder, f"ulimit -v 30000; exec {server.binary} \"$@\"")
+    if failure == "is ready and ends":
+        program = script(folder, f"exec /usr/bin/python3 {UNCOMMITTED} {server.binary} \"$@\"")
     answer, why = server.upgrade("--binary", program)
     expect(answer is None, f"a program that {failure} took over")
     expect(FAILURES[failure] in why and "\n" not in why, f"a program that {failure}: {why}")
@@ -102,9 +106,9 @@ def fail(server, folder, failure):
 
 
 def upgrade_and_fail(server, folder, initiators):
-    """One upgrade that fails at its last step, and one that succeeds. No initiator logs in."""
+    """One upgrade that fails at its last step before the commit, and one that succeeds. No initiator logs in."""
     with Answering(initiators):
-        fail(server, folder, "cannot resume the sessions")
+        fail(server, folder, "is ready and ends")
         answer, why = server.upgrade()
     expect(answer, f"an upgrade is refused: {why}")
     server.expect_replaced_ended()

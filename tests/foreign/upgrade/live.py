@@ -16,6 +16,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # After so long one upgrade hangs, seconds, and one verification of the disk.
 UPGRADE_MAX_S, VERIFY_MAX_S = 90, 240
 END_MAX_S = 30
+SECOND = f"{servers.IQN}-second"
 BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500)
 
 
@@ -26,8 +27,21 @@ class Replaced(servers.Targe):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         super().__init__(folder, export)
         self.replaced, self.pid = [], None
+        # Whether there is a second target, on a reactor of its own.
+        self.has_second = False
+
+    def config_lines(self):
+        if self.has_second:
+            yield 'cores = "{},{}"'.format(*sorted(os.sched_getaffinity(0))[:2])
+        yield from super().config_lines()
+        if self.has_second:
+            path = os.path.join(self.folder, "second.img")
+            yield from ("[[target]]", f'name = "{SECOND}"', "[[target.lun]]", "lun = 0", 'type = "file"', f'path = "{path}"')
 
     def start(self, fresh=True):
+        if self.has_second and fresh:
+            with open(os.path.join(self.folder, "second.img"), "wb") as medium:
+                medium.truncate(1 << 20)
         super().start(fresh)
         self.pid = self.process.pid
 

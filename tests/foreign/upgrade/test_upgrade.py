@@ -1,5 +1,6 @@
 """Live upgrades while whole disks are verified: no error, no wrong block, no login. What the initiators wait is printed."""
 
+import json
 import os
 import random
 import stat
@@ -8,9 +9,11 @@ import time
 import pytest
 
 import servers
-from servers import MIB, Export, Lun
-from upgrade.live import Load, Replaced, histogram
-from verdicts import expect
+from hostile.initiator import write_10
+from servers import IQN, MIB, Export, Lun
+from upgrade.held import CONFLICT, GOOD, PREEMPT, REGISTER, RESERVE, WRITE_EXCLUSIVE, Answering, Held
+from upgrade.live import SECOND, Load, Replaced, histogram
+from verdicts import expect, same
 
 # Error recovery level, connections, digests and reactor.
 CASES = [(0, 1, "none", "uring"), (1, 1, "crc32c", "epoll"), (2, 4, "crc32c", "uring")]
@@ -81,8 +84,10 @@ FAILURES = {
     "ends when it is prepared": "ended",
     "cannot resume the sessions": "the TSIH is zero",
     "ends with the sessions": "ended",
+    "is ready and ends": "ended",
 }
-PRETENDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pretender.py")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+PRETENDER, UNCOMMITTED = (os.path.join(FOLDER, name) for name in ("pretender.py", "uncommitted.py"))
 
 
 def fail(server, folder, failure):
@@ -92,10 +97,64 @@ def fail(server, folder, failure):
         program = "/nonexistent/targe"
     if failure == "has too little memory":
         program = script(folder, f"ulimit -v 30000; exec {server.binary} \"$@\"")
+    if failure == "is ready and ends":
+        program = script(folder, f"exec /usr/bin/python3 {UNCOMMITTED} {server.binary} \"$@\"")
     answer, why = server.upgrade("--binary", program)
     expect(answer is None, f"a program that {failure} took over")
     expect(FAILURES[failure] in why and "\n" not in why, f"a program that {failure}: {why}")
     expect(server.is_alive(), f"a program that {failure}: the daemon has ended")
+
+
+def upgrade_and_fail(server, folder, initiators):
+    """One upgrade that fails at its last step before the commit, and one that succeeds. No initiator logs in."""
+    with Answering(initiators):
+        fail(server, folder, "is ready and ends")
+        answer, why = server.upgrade()
+    expect(answer, f"an upgrade is refused: {why}")
+    server.expect_replaced_ended()
+    same("sessions and connections that moved", (answer["sessions"], answer["connections"]), (len(initiators), len(initiators)))
+    status = json.loads(server.admin("status"))
+    same("sessions", status["sessions"], len(initiators))
+    same("logins in the process that took over", (status["logins"], status["failed_logins"]), (0, 0))
+
+
+@pytest.mark.parametrize("reactor", ["uring", "epoll"])
+def test_initiators_find_what_they_left(tmp_path, reactor):
+    """Persistent reservations, registered keys and pending unit attentions, on two reactors."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two reactors need two cores")
+    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    server.reactor, server.has_second = reactor, True
+    server.start()
+    try:
+        holders, others, preempted = ([Held(server.port, iqn, f"iqn.2026-11.org.targe:{name}") for iqn in (IQN, SECOND)]
+                                      for name in ("holder", "other", "preempted"))
+        initiators = holders + others + preempted
+        for at, initiator in enumerate(initiators):
+            initiator.ready()
+            initiator.reserve(REGISTER, new_key=at + 1)
+        for at, holder in enumerate(holders):
+            holder.reserve(RESERVE, WRITE_EXCLUSIVE, key=at + 1)
+            holder.reserve(PREEMPT, WRITE_EXCLUSIVE, key=at + 1, new_key=at + 5)
+        same("connections of each reactor", [it["connections"] for it in json.loads(server.admin("status"))["reactors"]], [3, 3])
+        before = [holder.reservations() for holder in holders]
+        expect(len(before[0][0]) == 8 + 2 * 8 and len(before[0][1]) == 24, f"{before}")
+        for _ in range(3):
+            upgrade_and_fail(server, tmp_path, initiators)
+            same("keys and reservations", [holder.reservations() for holder in holders], before)
+            for holder, other in zip(holders, others):
+                same("the holder", holder.sense(), None)
+                same("another", other.sense(), None)
+                same("a write of the holder", holder.command(write_10(0, 1), write=bytes(512))[0], GOOD)
+                same("a write of another", other.command(write_10(0, 1), write=bytes(512))[0], CONFLICT)
+        for initiator in preempted:
+            same("what was pending: REGISTRATIONS PREEMPTED", initiator.sense(), (6, 0x2A05))
+            same("what follows", initiator.sense(), None)
+        for initiator in initiators:
+            initiator.close()
+        expect(server.stop() == 0, "the daemon does not end in order")
+    finally:
+        server.kill()
 
 
 def test_a_file_that_is_not_what_runs_is_refused(tmp_path):
@@ -125,4 +184,5 @@ def test_data_in_memory_is_not_lost(tmp_path):
         server.kill()
 
 
-__all__ = ["test_a_file_that_is_not_what_runs_is_refused", "test_data_in_memory_is_not_lost", "test_nobody_notices"]
+__all__ = ["test_a_file_that_is_not_what_runs_is_refused", "test_data_in_memory_is_not_lost", "test_initiators_find_what_they_left",
+           "test_nobody_notices"]

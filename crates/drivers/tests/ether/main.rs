@@ -91,6 +91,24 @@ on_a_cable! {
         assert_eq!(b.take_frames()[0].payload[0], 99);
     }
 
+    a_parked_reactor_hears_and_sends_nothing(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        a.park();
+        for number in 0..20 {
+            a.send(0, cable.beta, &[100 + number; 46]);
+            b.send(0, cable.alpha, &[number; 46]);
+            a.rest(&mut b);
+        }
+        assert_eq!((a.frames(), b.frames()), (0, 0));
+        a.unpark();
+        a.until(&mut b, |_, b| b.frames() == 20);
+        assert_eq!(b.take_frames()[0].payload[0], 100);
+        b.send(0, cable.alpha, &[99; 46]);
+        a.until(&mut b, |a, _| a.machine.heard.iter().any(|frame| frame.payload[0] == 99));
+    }
+
     what_is_not_for_us_is_not_heard(cable, engine) {
         let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
         let mut b = Station::start(engine, &[]).unwrap();

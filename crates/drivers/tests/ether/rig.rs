@@ -294,6 +294,17 @@ impl Station {
         self.machine.out.push_back((EtherPort(port), to, frame.to_vec()));
     }
 
+    /// Parks the reactor.
+    pub(crate) fn park(&mut self) {
+        let (answer, parked) = std::sync::mpsc::channel();
+        self.reactor.handle().park(move |_, _| answer.send(()).unwrap()).unwrap();
+        self.alone_until(|_| parked.try_recv().is_ok());
+    }
+
+    pub(crate) fn unpark(&mut self) {
+        self.reactor.handle().unpark().unwrap();
+    }
+
     pub(crate) fn close(&mut self, port: u32) {
         self.reactor.close_port(&mut self.machine, EtherPort(port));
     }

@@ -1,7 +1,7 @@
 //! Parked reactors, and connections that move from one reactor to another, as in a live upgrade: no byte of a
 //! stream is lost, received twice or reordered.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use drivers::config::{Config, EngineChoice, Limits};
 use drivers::message_queue::{Adoption, Handle};
 use drivers::reactor::{Reactor, ReactorError};
 
-use crate::parrot::{Conn, ECHO, Parrot};
+use crate::parrot::{Conn, ECHO, Parrot, frame};
 use crate::rig::{HANG, LOOK, PORTAL, Rig, pattern, receive, send};
 
 /// How often a test parks.
@@ -261,4 +261,165 @@ pub(crate) fn takes_over_more_connections_than_a_limit_allows_and_counts_them(en
     successor.handle.post(move |parrot, _| answer.send(parrot.conns.len()).unwrap()).unwrap();
     assert_eq!(answers.recv_timeout(HANG).unwrap(), 2, "a further connection is over the limit");
     successor.leave();
+}
+
+pub(crate) fn goes_on_after_an_attempt_that_failed(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let loads: Vec<Load> = (0..4).map(|seed| Load::start(rig.connect(), seed * 1_000_000)).collect();
+    let (local, peer) = (rig.address, "127.0.0.1:1".parse().unwrap());
+    for _ in 0..CYCLES / 10 {
+        let next = Successor::start(engine, None).unwrap();
+        let conns: Vec<ConnId> =
+            park(&rig.handle, |parrot| parrot.conns.keys().map(|number| ConnId(*number)).collect());
+        let (reply, sockets) = mpsc::channel();
+        rig.handle.sockets(conns, move |sockets| reply.send(sockets).unwrap()).unwrap();
+        let sockets = sockets.recv_timeout(HANG).unwrap().unwrap();
+        let adopt = |socket| Adoption { socket, portal: PORTAL, local, peer, bytes: Vec::new() };
+        let (reply, taken) = mpsc::channel();
+        let job = move |_: &mut Parrot, _, conns: std::io::Result<Vec<ConnId>>| {
+            reply.send(conns.unwrap().len()).unwrap();
+        };
+        next.handle.take_over(sockets.into_iter().map(adopt).collect(), job).unwrap();
+        taken.recv_timeout(HANG).unwrap();
+        for _ in 0..3 {
+            thread::sleep(std::time::Duration::from_millis(1));
+            let (reply, received) = mpsc::channel();
+            let count = move |parrot: &mut Parrot, _| {
+                reply.send((parrot.received_calls, parrot.loaned_bytes)).unwrap();
+            };
+            next.handle.post(count).unwrap();
+            assert_eq!(
+                received.recv_timeout(HANG).unwrap(),
+                (0, 0),
+                "something was received before the commit"
+            );
+        }
+        next.leave();
+        rig.handle.unpark().unwrap();
+    }
+    loads.into_iter().for_each(Load::end);
+}
+
+pub(crate) fn passes_the_sockets_in_the_order_of_the_connections(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let streams: Vec<TcpStream> = (0..3).map(|_| rig.connect()).collect();
+    rig.await_that("the connections", |parrot| parrot.conns.len() == 3);
+    let mut numbers = park(&rig.handle, |parrot| {
+        parrot.conns.keys().copied().zip(parrot.arrivals.clone()).collect::<Vec<_>>()
+    });
+    numbers.rotate_left(1);
+    let (conns, peers): (Vec<_>, Vec<_>) =
+        numbers.into_iter().map(|(number, (_, peer, _))| (ConnId(number), peer)).unzip();
+    let (reply, sockets) = mpsc::channel();
+    rig.handle.sockets(conns, move |sockets| reply.send(sockets).unwrap()).unwrap();
+    let sockets = sockets.recv_timeout(HANG).unwrap().unwrap();
+    let of: Vec<_> = sockets.into_iter().map(|it| TcpStream::from(it).peer_addr().unwrap()).collect();
+    assert_eq!(of, peers);
+    let (reply, sockets) = mpsc::channel();
+    rig.handle.sockets(vec![ConnId(99)], move |sockets| reply.send(sockets).unwrap()).unwrap();
+    assert!(sockets.recv_timeout(HANG).unwrap().is_err(), "a socket of a connection that does not exist");
+    drop(streams);
+}
+
+pub(crate) fn sends_nothing_and_calls_nothing_while_it_is_parked(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    rig.await_that("the connection", |parrot| parrot.conns.len() == 1);
+    park(&rig.handle, |_| ());
+    rig.ask(|parrot| parrot.babble(ConnId(0), 3));
+    let (answer, answers) = mpsc::channel();
+    let alarm = move |parrot: &mut Parrot, now| {
+        parrot.ring_in(now, std::time::Duration::from_micros(1));
+        answer.send(()).unwrap();
+    };
+    rig.handle.post(alarm).unwrap();
+    answers.recv_timeout(HANG).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    for _ in 0..20 {
+        assert_eq!(rig.ask(|parrot| parrot.conns[&0].transmitted), 0, "bytes were sent");
+        assert_eq!(rig.ask(|parrot| parrot.rung.len()), 0, "time passed");
+        assert_eq!(stream.peek(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        thread::sleep(std::time::Duration::from_millis(1));
+    }
+    stream.set_nonblocking(false).unwrap();
+    rig.handle.unpark().unwrap();
+    assert_eq!(receive(&mut stream, 3).len(), 3);
+    rig.await_that("the alarm", |parrot| parrot.rung.len() == 1);
+}
+
+pub(crate) fn keeps_what_it_is_given_while_it_is_parked(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    park(&rig.handle, |_| ());
+    let listener = drivers::listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    rig.handle.listen(listener, PORTAL).unwrap();
+    let mut accepted = TcpStream::connect(address).unwrap();
+    let (mut adopted, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    adopted.set_read_timeout(Some(HANG)).unwrap();
+    accepted.set_read_timeout(Some(HANG)).unwrap();
+    let bytes = frame(ECHO, 3).to_vec();
+    let adoption = Adoption { socket: theirs.into(), portal: PORTAL, local: address, peer: address, bytes };
+    rig.handle.adopt(adoption).unwrap();
+    for _ in 0..20 {
+        assert_eq!(rig.ask(|parrot| parrot.conns.len()), 0);
+        thread::sleep(std::time::Duration::from_millis(1));
+    }
+    rig.handle.unpark().unwrap();
+    adopted.write_all(b"abc").unwrap();
+    let mut echo = [0; 3];
+    adopted.read_exact(&mut echo).unwrap();
+    assert_eq!(&echo, b"abc");
+    send(&mut accepted, ECHO, 3);
+    accepted.write_all(b"def").unwrap();
+    assert_eq!(receive(&mut accepted, 3), b"def");
+}
+
+pub(crate) fn passes_on_what_arrives_as_it_begins_to_park(engine: EngineChoice) {
+    // Received into the buffers of the engine, and into a receive buffer of the state machine.
+    for size in [3, 5000] {
+        let Some(rig) = Rig::start(engine) else { return };
+        let mut stream = rig.connect();
+        let bytes = pattern(1, size);
+        send(&mut stream, ECHO, size);
+        rig.await_that("the request", |parrot| parrot.received_calls == 1);
+        let (release, released) = mpsc::channel();
+        rig.handle.post(move |_, _| released.recv_timeout(HANG).unwrap()).unwrap();
+        // The reactor handles both messages in one turn, with no event in between.
+        let (mut writer, written) = (stream.try_clone().unwrap(), bytes.clone());
+        rig.handle.post(move |_, _| writer.write_all(&written).unwrap()).unwrap();
+        let (answer, parked) = mpsc::channel();
+        rig.handle.park(move |_, _| answer.send(()).unwrap()).unwrap();
+        release.send(()).unwrap();
+        parked.recv_timeout(HANG).unwrap();
+        rig.handle.unpark().unwrap();
+        assert!(receive(&mut stream, size) == bytes, "{size} bytes");
+    }
+}
+
+pub(crate) fn awaits_the_end_of_sends_before_it_is_parked(engine: EngineChoice) {
+    const STEP: usize = 65_536;
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    rig.await_that("the connection", |parrot| parrot.conns.len() == 1);
+    let mut total = 0;
+    // The peer reads nothing, so at some step a send does not end. The socket buffers hold less than this.
+    let parked = loop {
+        assert!(total < 64 << 20, "the reactor parks while sends are under way");
+        rig.ask(|parrot| parrot.babble(ConnId(0), STEP));
+        total += STEP;
+        let (answer, parked) = mpsc::channel();
+        let job = move |parrot: &mut Parrot, _| answer.send(parrot.conns[&0].transmitted).unwrap();
+        rig.handle.park(job).unwrap();
+        match parked.recv_timeout(std::time::Duration::from_millis(500)) {
+            Ok(transmitted) => {
+                // The kernel has everything when the reactor is parked.
+                assert_eq!((transmitted, rig.stats().bytes_out), (total, total.try_into().unwrap()));
+            }
+            Err(_) => break parked,
+        }
+        rig.handle.unpark().unwrap();
+    };
+    assert!(total > STEP, "the reactor does not park although the first send has ended");
+    assert_eq!(receive(&mut stream, total).len(), total);
+    assert_eq!(parked.recv_timeout(HANG).unwrap(), total);
 }

@@ -36,7 +36,7 @@ pub(super) struct NewDisc {
     pub(super) image: Option<DiscImage>,
 }
 
-/// Opens an image; for writing only if it is that of a writable disc. Without a file there is no disc.
+/// Opens an image. Without a file there is no disc.
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, OpenError> {
     // Before the file is opened: a change that comes between is found at the next reload.
     let state = ImageState::of(path);

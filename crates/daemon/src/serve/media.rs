@@ -27,7 +27,7 @@ use super::pass_through::PassThrough;
 use super::state::StateDir;
 use super::tape::Tape;
 use crate::config::{Medium, Unit};
-use crate::{luks, os_error};
+use crate::{disc_image, luks, os_error};
 
 /// An open medium, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
@@ -171,9 +171,10 @@ fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> 
     export.map(Bare::Nbd).map_err(|why| MediaError { unit: unit.label.clone(), why })
 }
 
-/// Opens the image of a disc. Without a file there is no disc.
+/// Opens the image of a disc; for writing only if it is that of a writable disc. Without a file there is no
+/// disc.
 pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, MediaError> {
-    discs::open(path, unit.read_only)
+    discs::open(path, unit.read_only || !disc_image::is_writable(path))
         .map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
 }
 
@@ -208,7 +209,8 @@ pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
     // The unit of a cartridge makes it durable when it is removed.
     let is_changer = matches!(unit.medium, Medium::Changer { .. });
     let is_device = matches!(unit.medium, Medium::Sg { .. });
-    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit) && !is_changer;
+    let is_rom = matches!(&unit.medium, Medium::Disc { path, .. } if !disc_image::is_writable(path));
+    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit) && !is_changer && !is_rom;
     let Some(path) = unit.medium.path().filter(|_| is_synced) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {

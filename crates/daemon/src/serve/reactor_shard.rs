@@ -107,6 +107,8 @@ pub(super) struct UnitView {
     pub(super) bytes: u64,
     /// How many operations of its file or device failed.
     pub(super) errors: u64,
+    /// Whether it is a drive without a disc that can be written.
+    pub(super) is_rom: bool,
     /// Why its file or device is withheld or gone, if it is.
     pub(super) withheld: Option<String>,
     /// Why hosts find it not ready otherwise, if they do.
@@ -359,6 +361,7 @@ impl ReactorShard {
             UnitView {
                 not_ready,
                 bytes: bytes(report.unit),
+                is_rom: self.drives.get(&report.unit).is_some_and(|drive| drive.capabilities().read_only),
                 errors: disk.map_or_else(others, Disk::errors),
                 withheld: disk
                     .and_then(Disk::withheld)

@@ -8,6 +8,7 @@ use target::units::UnitId;
 
 use super::Daemon;
 use crate::config::{Config, Http, Medium, Unit, UnitIndex, UnitKey};
+use crate::disc_image;
 use crate::serve::discs::NewDisc;
 use crate::serve::disk::{ComparedDisk, DiskInfo};
 use crate::serve::media::{self, MediaError};
@@ -119,9 +120,9 @@ impl Daemon {
             old.units.iter().enumerate().rev().map(|(at, unit)| (unit.key(), at)).collect();
         for unit in new.units.iter().filter(|unit| !unit.read_only) {
             let id = known.get(&unit.key()).and_then(|at| self.runtime.number(UnitIndex(*at)));
-            // Another disc is opened as it needs to be.
+            // Another disc is opened as it needs to be. That of a read-only disc is never written.
             let is_other = |facts: &DiskInfo| match &unit.medium {
-                Medium::Disc { path, .. } => !facts.is_at(path),
+                Medium::Disc { path, .. } => !facts.is_at(path) || !disc_image::is_writable(path),
                 _ => false,
             };
             let facts = id.and_then(|id| self.media_watch.find(id));

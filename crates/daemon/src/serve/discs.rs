@@ -36,8 +36,13 @@ pub(super) struct NewDisc {
     pub(super) image: Option<DiscImage>,
 }
 
-/// Opens an image. Without a file there is no disc.
-pub(super) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, OpenError> {
+/// Opens an image. Without a file there is no disc. `served` is the disc in the drive, whose image may be the
+/// same one, which is locked then.
+pub(super) fn open(
+    path: &Path,
+    read_only: bool,
+    served: Option<&DiskInfo>,
+) -> Result<Option<DiscImage>, OpenError> {
     // Before the file is opened: a change that comes between is found at the next reload.
     let state = ImageState::of(path);
     let spec = FileSpec {
@@ -48,7 +53,9 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, Op
         direct: false,
         write_cache: !read_only,
     };
-    match spec.open() {
+    let locked = served.map(|served| served.locked_at(path)).transpose();
+    let locked = locked.map_err(|source| OpenError::Query { path: path.to_owned(), source })?.flatten();
+    match locked.map_or_else(|| spec.open(), |locked| spec.open_again(locked)) {
         Ok(opened) => {
             let trailer = trailer_of(path, &opened)?;
             Ok(Some(DiscImage { opened, path: path.to_owned(), state, trailer }))
@@ -83,6 +90,11 @@ impl DiskInfo {
 }
 
 impl DiscImage {
+    /// Returns whether it is the image of the disc in a drive, opened again.
+    pub(super) fn is_of(&self, drive: &DiscDrive) -> bool {
+        drive.disc().is_some_and(|disc| disc.info().identity == self.opened.identity())
+    }
+
     /// Moves the image to the reactor that has `files`.
     pub(super) fn place(self, files: &Files, id: MediumId, label: &str) -> Disk {
         Disk::new(self.opened, (self.path, self.state), files.queue(id), label).with_trailer(self.trailer)
@@ -129,6 +141,11 @@ impl<S: Store + Clone> DiscDrive<S> {
     /// Returns the image of the disc in the drive.
     pub(super) fn disc(&self) -> Option<S> {
         self.0.borrow().disc.as_ref().map(|loaded| loaded.disk.clone())
+    }
+
+    /// Returns whether operations are under way on the disc in the drive.
+    pub(super) fn is_busy(&self) -> bool {
+        self.0.borrow().disc.as_ref().is_some_and(|loaded| loaded.outstanding > 0)
     }
 
     /// Replaces the disc. Operations under way end on the former one.
@@ -273,9 +290,9 @@ mod tests {
     fn an_image_is_another_when_its_file_changes() {
         let scratch = crate::scratch::Scratch::new();
         let path = scratch.path().join("disc.iso");
-        assert!(open(&path, true).unwrap().is_none(), "there is no file");
+        assert!(open(&path, true, None).unwrap().is_none(), "there is no file");
         std::fs::write(&path, [0; 4096]).unwrap();
-        let image = open(&path, true).unwrap().expect("a file");
+        let image = open(&path, true, None).unwrap().expect("a file");
         assert_eq!(image.state, ImageState::of(&path));
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();

@@ -98,6 +98,8 @@ pub(super) struct DiskInfo {
     pub(super) read_only: bool,
     /// The state of the file when it was opened, if it is the image of a disc.
     pub(super) image: Option<ImageState>,
+    /// A descriptor that holds the lock of the image of a writable disc, by which it can be opened again.
+    locked: Option<File>,
     /// The length in bytes that is served.
     len: AtomicU64,
     /// Whether it is withheld.
@@ -113,6 +115,15 @@ impl DiskInfo {
     /// Returns whether the path leads to it.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         FileIdentity::of_path(path).is_ok_and(|(identity, _)| identity == self.identity)
+    }
+
+    /// Returns a descriptor that holds the lock of the file at `path`, if that is the image of this writable
+    /// disc.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(super) fn locked_at(&self, path: &Path) -> std::io::Result<Option<File>> {
+        self.locked.as_ref().filter(|_| self.is_at(path)).map(File::try_clone).transpose()
     }
 
     /// Returns whether it is withheld.
@@ -195,10 +206,12 @@ impl Disk {
         label: &str,
     ) -> Self {
         let (identity, read_only) = (opened.identity(), opened.is_read_only());
+        // Without it, the image cannot be opened again: a reload that wants to is refused, and tells so.
+        let locked = if image.is_some() && !read_only { opened.duplicate().ok() } else { None };
         let store = FileStore::new(opened, queue);
         let len = AtomicU64::new(store.capabilities().len);
         let withheld = AtomicBool::new(false);
-        let facts = Arc::new(DiskInfo { path, identity, read_only, image, len, withheld });
+        let facts = Arc::new(DiskInfo { path, identity, read_only, image, locked, len, withheld });
         Self(Rc::new(RefCell::new(Inner {
             store,
             facts,

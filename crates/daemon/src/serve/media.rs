@@ -19,7 +19,7 @@ use store::ram::Ram;
 use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
-use super::disk::Disk;
+use super::disk::{Disk, DiskInfo};
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::nbd::{ATTEMPT_MAX, ExportAddress, NbdExport, NbdExports, OpenExport};
@@ -112,7 +112,7 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 
 fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
-        Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path)?)),
+        Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path, None)?)),
         Medium::Tape { path } => {
             let opened = CartridgeFolder::open(path, unit.read_only);
             let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
@@ -172,9 +172,13 @@ fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> 
 }
 
 /// Opens the image of a disc; for writing only if it is that of a writable disc. Without a file there is no
-/// disc.
-pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, MediaError> {
-    discs::open(path, unit.read_only || !disc_image::is_writable(path))
+/// disc. `served` is the disc in the drive.
+pub(super) fn open_disc(
+    unit: &Unit,
+    path: &Path,
+    served: Option<&DiskInfo>,
+) -> Result<Option<DiscImage>, MediaError> {
+    discs::open(path, unit.read_only || !disc_image::is_writable(path), served)
         .map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
 }
 

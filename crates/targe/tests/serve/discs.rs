@@ -1,5 +1,7 @@
 //! Drives for discs: what a reload does to the disc that is in a drive.
 
+use std::time::{Duration, Instant};
+
 use crate::NAME;
 use crate::fixture::{Daemon, Fixture};
 use crate::initiator::Initiator;
@@ -54,6 +56,53 @@ fn prevent(initiator: &mut Initiator, is_prevented: bool) {
 
 fn is_read_only(daemon: &Daemon) -> bool {
     daemon.ask("luns")["luns"][0]["read_only"].as_bool().unwrap()
+}
+
+fn read(initiator: &mut Initiator, lba: u8) -> Result<Vec<u8>, [u8; 3]> {
+    initiator.command(cdb(0x28, lba), &[], 2048)
+}
+
+/// Formats the BD-RE in the drive.
+fn format(initiator: &mut Initiator) {
+    let list = [0, 0x02, 0, 8, 0, 0, 2, 0, 0x31 << 2, 0, 0, 0];
+    let cdb = [0x04, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(initiator.command(cdb, &list, 0), Ok(vec![]));
+}
+
+/// Waits until a host finds the disc withheld.
+fn expect_withheld(initiator: &mut Initiator) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while initiator.command([0; 16], &[], 0) != Err([2, 4, 3]) {
+        assert!(Instant::now() < deadline, "the disc is ready");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_writable_disc_that_was_truncated_is_served_again_by_a_reload() {
+    let fixture = Fixture::new();
+    create(&fixture, "disc.iso", "bd-re");
+    let (daemon, mut initiator) = serve(&fixture, "disc.iso");
+    format(&mut initiator);
+    assert_eq!(write(&mut initiator, 200, 5), Ok(vec![]));
+    assert_eq!(initiator.command(SYNCHRONIZE, &[], 0), Ok(vec![]));
+    let path = fixture.path("disc.iso");
+    let image = std::fs::read(&path).unwrap();
+    for is_restored in [true, false] {
+        // In place: the file stays the same one.
+        std::fs::write(&path, &image[..64 * SECTOR]).unwrap();
+        assert!(read(&mut initiator, 200).is_err());
+        expect_withheld(&mut initiator);
+        if is_restored {
+            std::fs::write(&path, &image).unwrap();
+        }
+        reload(&fixture, &daemon, "disc.iso");
+        assert_eq!(read(&mut initiator, 200).is_ok(), is_restored);
+        assert_eq!(is_read_only(&daemon), !is_restored, "without its end it is no writable disc");
+        assert_eq!(write(&mut initiator, 200, 6).is_ok(), is_restored);
+    }
+    assert!(read(&mut initiator, 63).is_ok());
+    assert_eq!(daemon.stop().0, 0);
 }
 
 #[test]

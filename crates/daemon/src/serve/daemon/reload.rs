@@ -54,12 +54,13 @@ impl Daemon {
         let mut discs = Vec::new();
         for (id, _, unit) in kept_units(old, runtime) {
             let Medium::Disc { path, .. } = &unit.medium else { continue };
-            let is_same = match self.media_watch.find(id) {
+            let served = self.media_watch.find(id);
+            let is_same = match &served {
                 Some(facts) => facts.serves_image(path),
                 None => !path.exists(),
             };
             if !is_same {
-                discs.push(NewDisc { id, image: media::open_disc(unit, path)? });
+                discs.push(NewDisc { id, image: media::open_disc(unit, path, served.as_deref())? });
             }
         }
         Ok(discs)

@@ -26,6 +26,14 @@ impl ReactorShard {
                 self.shard.removal_requested(now, id);
                 continue;
             }
+            if drive.is_busy() && image.as_ref().is_some_and(|image| image.is_of(&drive)) {
+                // They could end after hosts have changed the same bytes again.
+                crate::error!(
+                    "{label}: its disc is not served again, because operations that began before are under \
+                     way on the same file; reload the configuration again"
+                );
+                continue;
+            }
             let disc = image.map(|image| image.place(&self.files, MediumId(id.0), &label));
             match &disc {
                 Some(disc) => crate::info!("{label}: {} is in the drive", disc.info().path.display()),

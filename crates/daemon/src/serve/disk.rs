@@ -131,10 +131,11 @@ impl DiskInfo {
         self.withheld.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the path is to be compared with what is served. A disc stays in its drive until a
-    /// reload, whatever the path leads to.
+    /// Returns whether the path is to be compared with what is served. A read-only disc stays in its drive
+    /// until a reload, whatever the path leads to. What hosts write to another one must not go to a file that
+    /// nobody finds.
     pub(super) fn is_watched(&self) -> bool {
-        self.image.is_none() && !self.is_withheld()
+        (self.image.is_none() || !self.read_only) && !self.is_withheld()
     }
 
     /// Compares the file or device at the path with the one that is served.

@@ -74,9 +74,11 @@ impl MediaWatch {
             for (unit, Entry { facts, reactor }) in self.served() {
                 let Some(facts) = facts.upgrade().filter(|facts| facts.is_watched()) else { continue };
                 if let Err(why) = facts.compare() {
+                    let served = Arc::downgrade(&facts);
                     // A reactor that has stopped serves no disk, so an error is ignored.
-                    let _ =
-                        reactor.post(move |member: &mut ReactorShard, now| member.withhold(now, unit, &why));
+                    let _ = reactor.post(move |member: &mut ReactorShard, now| {
+                        member.withhold_served(now, unit, &served, &why);
+                    });
                 }
             }
         }

@@ -13,8 +13,8 @@ mod traces;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
@@ -35,7 +35,7 @@ use target::units::{DiskId, UnitId};
 
 use super::daemon_event::DaemonEvent;
 use super::discs::DiscDrive;
-use super::disk::Disk;
+use super::disk::{Disk, DiskInfo};
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
 use super::nbd::{NbdExport, NbdExports};
@@ -228,14 +228,8 @@ impl ReactorShard {
         disk.on_truncate(move || {
             let why = "the file ends before the disk does";
             let served = served.clone();
-            // Posted to the message queue, because the unit is in the middle of an operation. Another disc
-            // can be in the drive when the last operations of this one end.
-            let _ = own.post(move |member: &mut Self, now| {
-                let present = member.disks.get(&id).map(|disk| Arc::downgrade(&disk.info()));
-                if present.is_some_and(|present| present.ptr_eq(&served)) {
-                    member.withhold(now, id, why);
-                }
-            });
+            // Posted to the message queue, because the unit is in the middle of an operation.
+            let _ = own.post(move |member: &mut Self, now| member.withhold_served(now, id, &served, why));
         });
         self.media_watch.add(id, &disk.info(), self.own.clone());
         self.disks.insert(id, disk);
@@ -245,6 +239,15 @@ impl ReactorShard {
     pub(super) fn withhold(&mut self, now: Instant, id: UnitId, why: &str) {
         if self.disks.get(&id).is_some_and(|disk| disk.withhold(why)) {
             self.shard.withhold_medium(now, id, true);
+        }
+    }
+
+    /// Withholds a disk if the unit still has it. Another disc can be in a drive when the last operations of
+    /// one end, or when its path was compared.
+    pub(super) fn withhold_served(&mut self, now: Instant, id: UnitId, served: &Weak<DiskInfo>, why: &str) {
+        let present = self.disks.get(&id).map(|disk| Arc::downgrade(&disk.info()));
+        if present.is_some_and(|present| present.ptr_eq(served)) {
+            self.withhold(now, id, why);
         }
     }
 

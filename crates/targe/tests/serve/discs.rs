@@ -106,6 +106,41 @@ fn a_writable_disc_that_was_truncated_is_served_again_by_a_reload() {
 }
 
 #[test]
+fn nothing_is_written_to_a_writable_disc_whose_path_leads_to_another_file() {
+    let fixture = Fixture::new();
+    for image in ["disc.iso", "other.iso"] {
+        create(&fixture, image, "bd-re");
+    }
+    let (daemon, mut initiator) = serve(&fixture, "disc.iso");
+    format(&mut initiator);
+    assert_eq!(write(&mut initiator, 9, 1), Ok(vec![]));
+    assert_eq!(initiator.command(SYNCHRONIZE, &[], 0), Ok(vec![]));
+    prevent(&mut initiator, true);
+    let [disc, other, former] = ["disc.iso", "other.iso", "former.iso"].map(|name| fixture.path(name));
+    std::fs::hard_link(&disc, &former).unwrap();
+    std::fs::rename(&other, &disc).unwrap();
+    expect_withheld(&mut initiator);
+    let images = [&former, &disc].map(|path| std::fs::read(path).unwrap());
+    assert_eq!(write(&mut initiator, 9, 2), Err([2, 4, 3]));
+    assert_eq!(initiator.command(SYNCHRONIZE, &[], 0), Err([2, 4, 3]));
+    assert!(images == [&former, &disc].map(|path| std::fs::read(path).unwrap()));
+    let told = "disc.iso is not the file or device that is served: nothing is read or written";
+    assert!(fixture.log().contains(told), "{}", fixture.log());
+    // It is the same disc again, and then another one although a host prevents the removal.
+    std::fs::rename(&disc, &other).unwrap();
+    std::fs::rename(&former, &disc).unwrap();
+    reload(&fixture, &daemon, "disc.iso");
+    assert_eq!(read(&mut initiator, 9), Ok(vec![1; SECTOR]));
+    prevent(&mut initiator, true);
+    std::fs::rename(&other, &disc).unwrap();
+    expect_withheld(&mut initiator);
+    reload(&fixture, &daemon, "disc.iso");
+    format(&mut initiator);
+    assert_eq!(read(&mut initiator, 9), Ok(vec![0; SECTOR]));
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
 fn a_disc_that_a_host_burns_stays_writable_when_a_reload_names_a_read_only_one() {
     let fixture = Fixture::new();
     create(&fixture, "blank.iso", "bd-r");

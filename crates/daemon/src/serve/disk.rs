@@ -26,6 +26,9 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// generation, which does not come that far.
 const SNAPSHOT_OP: OpId = OpId(u64::MAX - 1);
 
+/// The identifier of the flush of a disc that leaves its drive.
+pub(super) const LEAVING_FLUSH: OpId = OpId(u64::MAX - 2);
+
 /// A snapshot under way.
 #[derive(Debug)]
 struct Snapshot {
@@ -364,7 +367,8 @@ impl Inner {
     }
 
     fn begin(&mut self, op: Op) {
-        if self.withheld.is_some() {
+        // What hosts wrote before a disc was withheld is made durable when it leaves the drive.
+        if self.withheld.is_some() && op.id != LEAVING_FLUSH {
             self.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) });
         } else {
             self.under_way += 1;

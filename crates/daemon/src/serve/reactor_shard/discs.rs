@@ -1,5 +1,7 @@
 //! Puts discs into drives.
 
+use std::path::PathBuf;
+
 use base::state_machine::MediumId;
 use base::time::Instant;
 
@@ -39,7 +41,13 @@ impl ReactorShard {
                 Some(disc) => crate::info!("{label}: {} is in the drive", disc.info().path.display()),
                 None => crate::info!("{label}: the drive is empty"),
             }
-            drive.put(disc.clone());
+            let left = drive.disc().map_or(PathBuf::new(), |disc| disc.info().path.clone());
+            drive.put(disc.clone(), move |is_durable| {
+                if !is_durable {
+                    let left = left.display();
+                    crate::error!("{label}: what hosts wrote last may be missing on the disc {left}, which left the drive");
+                }
+            });
             self.disks.remove(&id);
             if let Some(disc) = disc {
                 self.watch(id, disc);

@@ -18,6 +18,7 @@ mod hyperscsi_directory;
 mod ingress;
 mod login_directory;
 pub mod losses;
+mod medium_removal;
 pub mod session_counts;
 pub mod shard;
 mod slow_commands;

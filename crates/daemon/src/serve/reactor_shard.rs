@@ -34,7 +34,7 @@ use target::target::{SaveRequest, UnitReport};
 use target::units::{DiskId, UnitId};
 
 use super::daemon_event::DaemonEvent;
-use super::discs::DiscDrive;
+use super::discs::{DiscDrive, NewDisc};
 use super::disk::{Disk, DiskInfo};
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
@@ -64,6 +64,8 @@ pub(super) struct ReactorShard {
     /// The tape libraries, by the unit of the changer.
     libraries: BTreeMap<UnitId, ServedLibrary>,
     devices: BTreeMap<UnitId, PassThrough>,
+    /// The discs that are put into drives when the ones in there are saved.
+    saved_for: BTreeMap<UnitId, NewDisc>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -150,6 +152,7 @@ impl ReactorShard {
             frame_traces: Vec::new(),
             libraries: BTreeMap::new(),
             devices: BTreeMap::new(),
+            saved_for: BTreeMap::new(),
             naas,
             retiring,
             files,

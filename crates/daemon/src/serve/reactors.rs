@@ -127,6 +127,19 @@ pub(super) fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) 
     })
 }
 
+/// Makes every reactor forget the discs that it is to put into drives, and waits until they have.
+pub(super) fn forget_waiting_discs(reactors: &[ReactorThread]) {
+    for running in reactors {
+        let (sender, receiver) = channel();
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
+            member.forget_waiting_discs();
+            let _ = sender.send(());
+        });
+        // A reactor that does not answer in time keeps its images, and opening them again is refused.
+        let _ = posted.map(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT));
+    }
+}
+
 /// Returns whether a reactor has a session.
 ///
 /// # Errors

@@ -141,6 +141,31 @@ fn nothing_is_written_to_a_writable_disc_whose_path_leads_to_another_file() {
 }
 
 #[test]
+fn a_disc_that_only_has_to_be_saved_is_saved_and_replaced() {
+    let fixture = Fixture::new();
+    create(&fixture, "first.iso", "bd-r");
+    create(&fixture, "second.iso", "bd-r");
+    let (daemon, mut initiator) = serve(&fixture, "first.iso");
+    assert_eq!(write(&mut initiator, 0, 1), Ok(vec![]));
+    reload(&fixture, &daemon, "second.iso");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !fixture.log().contains("second.iso is in the drive") {
+        assert!(Instant::now() < deadline, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(fixture.log().contains("is saved, and is replaced then"), "{}", fixture.log());
+    let written = |image: &str| {
+        let told = fixture.run(&["disc", "ls", "--json", image]);
+        let listing: serde_json::Value = serde_json::from_str(&told.1).unwrap();
+        listing["tracks"][0]["sectors"].as_u64()
+    };
+    assert_eq!((written("first.iso"), written("second.iso")), (Some(1), None));
+    assert!(read(&mut initiator, 0).is_err(), "the second disc is blank");
+    assert_eq!(write(&mut initiator, 0, 2), Ok(vec![]));
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
 fn a_disc_that_a_host_burns_stays_writable_when_a_reload_names_a_read_only_one() {
     let fixture = Fixture::new();
     create(&fixture, "blank.iso", "bd-r");

@@ -13,7 +13,7 @@ use crate::serve::discs::NewDisc;
 use crate::serve::disk::{ComparedDisk, DiskInfo};
 use crate::serve::media::{self, MediaError};
 use crate::serve::reactor_shard::ReactorShard;
-use crate::serve::reactors::all_reactors;
+use crate::serve::reactors::{all_reactors, forget_waiting_discs};
 use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {
@@ -51,6 +51,7 @@ impl Daemon {
         old: &Config,
         runtime: &RuntimeConfig,
     ) -> Result<Vec<NewDisc>, MediaError> {
+        forget_waiting_discs(&self.reactors);
         let mut discs = Vec::new();
         for (id, _, unit) in kept_units(old, runtime) {
             let Medium::Disc { path, .. } = &unit.medium else { continue };

@@ -219,6 +219,7 @@ impl ReactorShard {
         let naa = self.naas.remove(&id);
         self.disks.remove(&id);
         self.drives.remove(&id);
+        self.saved_for.remove(&id);
         self.tapes.remove(&id);
         self.libraries.remove(&id);
         self.devices.remove(&id);

@@ -70,7 +70,12 @@ impl StreamMachine for ReactorShard {
         self.nbd.set_time(now);
         // The numbers of exports are not those of units.
         match self.nbd.signalled(now, medium.0) {
-            None => self.shard.medium_ready(now, medium),
+            None => {
+                self.shard.medium_ready(now, medium);
+                if !self.saved_for.is_empty() {
+                    self.replace_saved_discs(now);
+                }
+            }
             Some(export) => self.export_changed(now, &export),
         }
     }

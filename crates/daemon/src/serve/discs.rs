@@ -244,10 +244,13 @@ impl<S: Store> Store for DiscDrive<S> {
 mod tests {
     use std::time::SystemTime;
 
-    use store::api::{OpAction, OpId, OpOutput};
+    use drivers::config::{Config, EngineChoice};
+    use drivers::reactor::Reactor;
+    use store::api::{OpId, OpOutput};
     use store::ram::Ram;
 
     use super::*;
+    use crate::serve::reactor_shard::ReactorShard;
 
     /// A disc whose sectors hold one byte, and which answers when it is told to.
     #[derive(Clone)]
@@ -373,16 +376,39 @@ mod tests {
         assert!(drive.disc().is_none());
     }
 
+    /// Opens the image at a path and serves it.
+    fn served(path: &Path, read_only: bool) -> Disk {
+        let config = Config { engine: EngineChoice::Epoll, ..Config::default() };
+        let reactor = Reactor::<ReactorShard>::new(&config).unwrap();
+        let image = open(path, read_only, None).unwrap().expect("a file");
+        image.place(reactor.files(), MediumId(1), "drive")
+    }
+
     #[test]
-    fn an_image_is_another_when_its_file_changes() {
+    fn a_disc_is_another_when_its_file_is_and_a_read_only_one_when_it_changes() {
         let scratch = crate::scratch::Scratch::new();
         let path = scratch.path().join("disc.iso");
         assert!(open(&path, true, None).unwrap().is_none(), "there is no file");
-        std::fs::write(&path, [0; 4096]).unwrap();
-        let image = open(&path, true, None).unwrap().expect("a file");
-        assert_eq!(image.state, ImageState::of(&path));
-        let file = File::options().write(true).open(&path).unwrap();
-        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert_ne!(image.state, ImageState::of(&path));
+        std::fs::create_dir(scratch.path().join("folder")).unwrap();
+        for read_only in [true, false] {
+            std::fs::write(&path, [0; 4096]).unwrap();
+            let disc = served(&path, read_only).info();
+            assert!(disc.serves_image(&path), "nothing has changed");
+            let same = scratch.path().join("folder/../disc.iso");
+            assert!(disc.is_at(&same) && !disc.serves_image(&same), "the configuration names another path");
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!(disc.serves_image(&path), !read_only, "hosts change a writable disc");
+            file.set_len(6144).unwrap();
+            assert_eq!(disc.serves_image(&path), !read_only);
+            let other = scratch.path().join("other.iso");
+            std::fs::write(&other, [0; 6144]).unwrap();
+            std::fs::rename(&other, &path).unwrap();
+            assert!(!disc.serves_image(&path), "it is another file");
+        }
+        let withheld = served(&path, false);
+        assert!(withheld.info().serves_image(&path));
+        withheld.withhold("it was truncated");
+        assert!(!withheld.info().serves_image(&path));
     }
 }

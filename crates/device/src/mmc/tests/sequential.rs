@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::contract::{Tmf, TmfOutcome, UnitEvent};
+use crate::disc_record::TRACKS_MAX;
 use crate::testing::{cdb_10, cdb_12};
 
 const CAPACITY: u32 = 3200;
@@ -265,15 +266,25 @@ fn a_full_disc_takes_no_more_and_can_be_completed() {
     assert_eq!(disc_of(&mut rig), (2, 3, 1, 1, 1));
 }
 
+/// The disc has room for more tracks than its record has.
 #[test]
 fn tracks_are_bounded() {
-    let (mut rig, disc) = blank(WritableKind::DvdR);
-    let mut reserved = 0;
-    while reserve(&mut rig, 1).sense.is_none() {
-        reserved += 1;
-        assert!(reserved < 1000);
+    let disc = Blank::new(WritableKind::DvdR, 1100 * 16);
+    let mut rig = disc.drive();
+    for _ in 1..TRACKS_MAX {
+        reserve(&mut rig, 1).good();
     }
-    assert_eq!(reserved, CAPACITY / 16);
+    reserve(&mut rig, 1).illegal(Asc::NO_MORE_TRACK_RESERVATIONS_ALLOWED);
+    assert_eq!(disc.record().tracks().len(), TRACKS_MAX);
+}
+
+#[test]
+fn a_disc_is_reserved_to_its_end_and_no_further() {
+    let (mut rig, disc) = blank(WritableKind::DvdR);
+    for _ in 0..CAPACITY / 16 {
+        reserve(&mut rig, 1).good();
+    }
+    reserve(&mut rig, 1).illegal(Asc::LBA_OUT_OF_RANGE);
     assert_eq!(disc.record().tracks().len(), 201);
 }
 

@@ -1,9 +1,9 @@
-//! What keeps the operator from taking a medium out of a drive.
+//! Why a drive must keep its medium when its operator replaces it.
 
 /// Why the operator must not take the medium out of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovalObstacle {
-    /// A nexus prevents it, or a command is writing the disc.
+    /// A nexus prevents it, or a command is writing or padding the disc.
     InUse,
     /// No host has synchronized what was appended to the disc, and nothing else prevents it.
     Unsaved,

@@ -42,8 +42,8 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Returns whether a nexus prevents the removal of the medium, a command is writing a writable disc, or
-    /// such a disc has sectors that no host has synchronized yet.
+    /// Returns whether a nexus prevents the removal of the medium, a command is writing or padding a writable
+    /// disc, or such a disc has sectors that no host has synchronized yet.
     pub fn is_removal_prevented(&self) -> bool {
         self.removal_obstacle().is_some()
     }
@@ -53,6 +53,7 @@ impl LogicalUnit {
         let disc = self.server.recorder.as_deref();
         let is_saving = || self.tasks.live().any(|task| task.info.nexus == NexusId::OWN);
         if self.server.spc.removal.check().is_err()
+            || disc.is_some_and(|disc| disc.appends.are_refused())
             || disc.is_some() && !self.tasks_of_medium(MediumNeed::Writable).is_empty()
         {
             return Some(RemovalObstacle::InUse);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::contract::{Tmf, TmfOutcome, UnitEvent};
 use crate::disc_record::TRACKS_MAX;
+use crate::removal_obstacle::RemovalObstacle;
 use crate::testing::{cdb_10, cdb_12};
 
 const CAPACITY: u32 = 3200;
@@ -337,6 +338,8 @@ fn of_two_that_synchronize_a_disc_at_once_one_closes_its_session() {
         write_to(&mut rig, 0, 40, 1).good();
         disc.power.hold();
         let both = [A, B].map(|nexus| rig.start(nexus, &SYNCHRONIZE, 0, 0));
+        rig.drain();
+        assert_eq!(rig.unit.removal_obstacle(), Some(RemovalObstacle::InUse));
         let mut rng = Rng::from_seed(0);
         while disc.power.begin_one(&mut rng) {
             rig.ready();
@@ -344,6 +347,7 @@ fn of_two_that_synchronize_a_disc_at_once_one_closes_its_session() {
         for key in both {
             rig.finish(key, &[]).good();
         }
+        assert_eq!(rig.unit.removal_obstacle(), None);
         let record = disc.record();
         assert_eq!(
             (record.is_complete, record.last_session()),

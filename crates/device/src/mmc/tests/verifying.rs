@@ -64,6 +64,22 @@ fn a_rewritable_disc_is_written_durably_and_read_back() {
 }
 
 #[test]
+fn sectors_that_read_back_otherwise_than_written_are_reported() {
+    for kind in [WritableKind::BdRe, WritableKind::BdR] {
+        let disc = Blank::new(kind, CAPACITY);
+        let (mut rig, drawer) = Drawer::with(&disc);
+        if kind == WritableKind::BdRe {
+            let list = [0, 0x02, 0, 8, 0, 0, 0x02, 0x80, 0x31 << 2, 0, 0, 0];
+            rig.run(A, &[0x04, 0x11, 0, 0, 0, 0], 0, &list).good();
+        }
+        drawer.spoil_reads();
+        rig.run(A, &write_and_verify(0, 0, 1), 0, &[5; 2048]).good();
+        let compared = rig.run(A, &write_and_verify(BYTCHK, 1, 1), 0, &[5; 2048]);
+        assert_eq!(compared.sense, Some(MISCOMPARE), "{kind:?}");
+    }
+}
+
+#[test]
 fn a_sequential_disc_is_appended_to_and_read_back() {
     for kind in [WritableKind::DvdR, WritableKind::BdR] {
         let disc = Blank::new(kind, CAPACITY);

@@ -316,13 +316,11 @@ impl FileSpec {
     }
 
     /// Opens a file that this process serves once more, by a descriptor that holds its lock
-    /// ([`Opened::duplicate`]): the lock would refuse any other descriptor. The lock becomes a shared one if
-    /// the file is to be read only.
+    /// ([`Opened::duplicate`]): the lock would refuse any other descriptor. The lock stays as it is.
     ///
     /// # Errors
     /// [`OpenError`]
     pub fn open_again(&self, locked: File) -> Result<Opened, OpenError> {
-        lock(&locked, &self.path, self.read_only)?;
         self.fit(locked)
     }
 

@@ -77,6 +77,8 @@ pub(super) struct Daemon {
     admin: Server,
     http: Option<HttpServer>,
     media_watch: MediaWatch,
+    /// The drives whose pending discs are forgotten while a configuration is prepared.
+    forgotten_discs: Vec<UnitId>,
     name_servers: NameServers,
     inherited: InheritedSockets,
     /// Dropping this ends the thread of the media watch.
@@ -171,6 +173,7 @@ impl Daemon {
             bindings,
             store_bindings_at: None,
             last_owners: former,
+            forgotten_discs: Vec::new(),
             reactors,
             router,
             tls_portals,

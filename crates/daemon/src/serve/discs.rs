@@ -36,12 +36,23 @@ pub(super) struct NewDisc {
     pub(super) image: Option<DiscImage>,
 }
 
-/// Opens an image. Without a file there is no disc. `served` is the disc in the drive, whose image may be the
-/// same one, which is locked then.
-pub(super) fn open(
+/// Opens an image. Without a file there is no disc.
+pub(super) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, OpenError> {
+    open_by(path, read_only, FileSpec::open)
+}
+
+/// Opens the image of a writable disc that is withheld once more, for writing: the lock that `withheld` holds
+/// refuses any other descriptor. No operation of the disc must be under way.
+pub(super) fn open_again(path: &Path, withheld: &DiskInfo) -> Result<Option<DiscImage>, OpenError> {
+    let locked = withheld.duplicate_lock();
+    let locked = locked.map_err(|source| OpenError::Query { path: path.to_owned(), source })?;
+    open_by(path, false, |spec| locked.map_or_else(|| spec.open(), |locked| spec.open_again(locked)))
+}
+
+fn open_by(
     path: &Path,
     read_only: bool,
-    served: Option<&DiskInfo>,
+    opener: impl FnOnce(&FileSpec) -> Result<Opened, OpenError>,
 ) -> Result<Option<DiscImage>, OpenError> {
     // Before the file is opened: a change that comes between is found at the next reload.
     let state = ImageState::of(path);
@@ -53,9 +64,7 @@ pub(super) fn open(
         direct: false,
         write_cache: !read_only,
     };
-    let locked = served.map(|served| served.locked_at(path)).transpose();
-    let locked = locked.map_err(|source| OpenError::Query { path: path.to_owned(), source })?.flatten();
-    match locked.map_or_else(|| spec.open(), |locked| spec.open_again(locked)) {
+    match opener(&spec) {
         Ok(opened) => {
             let trailer = trailer_of(path, &opened)?;
             Ok(Some(DiscImage { opened, path: path.to_owned(), state, trailer }))
@@ -90,11 +99,6 @@ impl DiskInfo {
 }
 
 impl DiscImage {
-    /// Returns whether it is the image of the disc in a drive, opened again.
-    pub(super) fn is_of(&self, drive: &DiscDrive) -> bool {
-        drive.disc().is_some_and(|disc| disc.info().identity == self.opened.identity())
-    }
-
     /// Moves the image to the reactor that has `files`.
     pub(super) fn place(self, files: &Files, id: MediumId, label: &str) -> Disk {
         Disk::new(self.opened, (self.path, self.state), files.queue(id), label).with_trailer(self.trailer)
@@ -184,11 +188,6 @@ impl<S: Store + Clone> DiscDrive<S> {
     /// Returns the image of the disc in the drive.
     pub(super) fn disc(&self) -> Option<S> {
         self.0.borrow().disc.as_ref().map(|loaded| loaded.disk.clone())
-    }
-
-    /// Returns whether operations are under way on the disc in the drive.
-    pub(super) fn is_busy(&self) -> bool {
-        self.0.borrow().disc.as_ref().is_some_and(|loaded| loaded.outstanding > 0)
     }
 
     /// Replaces the disc. Operations under way end on the former one, which is flushed before it is closed.
@@ -380,7 +379,7 @@ mod tests {
     fn served(path: &Path, read_only: bool) -> Disk {
         let config = Config { engine: EngineChoice::Epoll, ..Config::default() };
         let reactor = Reactor::<ReactorShard>::new(&config).unwrap();
-        let image = open(path, read_only, None).unwrap().expect("a file");
+        let image = open(path, read_only).unwrap().expect("a file");
         image.place(reactor.files(), MediumId(1), "drive")
     }
 
@@ -388,7 +387,7 @@ mod tests {
     fn a_disc_is_another_when_its_file_is_and_a_read_only_one_when_it_changes() {
         let scratch = crate::scratch::Scratch::new();
         let path = scratch.path().join("disc.iso");
-        assert!(open(&path, true, None).unwrap().is_none(), "there is no file");
+        assert!(open(&path, true).unwrap().is_none(), "there is no file");
         std::fs::create_dir(scratch.path().join("folder")).unwrap();
         for read_only in [true, false] {
             std::fs::write(&path, [0; 4096]).unwrap();

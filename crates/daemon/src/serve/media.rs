@@ -112,7 +112,7 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 
 fn open_bare(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
-        Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path, None)?)),
+        Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path)?)),
         Medium::Tape { path } => {
             let opened = CartridgeFolder::open(path, unit.read_only);
             let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
@@ -172,14 +172,51 @@ fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> 
 }
 
 /// Opens the image of a disc; for writing only if it is that of a writable disc. Without a file there is no
-/// disc. `served` is the disc in the drive.
-pub(super) fn open_disc(
-    unit: &Unit,
-    path: &Path,
-    served: Option<&DiskInfo>,
-) -> Result<Option<DiscImage>, MediaError> {
-    discs::open(path, unit.read_only || !disc_image::is_writable(path), served)
+/// disc.
+pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, MediaError> {
+    discs::open(path, unit.read_only || !disc_image::is_writable(path))
         .map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
+}
+
+/// What a reload does with the writable disc in a drive, whose image is at the path.
+#[derive(Debug)]
+pub(super) enum SameDisc {
+    /// It is served again.
+    OpenedAgain(Option<DiscImage>),
+    /// It stays withheld, for this reason.
+    StaysWithheld(String),
+}
+
+/// Opens the image of the writable disc in a drive again, if the disc is withheld. `served` is at `path`.
+///
+/// # Errors
+/// If the disc is not withheld: hosts can write it, under another path.
+pub(super) fn open_disc_again(unit: &Unit, path: &Path, served: &DiskInfo) -> Result<SameDisc, MediaError> {
+    let fail = |why| MediaError { unit: unit.label.clone(), why };
+    let told = path.display();
+    // In this order: no operation begins on a disc that is withheld, so none changes the record after it is
+    // read.
+    if !served.is_withheld() {
+        return Err(fail(format!(
+            "{told} is the same file as {}, which is in the drive and which hosts can write; if it was renamed, \
+             reload the configuration again when the drive is not ready",
+            served.path.display()
+        )));
+    }
+    if served.has_operations() {
+        return Ok(SameDisc::StaysWithheld(format!(
+            "operations that began before it was withheld are under way on {told}; reload the configuration \
+             again"
+        )));
+    }
+    if !disc_image::is_writable(path) {
+        return Ok(SameDisc::StaysWithheld(format!(
+            "{told} is not the image of a writable disc any more; restore it, or serve a copy of it from \
+             another path, and reload the configuration again"
+        )));
+    }
+    let opened = discs::open_again(path, served);
+    opened.map(SameDisc::OpenedAgain).map_err(|error| fail(describe_error(&error)))
 }
 
 /// Extends the file of a served unit to its configured size. Allocates the storage of a fully provisioned

@@ -65,7 +65,7 @@ pub(super) struct ReactorShard {
     libraries: BTreeMap<UnitId, ServedLibrary>,
     devices: BTreeMap<UnitId, PassThrough>,
     /// The discs that are put into drives when the ones in there are saved.
-    saved_for: BTreeMap<UnitId, NewDisc>,
+    pending_discs: BTreeMap<UnitId, NewDisc>,
     naas: BTreeMap<UnitId, Naa>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
@@ -152,7 +152,7 @@ impl ReactorShard {
             frame_traces: Vec::new(),
             libraries: BTreeMap::new(),
             devices: BTreeMap::new(),
-            saved_for: BTreeMap::new(),
+            pending_discs: BTreeMap::new(),
             naas,
             retiring,
             files,

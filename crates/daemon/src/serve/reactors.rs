@@ -19,6 +19,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use shard::losses::SessionLoss;
 use shard::shard::Shard;
 use target::bindings::NexusBindings;
+use target::units::UnitId;
 
 use super::ServeError;
 use super::daemon_event::DaemonEvent;
@@ -127,17 +128,19 @@ pub(super) fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) 
     })
 }
 
-/// Makes every reactor forget the discs that it is to put into drives, and waits until they have.
-pub(super) fn forget_waiting_discs(reactors: &[ReactorThread]) {
-    for running in reactors {
+/// Makes every reactor forget the discs that it is to put into drives when others are saved, and waits until
+/// they have. Returns the drives.
+pub(super) fn forget_pending_discs(reactors: &[ReactorThread]) -> Vec<UnitId> {
+    let forget = |running: &ReactorThread| {
         let (sender, receiver) = channel();
         let posted = running.handle.post(move |member: &mut ReactorShard, _| {
-            member.forget_waiting_discs();
-            let _ = sender.send(());
+            let _ = sender.send(member.forget_pending_discs());
         });
-        // A reactor that does not answer in time keeps its images, and opening them again is refused.
-        let _ = posted.map(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT));
-    }
+        // A reactor that does not answer in time has forgotten nothing yet, so opening the images again is
+        // refused.
+        posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).unwrap_or_default()
+    };
+    reactors.iter().flat_map(forget).collect()
 }
 
 /// Returns whether a reactor has a session.

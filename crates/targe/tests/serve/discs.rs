@@ -69,6 +69,22 @@ fn format(initiator: &mut Initiator) {
     assert_eq!(initiator.command(cdb, &list, 0), Ok(vec![]));
 }
 
+/// Returns how many sectors the first track of a disc has.
+fn written(fixture: &Fixture, image: &str) -> Option<u64> {
+    let told = fixture.run(&["disc", "ls", "--json", image]);
+    let listing: serde_json::Value = serde_json::from_str(&told.1).unwrap();
+    listing["tracks"][0]["sectors"].as_u64()
+}
+
+/// Waits until the log says that a disc is in the drive.
+fn expect_in_drive(fixture: &Fixture, image: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !fixture.log().contains(&format!("{image} is in the drive")) {
+        assert!(Instant::now() < deadline, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Waits until a host finds the disc withheld.
 fn expect_withheld(initiator: &mut Initiator) {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -88,7 +104,7 @@ fn a_writable_disc_that_was_truncated_is_served_again_by_a_reload() {
     assert_eq!(initiator.command(SYNCHRONIZE, &[], 0), Ok(vec![]));
     let path = fixture.path("disc.iso");
     let image = std::fs::read(&path).unwrap();
-    for is_restored in [true, false] {
+    for is_restored in [true, false, true] {
         // In place: the file stays the same one.
         std::fs::write(&path, &image[..64 * SECTOR]).unwrap();
         assert!(read(&mut initiator, 200).is_err());
@@ -98,10 +114,73 @@ fn a_writable_disc_that_was_truncated_is_served_again_by_a_reload() {
         }
         reload(&fixture, &daemon, "disc.iso");
         assert_eq!(read(&mut initiator, 200).is_ok(), is_restored);
-        assert_eq!(is_read_only(&daemon), !is_restored, "without its end it is no writable disc");
         assert_eq!(write(&mut initiator, 200, 6).is_ok(), is_restored);
+        assert!(!is_read_only(&daemon));
+        if !is_restored {
+            let told = fixture.log();
+            assert!(told.contains("disc.iso is not the image of a writable disc any more"), "{told}");
+            assert_eq!(read(&mut initiator, 63), Err([2, 4, 3]), "it stays withheld");
+            std::fs::write(&path, &image).unwrap();
+            reload(&fixture, &daemon, "disc.iso");
+        }
     }
-    assert!(read(&mut initiator, 63).is_ok());
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn the_disc_in_a_drive_is_not_opened_again_by_another_path_while_hosts_write_it() {
+    let fixture = Fixture::new();
+    create(&fixture, "disc.iso", "bd-r");
+    let (daemon, mut initiator) = serve(&fixture, "disc.iso");
+    std::fs::hard_link(fixture.path("disc.iso"), fixture.path("link.iso")).unwrap();
+    std::os::unix::fs::symlink("disc.iso", fixture.path("symlink.iso")).unwrap();
+    for (lba, alias) in [(0, "link.iso"), (1, "symlink.iso")] {
+        assert_eq!(write(&mut initiator, lba, 1), Ok(vec![]));
+        configure(&fixture, alias);
+        let told = daemon.reload();
+        assert_eq!(told["applied"], false, "{told}");
+        assert!(told.to_string().contains("which is in the drive and which hosts can write"), "{told}");
+    }
+    assert_eq!(write(&mut initiator, 2, 1), Ok(vec![]));
+    assert_eq!(initiator.command(SYNCHRONIZE, &[], 0), Ok(vec![]));
+    assert_eq!(daemon.stop().0, 0);
+    assert_eq!(written(&fixture, "disc.iso"), Some(3));
+}
+
+#[test]
+fn a_disc_that_left_its_drive_is_put_in_again_at_once() {
+    let fixture = Fixture::new();
+    create(&fixture, "disc.iso", "bd-re");
+    create(&fixture, "other.iso", "bd-re");
+    let (daemon, mut initiator) = serve(&fixture, "disc.iso");
+    format(&mut initiator);
+    for byte in 0..8 {
+        assert_eq!(write(&mut initiator, 9, byte), Ok(vec![]));
+        assert_eq!(initiator.command(SYNCHRONIZE, &[], 0), Ok(vec![]));
+        for path in [["missing.iso", "other.iso"][usize::from(byte % 2)], "disc.iso"] {
+            reload(&fixture, &daemon, path);
+        }
+        assert_eq!(read(&mut initiator, 9), Ok(vec![byte; SECTOR]));
+    }
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn a_refused_reload_does_not_cancel_the_replacement_of_a_disc() {
+    let fixture = Fixture::new();
+    create(&fixture, "first.iso", "bd-r");
+    create(&fixture, "second.iso", "bd-r");
+    let (daemon, mut initiator) = serve(&fixture, "first.iso");
+    assert_eq!(write(&mut initiator, 0, 1), Ok(vec![]));
+    reload(&fixture, &daemon, "second.iso");
+    fixture.write("locked.img", &"x".repeat(4096));
+    let locked = std::fs::File::options().write(true).open(fixture.path("locked.img")).unwrap();
+    locked.lock().unwrap();
+    let text = std::fs::read_to_string(fixture.path("targe.toml")).unwrap();
+    fixture.write("targe.toml", &format!("{text}[[target.lun]]\ntype = \"file\"\npath = \"locked.img\"\n"));
+    assert_eq!(daemon.reload()["applied"], false);
+    expect_in_drive(&fixture, "second.iso");
+    assert_eq!((written(&fixture, "first.iso"), written(&fixture, "second.iso")), (Some(1), None));
     assert_eq!(daemon.stop().0, 0);
 }
 
@@ -148,18 +227,9 @@ fn a_disc_that_only_has_to_be_saved_is_saved_and_replaced() {
     let (daemon, mut initiator) = serve(&fixture, "first.iso");
     assert_eq!(write(&mut initiator, 0, 1), Ok(vec![]));
     reload(&fixture, &daemon, "second.iso");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !fixture.log().contains("second.iso is in the drive") {
-        assert!(Instant::now() < deadline, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    expect_in_drive(&fixture, "second.iso");
     assert!(fixture.log().contains("is saved, and is replaced then"), "{}", fixture.log());
-    let written = |image: &str| {
-        let told = fixture.run(&["disc", "ls", "--json", image]);
-        let listing: serde_json::Value = serde_json::from_str(&told.1).unwrap();
-        listing["tracks"][0]["sectors"].as_u64()
-    };
-    assert_eq!((written("first.iso"), written("second.iso")), (Some(1), None));
+    assert_eq!((written(&fixture, "first.iso"), written(&fixture, "second.iso")), (Some(1), None));
     assert!(read(&mut initiator, 0).is_err(), "the second disc is blank");
     assert_eq!(write(&mut initiator, 0, 2), Ok(vec![]));
     assert_eq!(daemon.stop().0, 0);

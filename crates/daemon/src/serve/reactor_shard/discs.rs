@@ -38,7 +38,7 @@ impl ReactorShard {
                         "{label}: {path} stays in the drive until what initiators have appended to it is \
                          saved, and is replaced then"
                     );
-                    self.saved_for.insert(id, NewDisc { id, image });
+                    self.pending_discs.insert(id, NewDisc { id, image });
                     self.shard.save_medium(now, id);
                 }
             }
@@ -49,9 +49,9 @@ impl ReactorShard {
     /// Replaces the discs that had to be saved first, if they are.
     pub(super) fn replace_saved_discs(&mut self, now: Instant) {
         let is_saved = |id: &UnitId| self.shard.removal_obstacle(*id) != Some(RemovalObstacle::Saving);
-        let saved: Vec<UnitId> = self.saved_for.keys().copied().filter(is_saved).collect();
+        let saved: Vec<UnitId> = self.pending_discs.keys().copied().filter(is_saved).collect();
         for id in saved {
-            let (Some(disc), Some(drive)) = (self.saved_for.remove(&id), self.drives.get(&id).cloned())
+            let (Some(disc), Some(drive)) = (self.pending_discs.remove(&id), self.drives.get(&id).cloned())
             else {
                 continue;
             };
@@ -70,24 +70,13 @@ impl ReactorShard {
         }
     }
 
-    /// Forgets the discs that were to be put into drives when others are saved: another configuration says
-    /// anew what is in each drive.
-    pub(in crate::serve) fn forget_waiting_discs(&mut self) {
-        for id in std::mem::take(&mut self.saved_for).into_keys() {
-            let label = self.runtime.unit(id).map_or("a drive", |unit| unit.label.as_str());
-            crate::info!("{label}: the disc is not replaced, because the configuration is loaded again");
-        }
+    /// Forgets the discs that are to be put into drives when others are saved, and closes their images.
+    /// Returns the drives.
+    pub(in crate::serve) fn forget_pending_discs(&mut self) -> Vec<UnitId> {
+        std::mem::take(&mut self.pending_discs).into_keys().collect()
     }
 
     fn put_disc(&mut self, now: Instant, drive: &DiscDrive, label: &str, NewDisc { id, image }: NewDisc) {
-        if drive.is_busy() && image.as_ref().is_some_and(|image| image.is_of(drive)) {
-            // They could end after hosts have changed the same bytes again.
-            crate::error!(
-                "{label}: its disc is not served again, because operations that began before are under way on \
-                 the same file; reload the configuration again"
-            );
-            return;
-        }
         let disc = image.map(|image| image.place(&self.files, MediumId(id.0), label));
         match &disc {
             Some(disc) => crate::info!("{label}: {} is in the drive", disc.info().path.display()),
@@ -103,7 +92,9 @@ impl ReactorShard {
                 );
             }
         });
-        self.disks.remove(&id);
+        if let Some(former) = self.disks.remove(&id) {
+            former.info().leave();
+        }
         if let Some(disc) = disc {
             self.watch(id, disc);
         }

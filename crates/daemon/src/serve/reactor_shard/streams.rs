@@ -72,9 +72,7 @@ impl StreamMachine for ReactorShard {
         match self.nbd.signalled(now, medium.0) {
             None => {
                 self.shard.medium_ready(now, medium);
-                if !self.saved_for.is_empty() {
-                    self.replace_saved_discs(now);
-                }
+                self.replace_saved_discs(now);
             }
             Some(export) => self.export_changed(now, &export),
         }
@@ -102,6 +100,8 @@ impl StreamMachine for ReactorShard {
         }
         if self.shard.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.shard.handle_timeout(now);
+            // One that is to be saved can time out.
+            self.replace_saved_discs(now);
         }
     }
 }

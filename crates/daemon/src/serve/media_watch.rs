@@ -49,8 +49,9 @@ impl MediaWatch {
     /// Returns the properties of a served disk: of the disc that is in a drive.
     pub(super) fn find(&self, unit: UnitId) -> Option<Arc<DiskInfo>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let served = entries.get(&unit)?.iter().filter_map(|entry| entry.facts.upgrade());
-        served.filter(|facts| !facts.has_left()).last()
+        let served = entries.get(&unit)?.iter().rev().filter_map(|entry| entry.facts.upgrade());
+        let mut present = served.filter(|facts| !facts.has_left());
+        present.next()
     }
 
     /// Returns whether a writable disc was taken out of its drive whose image is at a path, and is not closed

@@ -166,25 +166,6 @@ fn a_disc_that_left_its_drive_is_put_in_again_at_once() {
 }
 
 #[test]
-fn a_refused_reload_does_not_cancel_the_replacement_of_a_disc() {
-    let fixture = Fixture::new();
-    create(&fixture, "first.iso", "bd-r");
-    create(&fixture, "second.iso", "bd-r");
-    let (daemon, mut initiator) = serve(&fixture, "first.iso");
-    assert_eq!(write(&mut initiator, 0, 1), Ok(vec![]));
-    reload(&fixture, &daemon, "second.iso");
-    fixture.write("locked.img", &"x".repeat(4096));
-    let locked = std::fs::File::options().write(true).open(fixture.path("locked.img")).unwrap();
-    locked.lock().unwrap();
-    let text = std::fs::read_to_string(fixture.path("targe.toml")).unwrap();
-    fixture.write("targe.toml", &format!("{text}[[target.lun]]\ntype = \"file\"\npath = \"locked.img\"\n"));
-    assert_eq!(daemon.reload()["applied"], false);
-    expect_in_drive(&fixture, "second.iso");
-    assert_eq!((written(&fixture, "first.iso"), written(&fixture, "second.iso")), (Some(1), None));
-    assert_eq!(daemon.stop().0, 0);
-}
-
-#[test]
 fn nothing_is_written_to_a_writable_disc_whose_path_leads_to_another_file() {
     let fixture = Fixture::new();
     for image in ["disc.iso", "other.iso"] {

@@ -46,8 +46,9 @@ impl Daemon {
         compared
     }
 
-    /// Opens the images that are to be put into the wanted drives, because the configuration names another path, or the
-    /// file there has changed, appeared or vanished. Returns also which discs stay withheld, and why.
+    /// Opens the images that are to be put into the wanted drives, because the configuration names another
+    /// path, or the file there has changed, appeared or vanished. Returns also which discs stay withheld, and
+    /// why.
     pub(super) fn open_discs(
         &self,
         old: &Config,
@@ -85,7 +86,7 @@ impl Daemon {
         Ok((discs, withheld))
     }
 
-    /// Waits until a writable disc that was taken out of its drive is closed, if its image is at the path: its
+    /// Waits until a writable disc that was taken out of its drive is closed, if its image is at the path. Its
     /// last operations must not change what is served anew.
     fn wait_until_disc_is_closed(&self, unit: &Unit, path: &Path) -> Result<(), String> {
         let deadline = Instant::now() + CLOSE_WAIT;

@@ -86,8 +86,8 @@ impl Daemon {
         Ok((discs, withheld))
     }
 
-    /// Waits until a writable disc that was taken out of its drive is closed, if its image is at the path. Its
-    /// last operations must not change what is served anew.
+    /// Waits until a writable disc that was taken out of its drive is closed, if its image is at the path.
+    /// Its last operations must not change what is served anew.
     fn wait_until_disc_is_closed(&self, unit: &Unit, path: &Path) -> Result<(), String> {
         let deadline = Instant::now() + CLOSE_WAIT;
         while self.media_watch.is_leaving(path) {

@@ -145,6 +145,14 @@ impl Opened {
     pub const fn identity(&self) -> FileIdentity {
         self.identity
     }
+
+    /// Returns another descriptor of the open medium, which holds its lock too.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn duplicate(&self) -> io::Result<File> {
+        self.file.file().try_clone()
+    }
 }
 
 /// The identity of the file or device that a path leads to. Equal identities are one medium, whatever the
@@ -318,6 +326,15 @@ impl FileSpec {
                 Err(error)
             }
         }
+    }
+
+    /// Opens a file that this process serves once more, by a descriptor that holds its lock
+    /// ([`Opened::duplicate`]): the lock would refuse any other descriptor. The lock stays as it is.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn open_again(&self, locked: File) -> Result<Opened, OpenError> {
+        self.fit(locked)
     }
 
     /// Sets the size of an open, locked file and measures it.

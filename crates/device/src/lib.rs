@@ -47,6 +47,7 @@ mod pr;
 mod range_lock;
 pub mod rate_limit;
 mod recorder;
+pub mod removal_obstacle;
 mod report_luns;
 mod sanitizer;
 mod save_queue;

@@ -15,7 +15,7 @@ pub(crate) mod read;
 pub(crate) mod sanitize;
 mod table;
 mod unmap;
-mod verify;
+pub(crate) mod verify;
 pub(crate) mod write;
 mod write_same;
 

@@ -333,8 +333,8 @@ pub(crate) fn cost_of(info: &UnitInfo, task: &TaskInfo) -> Option<Cost> {
         | opcode::WRITE_FILEMARKS_16
         // SPACE(16) of a tape drive.
         | opcode::SYNCHRONIZE_CACHE_16 => false,
-        opcode::VERIFY_10
-        | opcode::VERIFY_12
+        opcode::VERIFY_10 => true,
+        opcode::VERIFY_12
         | opcode::VERIFY_16
         | opcode::PRE_FETCH_16
         | opcode::WRITE_SAME_10

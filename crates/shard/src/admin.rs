@@ -290,27 +290,10 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Notifies a unit that its store holds another disc, or none.
-    pub fn medium_replaced(&mut self, now: Instant, id: UnitId) {
-        self.target.medium_replaced(now, id);
-        self.process_pending(now);
-    }
-
-    /// Notifies a unit that the operator wants to remove its medium, and an initiator prevents it.
-    pub fn removal_requested(&mut self, now: Instant, id: UnitId) {
-        self.target.removal_requested(now, id);
-        self.process_pending(now);
-    }
-
     /// Passes on what the owner of a library tells its changer, or a drive in it.
     pub fn library_input(&mut self, now: Instant, id: UnitId, input: LibraryInput) {
         self.target.library_input(now, id, input);
         self.process_pending(now);
-    }
-
-    /// Returns whether an initiator prevents the removal of the medium of a unit.
-    pub fn is_removal_prevented(&self, id: UnitId) -> bool {
-        self.target.is_removal_prevented(id)
     }
 
     /// Returns the next event for the owner of a library. Call this after every call into the shard.

@@ -19,6 +19,7 @@ mod hyperscsi_directory;
 mod ingress;
 mod login_directory;
 pub mod losses;
+mod medium_removal;
 pub mod session_counts;
 pub mod shard;
 mod slow_commands;

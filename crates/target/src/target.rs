@@ -12,6 +12,7 @@ use device::contract::{NexusId, TaskKey, UnitConfig};
 use device::drain::Drain;
 use device::library::{LibraryEvent, LibraryInput};
 use device::rate_limit::{Limiter, RateLimit};
+use device::removal_obstacle::RemovalObstacle;
 use device::slow_command::SlowCommand;
 use device::stats::UnitStats;
 use device::unit::LogicalUnit;
@@ -344,6 +345,18 @@ impl Target {
     pub fn removal_requested(&mut self, now: Instant, id: UnitId) {
         if let Some(unit) = self.units.mark_dirty(id) {
             unit.removal_requested(now);
+        }
+    }
+
+    /// Returns why the operator must not take the medium of a unit out now.
+    pub fn removal_obstacle(&self, id: UnitId) -> Option<RemovalObstacle> {
+        self.units.get(id).and_then(LogicalUnit::removal_obstacle)
+    }
+
+    /// Makes durable what initiators have appended to the disc in a drive.
+    pub fn save_medium(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.save_medium(now);
         }
     }
 

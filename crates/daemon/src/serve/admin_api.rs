@@ -314,15 +314,16 @@ impl Shared {
                 };
                 let view = views.get(&id);
                 let stats = view.map(|view| view.report.stats).unwrap_or_default();
+                let is_rom = view.is_some_and(|view| view.is_rom);
                 luns.push(Lun {
                     target: target.name.to_string(),
                     lun: mapped.lun,
                     medium: unit.medium.to_string(),
                     bytes: view.map_or(0, |view| view.bytes),
                     block_bytes: unit.block_size.bytes(),
-                    read_only: mapped.read_only || unit.read_only,
+                    read_only: mapped.read_only || unit.read_only || is_rom,
                     thin: unit.thin,
-                    write_cache: unit.write_cache,
+                    write_cache: unit.write_cache && !is_rom,
                     encrypted: unit.encrypt.is_some(),
                     serial: unit.identity.serial.clone(),
                     naa: unit.identity.naa.to_string(),

@@ -89,6 +89,8 @@ pub(super) struct Daemon {
     /// Another descriptor of the listening socket of the HTTP server.
     http_socket: Option<TcpListener>,
     media_watch: MediaWatch,
+    /// The drives whose pending discs are forgotten while a configuration is prepared.
+    forgotten_discs: Vec<UnitId>,
     name_servers: NameServers,
     inherited: InheritedSockets,
     /// Dropping this ends the thread of the media watch.
@@ -197,6 +199,7 @@ impl Daemon {
             bindings,
             store_bindings_at: None,
             last_owners: former,
+            forgotten_discs: Vec::new(),
             reactors,
             router,
             tls_portals,

@@ -11,11 +11,11 @@ use backends::open::{Allocation, FileIdentity, FileSpec, OpenError, Opened};
 use base::state_machine::MediumId;
 use drivers::files::Files;
 use store::Store;
-use store::api::{Capabilities, Completion, Fault, Op, Space};
+use store::api::{Capabilities, Completion, Fault, Op, OpAction, Space};
 use store::null::Null;
 use target::units::UnitId;
 
-use super::disk::{Disk, DiskInfo, ImageState};
+use super::disk::{Disk, DiskInfo, ImageState, LEAVING_FLUSH};
 use crate::disc_image;
 
 /// An opened image, which can be moved to the reactor that will serve it.
@@ -36,8 +36,24 @@ pub(super) struct NewDisc {
     pub(super) image: Option<DiscImage>,
 }
 
-/// Opens an image; for writing only if it is that of a writable disc. Without a file there is no disc.
+/// Opens an image. Without a file there is no disc.
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, OpenError> {
+    open_by(path, read_only, FileSpec::open)
+}
+
+/// Opens the image of a writable disc that is withheld once more, for writing: the lock that `withheld` holds
+/// refuses any other descriptor. No operation of the disc must be under way.
+pub(super) fn open_again(path: &Path, withheld: &DiskInfo) -> Result<Option<DiscImage>, OpenError> {
+    let locked = withheld.duplicate_lock();
+    let locked = locked.map_err(|source| OpenError::Query { path: path.to_owned(), source })?;
+    open_by(path, false, |spec| locked.map_or_else(|| spec.open(), |locked| spec.open_again(locked)))
+}
+
+fn open_by(
+    path: &Path,
+    read_only: bool,
+    opener: impl FnOnce(&FileSpec) -> Result<Opened, OpenError>,
+) -> Result<Option<DiscImage>, OpenError> {
     // Before the file is opened: a change that comes between is found at the next reload.
     let state = ImageState::of(path);
     let spec = FileSpec {
@@ -48,7 +64,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, Op
         direct: false,
         write_cache: !read_only,
     };
-    match spec.open() {
+    match opener(&spec) {
         Ok(opened) => {
             let trailer = trailer_of(path, &opened)?;
             Ok(Some(DiscImage { opened, path: path.to_owned(), state, trailer }))
@@ -95,8 +111,8 @@ pub(super) struct DiscDrive<S = Disk>(Rc<RefCell<Inner<S>>>);
 
 struct Inner<S> {
     disc: Option<LoadedDisc<S>>,
-    /// Discs that were taken out while operations were under way on them.
-    leaving: Vec<LoadedDisc<S>>,
+    /// Discs that were taken out, and on which operations are under way.
+    leaving: Vec<LeavingDisc<S>>,
     /// Completions of operations that an empty drive refused.
     refused: VecDeque<Completion>,
 }
@@ -107,9 +123,52 @@ struct LoadedDisc<S> {
     outstanding: usize,
 }
 
+/// A disc that was taken out.
+struct LeavingDisc<S> {
+    loaded: LoadedDisc<S>,
+    /// Takes whether everything that hosts wrote to the disc is durable, once that is known.
+    when_flushed: Option<WhenFlushed>,
+}
+
+type WhenFlushed = Box<dyn FnOnce(bool)>;
+
+impl<S: Store> LeavingDisc<S> {
+    /// Flushes a disc that can be written.
+    fn new(mut loaded: LoadedDisc<S>, when_flushed: WhenFlushed) -> Self {
+        let capabilities = loaded.disk.capabilities();
+        let is_flushed = capabilities.volatile_cache && !capabilities.read_only;
+        if is_flushed {
+            loaded.submit(Op { id: LEAVING_FLUSH, action: OpAction::Flush });
+        }
+        Self { loaded, when_flushed: is_flushed.then_some(when_flushed) }
+    }
+
+    const fn is_busy(&self) -> bool {
+        self.loaded.outstanding > 0
+    }
+
+    /// Returns the next completion of an operation of the unit.
+    fn poll(&mut self) -> Option<Completion> {
+        loop {
+            let completion = self.loaded.poll()?;
+            if completion.id != LEAVING_FLUSH {
+                return Some(completion);
+            }
+            if let Some(tell) = self.when_flushed.take() {
+                tell(completion.result.is_ok());
+            }
+        }
+    }
+}
+
 impl<S: Store> LoadedDisc<S> {
     const fn new(disk: S) -> Self {
         Self { disk, outstanding: 0 }
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.outstanding += 1;
+        self.disk.submit(op);
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -131,11 +190,14 @@ impl<S: Store + Clone> DiscDrive<S> {
         self.0.borrow().disc.as_ref().map(|loaded| loaded.disk.clone())
     }
 
-    /// Replaces the disc. Operations under way end on the former one.
-    pub(super) fn put(&self, disc: Option<S>) {
+    /// Replaces the disc. Operations under way end on the former one, which is flushed before it is closed.
+    /// `when_flushed` takes whether everything that hosts wrote to it is durable; it is not called if the
+    /// former disc cannot be written.
+    pub(super) fn put(&self, disc: Option<S>, when_flushed: impl FnOnce(bool) + 'static) {
         let mut inner = self.0.borrow_mut();
         let former = std::mem::replace(&mut inner.disc, disc.map(LoadedDisc::new));
-        inner.leaving.extend(former.filter(|former| former.outstanding > 0));
+        let former = former.map(|former| LeavingDisc::new(former, Box::new(when_flushed)));
+        inner.leaving.extend(former.filter(LeavingDisc::is_busy));
     }
 }
 
@@ -158,10 +220,7 @@ impl<S: Store> Store for DiscDrive<S> {
     fn submit(&mut self, op: Op) {
         let mut inner = self.0.borrow_mut();
         match &mut inner.disc {
-            Some(loaded) => {
-                loaded.outstanding += 1;
-                loaded.disk.submit(op);
-            }
+            Some(loaded) => loaded.submit(op),
             None => {
                 inner.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) })
             }
@@ -174,8 +233,8 @@ impl<S: Store> Store for DiscDrive<S> {
         let completion = refused
             .pop_front()
             .or_else(|| disc.as_mut().and_then(LoadedDisc::poll))
-            .or_else(|| leaving.iter_mut().find_map(LoadedDisc::poll));
-        leaving.retain(|former| former.outstanding > 0);
+            .or_else(|| leaving.iter_mut().find_map(LeavingDisc::poll));
+        leaving.retain(LeavingDisc::is_busy);
         completion
     }
 }
@@ -184,10 +243,13 @@ impl<S: Store> Store for DiscDrive<S> {
 mod tests {
     use std::time::SystemTime;
 
-    use store::api::{OpAction, OpId, OpOutput};
+    use drivers::config::{Config, EngineChoice};
+    use drivers::reactor::Reactor;
+    use store::api::{OpId, OpOutput};
     use store::ram::Ram;
 
     use super::*;
+    use crate::serve::reactor_shard::ReactorShard;
 
     /// A disc whose sectors hold one byte, and which answers when it is told to.
     #[derive(Clone)]
@@ -196,6 +258,10 @@ mod tests {
     struct Held {
         ram: Ram,
         answers: bool,
+        /// Whether it has a volatile write cache, whether flushes fail, and how many there were.
+        is_cached: bool,
+        flush_fails: bool,
+        flushes: usize,
     }
 
     impl SlowDisc {
@@ -205,7 +271,13 @@ mod tests {
             let durability = store::api::Durability::Cached;
             ram.submit(Op { id: OpId(0), action: OpAction::Write { at: 0, data, durability } });
             assert!(ram.poll().unwrap().result.is_ok());
-            Self(Rc::new(RefCell::new(Held { ram, answers: false })))
+            Self(Rc::new(RefCell::new(Held {
+                ram,
+                answers: false,
+                is_cached: false,
+                flush_fails: false,
+                flushes: 0,
+            })))
         }
 
         fn answer(&self) {
@@ -215,16 +287,28 @@ mod tests {
 
     impl Store for SlowDisc {
         fn capabilities(&self) -> Capabilities {
-            self.0.borrow().ram.capabilities()
+            let held = self.0.borrow();
+            Capabilities { volatile_cache: held.is_cached, ..held.ram.capabilities() }
         }
 
         fn submit(&mut self, op: Op) {
-            self.0.borrow_mut().ram.submit(op);
+            let mut held = self.0.borrow_mut();
+            held.flushes += usize::from(matches!(op.action, OpAction::Flush));
+            held.ram.submit(op);
         }
 
         fn poll(&mut self) -> Option<Completion> {
             let mut held = self.0.borrow_mut();
-            if held.answers { held.ram.poll() } else { None }
+            if !held.answers {
+                return None;
+            }
+            let completion = held.ram.poll()?;
+            let fails = held.flush_fails && completion.id == LEAVING_FLUSH;
+            Some(if fails {
+                Completion { result: Err(Fault::Medium.into()), ..completion }
+            } else {
+                completion
+            })
         }
     }
 
@@ -247,7 +331,7 @@ mod tests {
         let (first, second) = (SlowDisc::new(1), SlowDisc::new(2));
         let mut drive = DiscDrive::new(Some(first.clone()));
         read(&mut drive, 10);
-        drive.put(Some(second.clone()));
+        drive.put(Some(second.clone()), |_| panic!("it has no write cache"));
         read(&mut drive, 11);
         second.answer();
         assert_eq!(polled(&mut drive), Some((11, Some(2))));
@@ -259,26 +343,71 @@ mod tests {
     }
 
     #[test]
+    fn a_writable_disc_that_leaves_is_flushed_and_a_failure_is_told() {
+        for fails in [false, true] {
+            let (first, second) = (SlowDisc::new(1), SlowDisc::new(2));
+            first.0.borrow_mut().is_cached = true;
+            first.0.borrow_mut().flush_fails = fails;
+            let mut drive = DiscDrive::new(Some(first.clone()));
+            read(&mut drive, 10);
+            let told = Rc::new(RefCell::new(Vec::new()));
+            let tell = Rc::clone(&told);
+            drive.put(Some(second), move |is_durable| tell.borrow_mut().push(is_durable));
+            assert_eq!(first.0.borrow().flushes, 1);
+            assert_eq!(polled(&mut drive), None);
+            assert!(told.borrow().is_empty(), "the flush is under way");
+            first.answer();
+            assert_eq!(polled(&mut drive), Some((10, Some(1))));
+            assert_eq!(polled(&mut drive), None, "the unit did not request the flush");
+            assert_eq!(*told.borrow(), [!fails]);
+            assert_eq!(Rc::strong_count(&first.0), 1, "it is closed");
+        }
+    }
+
+    #[test]
     fn an_empty_drive_has_no_byte_and_refuses_operations() {
         let mut drive = DiscDrive::new(Some(SlowDisc::new(1)));
         assert_eq!(drive.capabilities().len, 2048);
-        drive.put(None);
+        drive.put(None, |_| panic!("it has no write cache"));
         assert_eq!((drive.capabilities().len, drive.capabilities().read_only), (0, true));
         read(&mut drive, 12);
         assert_eq!((polled(&mut drive), polled(&mut drive)), (Some((12, None)), None));
         assert!(drive.disc().is_none());
     }
 
+    /// Opens the image at a path and serves it.
+    fn served(path: &Path, read_only: bool) -> Disk {
+        let config = Config { engine: EngineChoice::Epoll, ..Config::default() };
+        let reactor = Reactor::<ReactorShard>::new(&config).unwrap();
+        let image = open(path, read_only).unwrap().expect("a file");
+        image.place(reactor.files(), MediumId(1), "drive")
+    }
+
     #[test]
-    fn an_image_is_another_when_its_file_changes() {
+    fn a_disc_is_another_when_its_file_is_and_a_read_only_one_when_it_changes() {
         let scratch = crate::scratch::Scratch::new();
         let path = scratch.path().join("disc.iso");
         assert!(open(&path, true).unwrap().is_none(), "there is no file");
-        std::fs::write(&path, [0; 4096]).unwrap();
-        let image = open(&path, true).unwrap().expect("a file");
-        assert_eq!(image.state, ImageState::of(&path));
-        let file = File::options().write(true).open(&path).unwrap();
-        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert_ne!(image.state, ImageState::of(&path));
+        std::fs::create_dir(scratch.path().join("folder")).unwrap();
+        for read_only in [true, false] {
+            std::fs::write(&path, [0; 4096]).unwrap();
+            let disc = served(&path, read_only).info();
+            assert!(disc.serves_image(&path), "nothing has changed");
+            let same = scratch.path().join("folder/../disc.iso");
+            assert!(disc.is_at(&same) && !disc.serves_image(&same), "the configuration names another path");
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!(disc.serves_image(&path), !read_only, "hosts change a writable disc");
+            file.set_len(6144).unwrap();
+            assert_eq!(disc.serves_image(&path), !read_only);
+            let other = scratch.path().join("other.iso");
+            std::fs::write(&other, [0; 6144]).unwrap();
+            std::fs::rename(&other, &path).unwrap();
+            assert!(!disc.serves_image(&path), "it is another file");
+        }
+        let withheld = served(&path, false);
+        assert!(withheld.info().serves_image(&path));
+        withheld.withhold("it was truncated");
+        assert!(!withheld.info().serves_image(&path));
     }
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,6 +25,9 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// The identifier of the operations of a snapshot. The numbers of a unit are lower: their upper half is a
 /// generation, which does not come that far.
 const SNAPSHOT_OP: OpId = OpId(u64::MAX - 1);
+
+/// The identifier of the flush of a disc that leaves its drive.
+pub(super) const LEAVING_FLUSH: OpId = OpId(u64::MAX - 2);
 
 /// A snapshot under way.
 #[derive(Debug)]
@@ -98,10 +101,16 @@ pub(super) struct DiskInfo {
     pub(super) read_only: bool,
     /// The state of the file when it was opened, if it is the image of a disc.
     pub(super) image: Option<ImageState>,
+    /// A descriptor that holds the lock of the image of a writable disc, by which it can be opened again.
+    locked: Option<File>,
     /// The length in bytes that is served.
     len: AtomicU64,
     /// Whether it is withheld.
     withheld: AtomicBool,
+    /// How many operations the file or device has.
+    under_way: AtomicUsize,
+    /// Whether it is a disc that was taken out of its drive.
+    has_left: AtomicBool,
 }
 
 impl DiskInfo {
@@ -115,15 +124,39 @@ impl DiskInfo {
         FileIdentity::of_path(path).is_ok_and(|(identity, _)| identity == self.identity)
     }
 
-    /// Returns whether it is withheld.
-    pub(super) fn is_withheld(&self) -> bool {
-        self.withheld.load(Ordering::Relaxed)
+    /// Returns a descriptor that holds the lock of the image of a writable disc.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(super) fn duplicate_lock(&self) -> std::io::Result<Option<File>> {
+        self.locked.as_ref().map(File::try_clone).transpose()
     }
 
-    /// Returns whether the path is to be compared with what is served. A disc stays in its drive until a
-    /// reload, whatever the path leads to.
+    /// Returns whether it is withheld.
+    pub(super) fn is_withheld(&self) -> bool {
+        self.withheld.load(Ordering::Acquire)
+    }
+
+    /// Returns whether operations of hosts are under way. None begin on a disc that is withheld.
+    pub(super) fn has_operations(&self) -> bool {
+        self.under_way.load(Ordering::Acquire) > 0
+    }
+
+    /// Records that the disc was taken out of its drive. It is closed when its operations have ended.
+    pub(super) fn leave(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether it is a disc that was taken out of its drive.
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the path is to be compared with what is served. A read-only disc stays in its drive
+    /// until a reload, whatever the path leads to. What hosts write to another one must not go to a file that
+    /// nobody finds.
     pub(super) fn is_watched(&self) -> bool {
-        self.image.is_none() && !self.is_withheld()
+        (self.image.is_none() || !self.read_only) && !self.is_withheld() && !self.has_left()
     }
 
     /// Compares the file or device at the path with the one that is served.
@@ -170,8 +203,6 @@ struct Inner {
     told: Option<Instant>,
     untold: u64,
     when_cut: Option<Box<dyn Fn()>>,
-    /// How many operations the file or device has.
-    under_way: usize,
     snapshot: Option<Snapshot>,
     /// Operations that wait for the end of the snapshot, oldest first. There are at most as many as the unit
     /// has under way.
@@ -195,10 +226,30 @@ impl Disk {
         label: &str,
     ) -> Self {
         let (identity, read_only) = (opened.identity(), opened.is_read_only());
+        let duplicate = (image.is_some() && !read_only).then(|| opened.duplicate());
+        let locked = duplicate.and_then(|duplicate| match duplicate {
+            Ok(duplicate) => Some(duplicate),
+            Err(error) => {
+                let why = os_error(&error);
+                crate::warning!("{label}: if its disc is withheld, a reload cannot serve it again: {why}");
+                None
+            }
+        });
         let store = FileStore::new(opened, queue);
         let len = AtomicU64::new(store.capabilities().len);
         let withheld = AtomicBool::new(false);
-        let facts = Arc::new(DiskInfo { path, identity, read_only, image, len, withheld });
+        let (under_way, has_left) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let facts = Arc::new(DiskInfo {
+            path,
+            identity,
+            read_only,
+            image,
+            locked,
+            len,
+            withheld,
+            under_way,
+            has_left,
+        });
         Self(Rc::new(RefCell::new(Inner {
             store,
             facts,
@@ -209,7 +260,6 @@ impl Disk {
             told: None,
             untold: 0,
             when_cut: None,
-            under_way: 0,
             snapshot: None,
             held: VecDeque::new(),
             trailer: None,
@@ -309,7 +359,7 @@ impl Disk {
             inner.label
         );
         inner.withheld = Some(why.to_owned());
-        inner.facts.withheld.store(true, Ordering::Relaxed);
+        inner.facts.withheld.store(true, Ordering::Release);
         true
     }
 
@@ -374,10 +424,11 @@ impl Inner {
     }
 
     fn begin(&mut self, op: Op) {
-        if self.withheld.is_some() {
+        // What hosts wrote before a disc was withheld is made durable when it leaves the drive.
+        if self.withheld.is_some() && op.id != LEAVING_FLUSH {
             self.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) });
         } else {
-            self.under_way += 1;
+            self.facts.under_way.fetch_add(1, Ordering::Release);
             self.store.submit(op);
         }
     }
@@ -385,7 +436,7 @@ impl Inner {
     /// Goes on with a snapshot when no operation of the unit is under way any more.
     fn continue_snapshot(&mut self) {
         let Some(snapshot) = &mut self.snapshot else { return };
-        if snapshot.step == SnapshotStep::Draining && self.under_way == 0 {
+        if snapshot.step == SnapshotStep::Draining && !self.facts.has_operations() {
             snapshot.step = SnapshotStep::Flushing;
             self.store.submit(Op { id: SNAPSHOT_OP, action: OpAction::Flush });
         }
@@ -475,7 +526,7 @@ impl Store for Disk {
             }
             inner.snapshot_step_ended(completion.result.map(drop));
         };
-        inner.under_way = inner.under_way.saturating_sub(1);
+        inner.facts.under_way.fetch_sub(1, Ordering::Release);
         inner.continue_snapshot();
         if let Err(failure) = &completion.result {
             let cut = inner.store.is_truncated() && inner.withheld.is_none();
@@ -528,6 +579,20 @@ mod tests {
         let accepted = Accepted::Served { changed: true, withheld: true };
         assert_eq!(disk.accept_current_file(1 << 20).unwrap(), accepted);
         assert_eq!(disk.info().len(), 2 << 20);
+    }
+
+    #[test]
+    fn operations_of_a_disk_that_is_withheld_are_under_way_until_they_end_and_none_begin() {
+        let scratch = Scratch::new();
+        let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
+        disk.withhold("it is to be withheld");
+        disk.submit(Op { id: OpId(1), action: OpAction::Read { at: 0, len: 512 } });
+        assert!(!disk.info().has_operations(), "it is refused");
+        assert_eq!(disk.poll().map(|refused| refused.id), Some(OpId(1)));
+        disk.accept_current_file(512).unwrap();
+        disk.submit(Op { id: OpId(2), action: OpAction::Read { at: 0, len: 512 } });
+        disk.withhold("it is to be withheld again");
+        assert!(disk.info().has_operations());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use store::ram::Ram;
 use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
-use super::disk::Disk;
+use super::disk::{Disk, DiskInfo};
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::nbd::{ATTEMPT_MAX, ExportAddress, NbdExport, NbdExports, OpenExport};
@@ -28,7 +28,7 @@ use super::pass_through::PassThrough;
 use super::state::StateDir;
 use super::tape::Tape;
 use crate::config::{Medium, Unit};
-use crate::{luks, os_error};
+use crate::{disc_image, luks, os_error};
 
 /// An open medium, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
@@ -180,10 +180,52 @@ fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> 
     export.map(Bare::Nbd).map_err(|why| MediaError { unit: unit.label.clone(), why })
 }
 
-/// Opens the image of a disc. Without a file there is no disc.
+/// Opens the image of a disc; for writing only if it is that of a writable disc. Without a file there is no
+/// disc.
 pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, MediaError> {
-    discs::open(path, unit.read_only)
+    discs::open(path, unit.read_only || !disc_image::is_writable(path))
         .map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
+}
+
+/// What a reload does with the writable disc in a drive, whose image is at the path.
+#[derive(Debug)]
+pub(super) enum SameDisc {
+    /// It is served again.
+    OpenedAgain(Option<DiscImage>),
+    /// It stays withheld, for this reason.
+    StaysWithheld(String),
+}
+
+/// Opens the image of the writable disc in a drive again, if the disc is withheld. `served` is at `path`.
+///
+/// # Errors
+/// If the disc is not withheld: hosts can write it, under another path.
+pub(super) fn open_disc_again(unit: &Unit, path: &Path, served: &DiskInfo) -> Result<SameDisc, MediaError> {
+    let fail = |why| MediaError { unit: unit.label.clone(), why };
+    let told = path.display();
+    // In this order: no operation begins on a disc that is withheld, so none changes the record after it is
+    // read.
+    if !served.is_withheld() {
+        return Err(fail(format!(
+            "{told} is the same file as {}, which is in the drive and which hosts can write; if it was renamed, \
+             reload the configuration again when the drive is not ready",
+            served.path.display()
+        )));
+    }
+    if served.has_operations() {
+        return Ok(SameDisc::StaysWithheld(format!(
+            "operations that began before it was withheld are under way on {told}; reload the configuration \
+             again"
+        )));
+    }
+    if !disc_image::is_writable(path) {
+        return Ok(SameDisc::StaysWithheld(format!(
+            "{told} is not the image of a writable disc any more; restore it, or serve a copy of it from \
+             another path, and reload the configuration again"
+        )));
+    }
+    let opened = discs::open_again(path, served);
+    opened.map(SameDisc::OpenedAgain).map_err(|error| fail(describe_error(&error)))
 }
 
 /// Extends the file of a served unit to its configured size. Allocates the storage of a fully provisioned
@@ -217,7 +259,8 @@ pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
     // The unit of a cartridge makes it durable when it is removed.
     let is_changer = matches!(unit.medium, Medium::Changer { .. });
     let is_device = matches!(unit.medium, Medium::Sg { .. });
-    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit) && !is_changer;
+    let is_rom = matches!(&unit.medium, Medium::Disc { path, .. } if !disc_image::is_writable(path));
+    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit) && !is_changer && !is_rom;
     let Some(path) = unit.medium.path().filter(|_| is_synced) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {

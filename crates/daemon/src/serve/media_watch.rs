@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -45,10 +46,19 @@ impl MediaWatch {
         entries.push(Entry { facts: Arc::downgrade(facts), reactor });
     }
 
-    /// Returns the properties of a served disk: of the disc that was put into a drive last.
+    /// Returns the properties of a served disk: of the disc that is in a drive.
     pub(super) fn find(&self, unit: UnitId) -> Option<Arc<DiskInfo>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.get(&unit)?.iter().rev().find_map(|entry| entry.facts.upgrade())
+        let served = entries.get(&unit)?.iter().rev().filter_map(|entry| entry.facts.upgrade());
+        let mut present = served.filter(|facts| !facts.has_left());
+        present.next()
+    }
+
+    /// Returns whether a writable disc was taken out of its drive whose image is at a path, and is not closed
+    /// yet.
+    pub(super) fn is_leaving(&self, path: &Path) -> bool {
+        let all = self.served().into_iter().filter_map(|(_, entry)| entry.facts.upgrade());
+        all.into_iter().any(|facts| facts.has_left() && !facts.read_only && facts.is_at(path))
     }
 
     /// Returns the disks that are served, and forgets the others.
@@ -74,11 +84,43 @@ impl MediaWatch {
             for (unit, Entry { facts, reactor }) in self.served() {
                 let Some(facts) = facts.upgrade().filter(|facts| facts.is_watched()) else { continue };
                 if let Err(why) = facts.compare() {
+                    let served = Arc::downgrade(&facts);
                     // A reactor that has stopped serves no disk, so an error is ignored.
-                    let _ =
-                        reactor.post(move |member: &mut ReactorShard, now| member.withhold(now, unit, &why));
+                    let _ = reactor.post(move |member: &mut ReactorShard, now| {
+                        member.withhold_served(now, unit, &served, &why);
+                    });
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::state_machine::MediumId;
+    use drivers::config::{Config, EngineChoice};
+    use drivers::reactor::Reactor;
+
+    use super::*;
+    use crate::scratch::Scratch;
+    use crate::serve::discs;
+
+    #[test]
+    fn a_disc_that_has_left_its_drive_is_not_found_there_and_leaves_until_it_is_closed() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("disc.iso");
+        crate::disc_image::create(&path, "bd-re", Some(1 << 20)).unwrap();
+        let config = Config { engine: EngineChoice::Epoll, ..Config::default() };
+        let reactor = Reactor::<ReactorShard>::new(&config).unwrap();
+        let image = discs::open(&path, false).unwrap().expect("a file");
+        let disc = image.place(reactor.files(), MediumId(1), "drive");
+        let (watch, unit) = (MediaWatch::default(), UnitId(1));
+        watch.add(unit, &disc.info(), reactor.handle());
+        assert!(watch.find(unit).is_some() && !watch.is_leaving(&path));
+        disc.info().leave();
+        assert!(watch.find(unit).is_none() && watch.is_leaving(&path));
+        assert!(!disc.info().is_watched());
+        drop(disc);
+        assert!(!watch.is_leaving(&path));
     }
 }

@@ -186,7 +186,8 @@ fn raise_file_limit(config: &Config) {
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let reactors = wide(reactors::reactor_count(config).min(config.targets.len()).max(1));
     let want = u64::from(config.max_connections) * reactors
-        + wide(config.portals.len() + config.units.len())
+        // The image of a writable disc has two.
+        + wide(config.portals.len() + 2 * config.units.len())
         + wide(config.hyperscsi.as_ref().map_or(0, |frames| frames.interfaces.len() + 1)) * reactors
         + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);

@@ -14,8 +14,8 @@ mod traces;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
@@ -35,8 +35,8 @@ use target::target::{SaveRequest, UnitReport};
 use target::units::{DiskId, UnitId};
 
 use super::daemon_event::DaemonEvent;
-use super::discs::DiscDrive;
-use super::disk::Disk;
+use super::discs::{DiscDrive, NewDisc};
+use super::disk::{Disk, DiskInfo};
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
 use super::nbd::{NbdExport, NbdExports};
@@ -65,6 +65,8 @@ pub(super) struct ReactorShard {
     /// The tape libraries, by the unit of the changer.
     libraries: BTreeMap<UnitId, ServedLibrary>,
     devices: BTreeMap<UnitId, PassThrough>,
+    /// The discs that are put into drives when the ones in there are saved.
+    pending_discs: BTreeMap<UnitId, NewDisc>,
     naas: BTreeMap<UnitId, Naa>,
     /// The portal of each connection of an initiator.
     arrivals: BTreeMap<ConnId, PortalId>,
@@ -110,6 +112,8 @@ pub(super) struct UnitView {
     pub(super) bytes: u64,
     /// How many operations of its file or device failed.
     pub(super) errors: u64,
+    /// Whether it is a drive without a disc that can be written.
+    pub(super) is_rom: bool,
     /// Why its file or device is withheld or gone, if it is.
     pub(super) withheld: Option<String>,
     /// Why hosts find it not ready otherwise, if they do.
@@ -151,6 +155,7 @@ impl ReactorShard {
             frame_traces: Vec::new(),
             libraries: BTreeMap::new(),
             devices: BTreeMap::new(),
+            pending_discs: BTreeMap::new(),
             naas,
             arrivals: BTreeMap::new(),
             retiring,
@@ -230,14 +235,8 @@ impl ReactorShard {
         disk.on_truncate(move || {
             let why = "the file ends before the disk does";
             let served = served.clone();
-            // Posted to the message queue, because the unit is in the middle of an operation. Another disc
-            // can be in the drive when the last operations of this one end.
-            let _ = own.post(move |member: &mut Self, now| {
-                let present = member.disks.get(&id).map(|disk| Arc::downgrade(&disk.info()));
-                if present.is_some_and(|present| present.ptr_eq(&served)) {
-                    member.withhold(now, id, why);
-                }
-            });
+            // Posted to the message queue, because the unit is in the middle of an operation.
+            let _ = own.post(move |member: &mut Self, now| member.withhold_served(now, id, &served, why));
         });
         self.media_watch.add(id, &disk.info(), self.own.clone());
         self.disks.insert(id, disk);
@@ -247,6 +246,15 @@ impl ReactorShard {
     pub(super) fn withhold(&mut self, now: Instant, id: UnitId, why: &str) {
         if self.disks.get(&id).is_some_and(|disk| disk.withhold(why)) {
             self.shard.withhold_medium(now, id, true);
+        }
+    }
+
+    /// Withholds a disk if the unit still has it. Another disc can be in a drive when the last operations of
+    /// one end, or when its path was compared.
+    pub(super) fn withhold_served(&mut self, now: Instant, id: UnitId, served: &Weak<DiskInfo>, why: &str) {
+        let present = self.disks.get(&id).map(|disk| Arc::downgrade(&disk.info()));
+        if present.is_some_and(|present| present.ptr_eq(served)) {
+            self.withhold(now, id, why);
         }
     }
 
@@ -363,6 +371,7 @@ impl ReactorShard {
             UnitView {
                 not_ready,
                 bytes: bytes(report.unit),
+                is_rom: self.drives.get(&report.unit).is_some_and(|drive| drive.capabilities().read_only),
                 errors: disk.map_or_else(others, Disk::errors),
                 withheld: disk
                     .and_then(Disk::withheld)

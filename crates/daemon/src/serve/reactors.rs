@@ -19,6 +19,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use shard::losses::SessionLoss;
 use shard::shard::Shard;
 use target::bindings::NexusBindings;
+use target::units::UnitId;
 
 use super::ServeError;
 use super::daemon_event::DaemonEvent;
@@ -127,6 +128,21 @@ pub(super) fn all_reactors(reactors: &[ReactorThread], holds: fn(&ReactorShard) 
         });
         posted.is_err() || receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).unwrap_or(true)
     })
+}
+
+/// Makes every reactor forget the discs that it is to put into drives when others are saved, and waits until
+/// they have. Returns the drives.
+pub(super) fn forget_pending_discs(reactors: &[ReactorThread]) -> Vec<UnitId> {
+    let forget = |running: &ReactorThread| {
+        let (sender, receiver) = channel();
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
+            let _ = sender.send(member.forget_pending_discs());
+        });
+        // A reactor that does not answer in time has forgotten nothing yet, so opening the images again is
+        // refused.
+        posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).unwrap_or_default()
+    };
+    reactors.iter().flat_map(forget).collect()
 }
 
 /// Returns whether a reactor has a session.

@@ -40,7 +40,8 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
         // The drive reads DVD-ROM and DVD-R, and writes DVD-R, in several sessions and without underrun. It
         // has a tray, ejects, and locks; it plays no audio, writes no CD, and reads CDs at 48 times the basic
         // speed (8467 = 2113h). Its current write speed is 16 times that of a DVD (22160 = 5690h). The page
-        // has no bits for DVD+RW and BD.
+        // has no bits for DVD+RW and BD. wodim uses only drives whose page says that they write CDs: this one
+        // has no profile of a CD that can be written, and does not say so.
         PageRow {
             code: page::CAPABILITIES_AND_MECHANICAL_STATUS,
             subpage: 0,

@@ -8,7 +8,7 @@ use scsi::opcode as op;
 use super::{close, disc_structure, events, features, format, information, performance, read_cd, write};
 use crate::device_server::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 use crate::pr::conflict::Conflict;
-use crate::sbc::{capacity, read};
+use crate::sbc::{capacity, read, verify};
 
 /// The common values of commands that report the state of the drive: they pass reservations and need no
 /// medium.
@@ -76,6 +76,8 @@ pub(super) const ROWS: &[Row] = &[
         handler: read::read, ..READS },
     Row { opcode: op::READ_12, name: "READ(12)",
         usage: &[0xa8, 0x1a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x80, 0], handler: read::read, ..READS },
+    Row { opcode: op::VERIFY_10, name: "VERIFY(10)",
+        usage: &[0x2f, 0x12, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0], handler: verify::verify, ..READS },
     Row { opcode: op::READ_CD, name: "READ CD",
         usage: &[0xbe, 0x1c, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf8, 0, 0], handler: read_cd::read_cd, ..READS },
     Row { opcode: op::READ_CD_MSF, name: "READ CD MSF",
@@ -89,6 +91,8 @@ pub(super) const ROWS: &[Row] = &[
         handler: write::write, ..WRITES },
     Row { opcode: op::WRITE_12, name: "WRITE(12)",
         usage: &[0xaa, 0x1a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x80, 0], handler: write::write, ..WRITES },
+    Row { opcode: op::WRITE_AND_VERIFY_10, name: "WRITE AND VERIFY(10)",
+        usage: &[0x2e, 0x12, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0], handler: write::write, ..WRITES },
     Row { opcode: op::SYNCHRONIZE_CACHE_10, name: "SYNCHRONIZE CACHE(10)",
         usage: &[0x35, 0x06, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0], conflict: Conflict::Writes, timeout_s: 120,
         handler: write::synchronize_cache, ..READS },

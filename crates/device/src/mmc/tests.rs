@@ -10,5 +10,6 @@ mod replacing;
 mod rewritable;
 mod sequential;
 mod table;
+mod verifying;
 
 use fixture::*;

@@ -1,4 +1,4 @@
-//! WRITE, and SYNCHRONIZE CACHE (MMC-6).
+//! WRITE, WRITE AND VERIFY, and SYNCHRONIZE CACHE (MMC-6).
 //!
 //! A DVD+RW and a BD-RE are written at any address, as a disk is, once they are formatted. A DVD-R and a BD-R
 //! are written where a track is written to ([`crate::recorder`]).
@@ -6,6 +6,7 @@
 use alloc::boxed::Box;
 
 use base::units::{Blocks, Lba};
+use scsi::opcode as op;
 use scsi::sense::{Asc, Sense, SenseKey};
 
 use super::change::ChangeRecord;
@@ -15,23 +16,25 @@ use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::disc_record::WritableKind;
 use crate::recorder::{AppendState, Recorder};
 use crate::sbc::address::{self, Span};
-use crate::sbc::{part_len, write as blocks};
+use crate::sbc::{part_len, verify, write as blocks};
 use crate::task::{TaskId, TaskInfo};
 
-/// WRITE(10) and WRITE(12).
+/// WRITE(10), WRITE(12) and WRITE AND VERIFY(10).
 pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let is_verified = task.cdb.u8(0) == op::WRITE_AND_VERIFY_10;
     match &server.recorder {
         None => Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)),
-        Some(recorder) if recorder.record.kind.is_sequential() => append(server, task),
+        Some(recorder) if recorder.record.kind.is_sequential() => append(server, task, is_verified),
         Some(recorder) if recorder.record.formatted == 0 => {
             Outcome::CheckCondition(Sense::illegal(Asc::MEDIUM_NOT_FORMATTED))
         }
+        Some(_) if is_verified => verify::write_and_verify(server, task),
         Some(_) => blocks::write(server, task),
     }
 }
 
 /// A write to a disc that is written sequentially.
-fn append(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+fn append(server: &mut DeviceServer, task: &TaskInfo, is_verified: bool) -> Outcome {
     let span = match span_of(server, task) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
@@ -45,6 +48,10 @@ fn append(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let part = part_len(server);
     let Some(recorder) = &mut server.recorder else { return Outcome::bug() };
     match recorder.admit(task.id, start, sectors) {
+        Ok(()) if is_verified => {
+            let transfer = verify::verified_write(server, task, span.at, len);
+            Outcome::Run(Box::new(AppendSectors { transfer }))
+        }
         Ok(()) => Outcome::Run(Box::new(AppendSectors { transfer: blocks::long_write(span.at, len, part) })),
         Err(sense) => Outcome::CheckCondition(sense),
     }

@@ -65,6 +65,11 @@ impl Appends {
         self.refused_for = Some(task);
     }
 
+    /// Returns whether a task pads tracks.
+    pub(crate) const fn are_refused(&self) -> bool {
+        self.refused_for.is_some()
+    }
+
     /// Admits writes again, if a task has padded tracks.
     pub(crate) fn end_refusal(&mut self, task: TaskId) {
         self.refused_for.take_if(|padding| *padding == task);

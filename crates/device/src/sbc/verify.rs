@@ -28,7 +28,7 @@ mod byte_check {
 }
 
 /// VERIFY 10, 12, 16 and 32.
-pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(crate) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let span = match Span::of_transfer(&server.info, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
@@ -53,7 +53,7 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 }
 
 /// WRITE AND VERIFY 10, 12, 16 and 32: each part is written, made durable and read back.
-pub(super) fn write_and_verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(crate) fn write_and_verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let compare = match byte_check(&task.cdb) {
         byte_check::NONE => Compare::Nothing,
         byte_check::EACH => Compare::Each,
@@ -82,17 +82,20 @@ fn run(
     if len == 0 {
         return Outcome::Good;
     }
-    server.errors.verified_bytes = server.errors.verified_bytes.saturating_add(len);
     let len = usize::try_from(len).unwrap_or(usize::MAX);
-    Outcome::Run(Box::new(Verify {
-        at: span.at,
-        len,
-        part: part_len(server),
-        compare,
-        write,
-        done: 0,
-        sent: None,
-    }))
+    Outcome::Run(Box::new(Verify::new(server, (span.at, len), compare, write)))
+}
+
+/// Returns the work of a WRITE AND VERIFY whose outcome is another's to decide. BYTCHK is 00b or 01b.
+pub(crate) fn verified_write(
+    server: &mut DeviceServer,
+    task: &TaskInfo,
+    at: u64,
+    len: usize,
+) -> impl Job + use<> {
+    let compare = if byte_check(&task.cdb) == byte_check::NONE { Compare::Nothing } else { Compare::Each };
+    let durability = server.durability(true);
+    Verify::new(server, (at, len), compare, Some(durability))
 }
 
 fn byte_check(cdb: &Cdb) -> u8 {
@@ -129,6 +132,17 @@ struct Verify {
 }
 
 impl Verify {
+    fn new(
+        server: &mut DeviceServer,
+        (at, len): (u64, usize),
+        compare: Compare,
+        write: Option<Durability>,
+    ) -> Self {
+        let bytes = u64::try_from(len).unwrap_or(u64::MAX);
+        server.errors.verified_bytes = server.errors.verified_bytes.saturating_add(bytes);
+        Self { at, len, part: part_len(server), compare, write, done: 0, sent: None }
+    }
+
     fn here(&self) -> u64 {
         self.at.saturating_add(u64::try_from(self.done).unwrap_or(u64::MAX))
     }

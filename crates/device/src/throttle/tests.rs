@@ -69,8 +69,28 @@ fn commands_that_use_the_medium_count_and_no_others() {
     let disc = DeviceKind::Disc { profile: None };
     assert_eq!(
         counted(&crate::mmc::COMMAND_SET, disc),
-        ["FORMAT UNIT", "READ", "READ CD", "READ CD MSF", "SYNCHRONIZE CACHE", "WRITE"]
+        [
+            "FORMAT UNIT",
+            "READ",
+            "READ CD",
+            "READ CD MSF",
+            "SYNCHRONIZE CACHE",
+            "VERIFY",
+            "WRITE",
+            "WRITE AND VERIFY",
+        ]
     );
+}
+
+#[test]
+fn verifying_a_disc_counts_the_sectors_that_are_read() {
+    let mut rig = Rig::new();
+    rig.unit.server.info.config = UnitConfig { device: DeviceKind::Disc { profile: None }, ..config() };
+    let cdb = Cdb::from_bytes(&[opcode::VERIFY_10, 0, 0, 0, 0, 0, 0, 4, 0, 0]).unwrap();
+    let task = TaskInfo::new(Origin::Transport(TaskKey(1)), A, cdb);
+    let info = &rig.unit.server.info;
+    let cost = cost_of(info, &task).unwrap();
+    assert_eq!(Some(cost.bytes), info.block_size().len_of(Blocks(1024)).map(|len| len.0));
 }
 
 #[test]

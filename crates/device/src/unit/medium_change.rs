@@ -6,11 +6,12 @@ use base::time::Instant;
 use scsi::sense::{Asc, Sense, SenseKey};
 
 use super::LogicalUnit;
+use crate::contract::NexusId;
 use crate::device_server::outcome::Outcome;
 use crate::device_server::table::MediumNeed;
 use crate::drain::Drain;
 use crate::medium_removal::MediaEvent;
-use crate::recorder::Recorder;
+use crate::removal_obstacle::RemovalObstacle;
 use crate::task::TaskId;
 use crate::task_set::{Task, TaskState};
 
@@ -41,12 +42,35 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Returns whether a nexus prevents the removal of the medium, a command is writing a writable disc, or
-    /// such a disc has sectors that no host has synchronized yet.
+    /// Returns whether a nexus prevents the removal of the medium, a command is writing or padding a writable
+    /// disc, or such a disc has sectors that no host has synchronized yet.
     pub fn is_removal_prevented(&self) -> bool {
-        let is_written =
-            |disc: &Recorder| disc.has_unsaved() || !self.tasks_of_medium(MediumNeed::Writable).is_empty();
-        self.server.spc.removal.check().is_err() || self.server.recorder.as_deref().is_some_and(is_written)
+        self.removal_obstacle().is_some()
+    }
+
+    /// Returns why the operator must not take the medium out now.
+    pub fn removal_obstacle(&self) -> Option<RemovalObstacle> {
+        let disc = self.server.recorder.as_deref();
+        let is_saving = || self.tasks.live().any(|task| task.info.nexus == NexusId::OWN);
+        if self.server.spc.removal.check().is_err()
+            || disc.is_some_and(|disc| disc.appends.are_refused())
+            || disc.is_some() && !self.tasks_of_medium(MediumNeed::Writable).is_empty()
+        {
+            return Some(RemovalObstacle::InUse);
+        }
+        disc.filter(|disc| disc.has_unsaved()).map(|_| match is_saving() {
+            true => RemovalObstacle::Saving,
+            false => RemovalObstacle::Unsaved,
+        })
+    }
+
+    /// Begins to make durable what hosts have appended to a disc, so that the operator can take it out:
+    /// [`Self::removal_obstacle`] returns [`RemovalObstacle::Saving`] until that has ended, and
+    /// [`RemovalObstacle::Unsaved`] if it failed.
+    pub fn save_medium(&mut self, now: Instant) {
+        self.server.now = now;
+        self.server.save_disc();
+        self.process_pending();
     }
 
     /// Returns the tasks that have begun and use the medium, or only those that write it. One of a command

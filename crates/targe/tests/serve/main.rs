@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod changes;
 #[cfg(test)]
+mod discs;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod fixture;

@@ -8,6 +8,7 @@ use base::time::Instant;
 use base::units::BlockSize;
 use device::contract::{Command, Nexus, NexusId, TaskKey, Tmf, TmfKey, UnitConfig};
 use device::drain::Drain;
+use device::removal_obstacle::RemovalObstacle;
 use device::stats::UnitStats;
 use device::unit as real;
 use scsi::sense::Asc;
@@ -172,6 +173,15 @@ impl LogicalUnit {
 
     pub(crate) fn is_removal_prevented(&self) -> bool {
         self.testbed.target.units()[0].removal_prevented
+    }
+
+    pub(crate) fn removal_obstacle(&self) -> Option<RemovalObstacle> {
+        self.testbed.target.removal_obstacle(UNIT)
+    }
+
+    pub(crate) fn save_medium(&mut self, now: Instant) {
+        self.testbed.target.save_medium(now, UNIT);
+        self.process_pending(now);
     }
 
     pub(crate) fn reservations(&self) -> Option<reservations::ReservationReport> {

@@ -21,7 +21,6 @@ use super::medium_key::{MediumKey, medium_keys};
 use super::sg;
 use super::tapes;
 use super::{Environment, at_line, nbd, printable};
-use crate::disc_image;
 
 /// The units that are resolved so far.
 pub(super) struct UnitResolver<'a> {
@@ -202,8 +201,6 @@ impl<'a> UnitResolver<'a> {
             false => block_size_of(lun.physical_bs.as_ref(), block_size, report),
         };
         let medium = self.medium(lun, block_size, &label, report);
-        // Only the image of a writable disc is written.
-        let is_rom = matches!(&medium, Some(Medium::Disc { path, .. }) if !disc_image::is_writable(path));
         let encrypt = lun.encrypt.as_ref().map(|at| {
             let path = self.environment.absolute(&at.value);
             if let Err(why) = secret::key_file(&path) {
@@ -227,12 +224,14 @@ impl<'a> UnitResolver<'a> {
             medium: medium?,
             block_size,
             physical_block_size,
-            read_only: lun.ro || is_rom,
+            // Whether a disc can be written is a property of the disc: the one that is named here can still
+            // be replaced, or wait until a host releases the one in the drive.
+            read_only: lun.ro,
             thin: !is_disc
                 && !is_tape
                 && !is_sg
                 && lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
-            write_cache: lun.write_cache && !is_rom,
+            write_cache: lun.write_cache,
             io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero() && !is_sg),
             limit: limits::rate_limit(&lun.limit, report),
             encrypt,

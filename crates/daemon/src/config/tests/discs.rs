@@ -14,7 +14,7 @@ fn with_lun(keys: &str) -> String {
 }
 
 #[test]
-fn a_drive_is_read_only_and_removable_and_keeps_its_name_with_another_disc() {
+fn a_drive_is_removable_and_keeps_its_name_with_another_disc() {
     let scratch = Scratch::new();
     scratch.file("a.iso", [0; 4096], 0o600);
     scratch.file("b.iso", [0; 2048], 0o600);
@@ -23,7 +23,7 @@ fn a_drive_is_read_only_and_removable_and_keeps_its_name_with_another_disc() {
     let unit = &first.units[0];
     assert_eq!(unit.medium, Medium::Disc { path: scratch.path().join("a.iso"), profile: None });
     assert_eq!((unit.block_size, unit.physical_block_size), (BlockSize::B2048, BlockSize::B2048));
-    assert_eq!((unit.read_only, unit.removable, unit.thin, unit.write_cache), (true, true, false, false));
+    assert_eq!((unit.removable, unit.thin), (true, false));
     assert_eq!(unit.identity.product, "Virtual Disc");
     let second = drive("type = \"disc\", path = \"b.iso\", profile = \"dvd\"");
     assert_eq!(
@@ -35,6 +35,20 @@ fn a_drive_is_read_only_and_removable_and_keeps_its_name_with_another_disc() {
         Config::diff(&first, &second).to_string(),
         "target iqn.2001-04.com.example:a changed: LUN 0 changed"
     );
+}
+
+/// The disc that is named may have to wait until a host has burned the one in the drive, or may be replaced.
+#[test]
+fn a_read_only_disc_makes_no_drive_read_only() {
+    let scratch = Scratch::new();
+    scratch.file("rom.iso", [0; 4096], 0o600);
+    crate::disc_image::create(&scratch.path().join("blank.iso"), "bd-r", Some(1 << 20)).unwrap();
+    let unit = |keys: &str| scratch.config(&with_lun(keys)).units.remove(0);
+    for image in ["rom.iso", "blank.iso"] {
+        let unit = unit(&format!("type = \"disc\", path = \"{image}\""));
+        assert_eq!((unit.read_only, unit.write_cache), (false, true), "{image}");
+    }
+    assert!(unit("type = \"disc\", path = \"blank.iso\", ro = true").read_only);
 }
 
 #[test]

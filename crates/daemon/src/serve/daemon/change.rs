@@ -144,6 +144,7 @@ impl Daemon {
             Ok(prepared) => Ok(self.commit(prepared)),
             Err(why) => {
                 (self.ids, self.disks) = (ids, disks);
+                self.restore_pending_discs();
                 Err(why)
             }
         }
@@ -194,6 +195,7 @@ impl Daemon {
             Ok(prepared) => prepared,
             Err(why) => {
                 (self.ids, self.disks) = (ids, disks);
+                self.restore_pending_discs();
                 return Err(failure(ErrorKind::Refused, why));
             }
         };
@@ -204,6 +206,7 @@ impl Daemon {
         if verdict == Ok(Verdict::Abandon) || found != Some(revision) {
             drop(prepared);
             (self.ids, self.disks) = (ids, disks);
+            self.restore_pending_discs();
             return match verdict {
                 Ok(Verdict::Commit) => {
                     let why = format!("{} was changed meanwhile; nothing was applied", plan.file);
@@ -356,6 +359,7 @@ impl Daemon {
         let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
         let ports = ports.map_err(|error| error.to_string())?;
         self.wait_for_media_close(&runtime)?;
+        self.forget_pending_discs();
         let (mut fresh, mut provisional) = (Vec::new(), FileRollback::default());
         for index in 0..self.reactors.len() {
             let known: BTreeSet<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
@@ -363,7 +367,7 @@ impl Daemon {
             let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
             fresh.push(opened.map_err(|error| error.to_string())?);
         }
-        let discs = self.open_discs(&old, &runtime).map_err(|error| error.to_string())?;
+        let (discs, withheld) = self.open_discs(&old, &runtime, |_| true)?;
         let compared = self.compare_media(&old, &runtime);
         let wrong = |id: &UnitId| compared.get(id).and_then(|disk| disk.wrong.as_deref());
         for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
@@ -373,7 +377,8 @@ impl Daemon {
         }
         self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
         let mut message = changes.to_string();
-        for (id, why) in compared.keys().filter_map(|id| Some((id, wrong(id)?))) {
+        let withheld = withheld.iter().map(|(id, why)| (id, why.as_str()));
+        for (id, why) in compared.keys().filter_map(|id| Some((id, wrong(id)?))).chain(withheld) {
             let label = runtime.unit(*id).map_or("a disk", |unit| unit.label.as_str());
             message += &format!("; {label} is not ready: {why}");
         }
@@ -385,6 +390,7 @@ impl Daemon {
         let Prepared { old, log, runtime, message, opened, fresh, ports, discs, compared, provisional } =
             prepared;
         provisional.commit();
+        self.forgotten_discs.clear();
         crate::log::set_level(log);
         crate::log::set_format(runtime.config.log_format);
         for warning in self.inherited.left_without_portal(&old.portals, &runtime.config.portals) {

@@ -3,16 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 use target::units::UnitId;
 
-use super::Daemon;
+use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon};
 use crate::config::{Config, Http, Medium, Unit, UnitIndex, UnitKey};
+use crate::disc_image;
 use crate::serve::discs::NewDisc;
 use crate::serve::disk::{ComparedDisk, DiskInfo};
-use crate::serve::media::{self, MediaError};
+use crate::serve::media::{self, SameDisc};
 use crate::serve::reactor_shard::ReactorShard;
-use crate::serve::reactors::all_reactors;
+use crate::serve::reactors::{all_reactors, forget_pending_discs};
 use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {
@@ -43,25 +46,80 @@ impl Daemon {
         compared
     }
 
-    /// Opens the images that are to be put into drives, because the configuration names another path, or the
-    /// file there has changed, appeared or vanished.
+    /// Opens the images that are to be put into the wanted drives, because the configuration names another
+    /// path, or the file there has changed, appeared or vanished. Returns also which discs stay withheld, and
+    /// why.
     pub(super) fn open_discs(
         &self,
         old: &Config,
         runtime: &RuntimeConfig,
-    ) -> Result<Vec<NewDisc>, MediaError> {
-        let mut discs = Vec::new();
+        wanted: impl Fn(UnitId) -> bool,
+    ) -> Result<(Vec<NewDisc>, BTreeMap<UnitId, String>), String> {
+        let (mut discs, mut withheld) = (Vec::new(), BTreeMap::new());
         for (id, _, unit) in kept_units(old, runtime) {
             let Medium::Disc { path, .. } = &unit.medium else { continue };
-            let is_same = match self.media_watch.find(id) {
+            if !wanted(id) {
+                continue;
+            }
+            let served = self.media_watch.find(id);
+            let is_same = match &served {
                 Some(facts) => facts.serves_image(path),
                 None => !path.exists(),
             };
-            if !is_same {
-                discs.push(NewDisc { id, image: media::open_disc(unit, path)? });
+            if is_same {
+                continue;
             }
+            self.wait_until_disc_is_closed(unit, path)?;
+            let image = match served.filter(|facts| !facts.read_only && facts.is_at(path)) {
+                None => media::open_disc(unit, path),
+                Some(facts) => match media::open_disc_again(unit, path, &facts) {
+                    Ok(SameDisc::OpenedAgain(image)) => Ok(image),
+                    Ok(SameDisc::StaysWithheld(why)) => {
+                        withheld.insert(id, why);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            discs.push(NewDisc { id, image: image.map_err(|error| error.to_string())? });
         }
-        Ok(discs)
+        Ok((discs, withheld))
+    }
+
+    /// Waits until a writable disc that was taken out of its drive is closed, if its image is at the path.
+    /// Its last operations must not change what is served anew.
+    fn wait_until_disc_is_closed(&self, unit: &Unit, path: &Path) -> Result<(), String> {
+        let deadline = Instant::now() + CLOSE_WAIT;
+        while self.media_watch.is_leaving(path) {
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "{}: what hosts wrote to {}, which has left its drive, is not durable yet; reload the \
+                     configuration again",
+                    unit.label,
+                    path.display()
+                ));
+            }
+            std::thread::sleep(DRAIN_LOOK);
+        }
+        Ok(())
+    }
+
+    /// Forgets the discs that are to be put into drives when others are saved, so that their images can be
+    /// opened: a new configuration says anew what is in each drive.
+    pub(super) fn forget_pending_discs(&mut self) {
+        self.forgotten_discs = forget_pending_discs(&self.reactors);
+    }
+
+    /// Opens the discs again that were forgotten for a configuration that is not applied.
+    pub(super) fn restore_pending_discs(&mut self) {
+        let forgotten = std::mem::take(&mut self.forgotten_discs);
+        if forgotten.is_empty() {
+            return;
+        }
+        match self.open_discs(&self.runtime.config, &self.runtime, |id| forgotten.contains(&id)) {
+            Ok((discs, _)) => self.put_discs(discs),
+            Err(why) => crate::error!("{why}; reload the configuration again to replace discs"),
+        }
     }
 
     /// Passes discs to the reactors that own their drives.
@@ -119,9 +177,9 @@ impl Daemon {
             old.units.iter().enumerate().rev().map(|(at, unit)| (unit.key(), at)).collect();
         for unit in new.units.iter().filter(|unit| !unit.read_only) {
             let id = known.get(&unit.key()).and_then(|at| self.runtime.number(UnitIndex(*at)));
-            // Another disc is opened as it needs to be.
+            // Another disc is opened as it needs to be. That of a read-only disc is never written.
             let is_other = |facts: &DiskInfo| match &unit.medium {
-                Medium::Disc { path, .. } => !facts.is_at(path),
+                Medium::Disc { path, .. } => !facts.is_at(path) || !disc_image::is_writable(path),
                 _ => false,
             };
             let facts = id.and_then(|id| self.media_watch.find(id));

@@ -48,6 +48,7 @@ fn snapshot(text: &str, commands: u64) -> Snapshot {
         report: UnitReport { unit, stats, medium_present: true, removal_prevented: false, drain: Drain::No },
         bytes: 1 << 20,
         errors: 0,
+        is_rom: false,
         withheld: None,
         not_ready: None,
     };

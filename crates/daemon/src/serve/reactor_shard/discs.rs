@@ -1,42 +1,103 @@
 //! Puts discs into drives.
 
+use std::path::PathBuf;
+
 use base::state_machine::MediumId;
 use base::time::Instant;
+use device::removal_obstacle::RemovalObstacle;
+use target::units::UnitId;
 
 use super::ReactorShard;
-use crate::serve::discs::NewDisc;
+use crate::serve::discs::{DiscDrive, NewDisc};
 
 impl ReactorShard {
     /// Puts discs into drives. A disc that an initiator holds stays, and the initiator is asked to release
-    /// it; the next reload tries again.
+    /// it; the next reload tries again. One that only has to be saved is replaced when it is.
     pub(in crate::serve) fn change_discs(&mut self, now: Instant, discs: Vec<NewDisc>) {
-        let reports = self.shard.units();
         for NewDisc { id, image } in discs {
             let (Some(drive), Some(unit)) = (self.drives.get(&id).cloned(), self.runtime.unit(id)) else {
                 continue;
             };
             let label = unit.label.clone();
-            let is_held = reports.iter().any(|report| report.unit == id && report.removal_prevented);
-            if let Some(disc) = drive.disc().filter(|disc| is_held && disc.withheld().is_none()) {
+            // Nothing more can become of a disc that is withheld.
+            let present = drive.disc().filter(|disc| disc.withheld().is_none());
+            let obstacle = present.as_ref().and_then(|_| self.shard.removal_obstacle(id));
+            let path = present.map_or(PathBuf::new(), |disc| disc.info().path.clone());
+            let path = path.display();
+            match obstacle {
+                None => self.put_disc(now, &drive, &label, NewDisc { id, image }),
+                Some(RemovalObstacle::InUse) => {
+                    crate::error!(
+                        "{label}: {path} stays in the drive, because an initiator prevents its removal; \
+                         unmount or eject it there, and reload the configuration again"
+                    );
+                    self.shard.removal_requested(now, id);
+                }
+                Some(RemovalObstacle::Unsaved | RemovalObstacle::Saving) => {
+                    crate::info!(
+                        "{label}: {path} stays in the drive until what initiators have appended to it is \
+                         saved, and is replaced then"
+                    );
+                    self.pending_discs.insert(id, NewDisc { id, image });
+                    self.shard.save_medium(now, id);
+                }
+            }
+        }
+        self.replace_saved_discs(now);
+    }
+
+    /// Replaces the discs that had to be saved first, if they are.
+    pub(super) fn replace_saved_discs(&mut self, now: Instant) {
+        let is_saved = |id: &UnitId| self.shard.removal_obstacle(*id) != Some(RemovalObstacle::Saving);
+        let saved: Vec<UnitId> = self.pending_discs.keys().copied().filter(is_saved).collect();
+        for id in saved {
+            let (Some(disc), Some(drive)) = (self.pending_discs.remove(&id), self.drives.get(&id).cloned())
+            else {
+                continue;
+            };
+            let label = self.runtime.unit(id).map(|unit| unit.label.clone()).unwrap_or_default();
+            if self.shard.removal_obstacle(id).is_none() {
+                self.put_disc(now, &drive, &label, disc);
+            } else {
+                let path = drive.disc().map_or(PathBuf::new(), |disc| disc.info().path.clone());
                 crate::error!(
-                    "{label}: {} stays in the drive, because an initiator prevents its removal; unmount or \
-                     eject it there, and reload the configuration again",
-                    disc.info().path.display()
+                    "{label}: {} stays in the drive, because an initiator has used it again, or what was \
+                     appended to it cannot be saved; eject it there, and reload the configuration again",
+                    path.display()
                 );
                 self.shard.removal_requested(now, id);
-                continue;
             }
-            let disc = image.map(|image| image.place(&self.files, MediumId(id.0), &label));
-            match &disc {
-                Some(disc) => crate::info!("{label}: {} is in the drive", disc.info().path.display()),
-                None => crate::info!("{label}: the drive is empty"),
-            }
-            drive.put(disc.clone());
-            self.disks.remove(&id);
-            if let Some(disc) = disc {
-                self.watch(id, disc);
-            }
-            self.shard.medium_replaced(now, id);
         }
+    }
+
+    /// Forgets the discs that are to be put into drives when others are saved, and closes their images.
+    /// Returns the drives.
+    pub(in crate::serve) fn forget_pending_discs(&mut self) -> Vec<UnitId> {
+        std::mem::take(&mut self.pending_discs).into_keys().collect()
+    }
+
+    fn put_disc(&mut self, now: Instant, drive: &DiscDrive, label: &str, NewDisc { id, image }: NewDisc) {
+        let disc = image.map(|image| image.place(&self.files, MediumId(id.0), label));
+        match &disc {
+            Some(disc) => crate::info!("{label}: {} is in the drive", disc.info().path.display()),
+            None => crate::info!("{label}: the drive is empty"),
+        }
+        let (owner, left) = (label.to_owned(), drive.disc().map(|disc| disc.info().path.clone()));
+        drive.put(disc.clone(), move |is_durable| {
+            if !is_durable {
+                let left = left.unwrap_or_default();
+                crate::error!(
+                    "{owner}: what hosts wrote last may be missing on the disc {}, which has left the drive",
+                    left.display()
+                );
+            }
+        });
+        if let Some(former) = self.disks.remove(&id) {
+            former.info().leave();
+        }
+        if let Some(disc) = disc {
+            self.watch(id, disc);
+        }
+        self.shard.medium_replaced(now, id);
     }
 }

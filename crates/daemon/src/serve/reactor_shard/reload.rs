@@ -217,8 +217,11 @@ impl ReactorShard {
     /// Removes a unit that no LUN leads to any more.
     fn remove(&mut self, now: Instant, id: UnitId, before: &RuntimeConfig) {
         let naa = self.naas.remove(&id);
-        self.disks.remove(&id);
-        self.drives.remove(&id);
+        let disk = self.disks.remove(&id);
+        if self.drives.remove(&id).is_some() {
+            disk.inspect(|disc| disc.info().leave());
+        }
+        self.pending_discs.remove(&id);
         self.tapes.remove(&id);
         self.libraries.remove(&id);
         self.devices.remove(&id);

@@ -77,7 +77,10 @@ impl StreamMachine for ReactorShard {
         self.nbd.set_time(now);
         // The numbers of exports are not those of units.
         match self.nbd.signalled(now, medium.0) {
-            None => self.shard.medium_ready(now, medium),
+            None => {
+                self.shard.medium_ready(now, medium);
+                self.replace_saved_discs(now);
+            }
             Some(export) => self.export_changed(now, &export),
         }
     }
@@ -104,6 +107,8 @@ impl StreamMachine for ReactorShard {
         }
         if self.shard.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.shard.handle_timeout(now);
+            // One that is to be saved can time out.
+            self.replace_saved_discs(now);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::drain::Drain;
+use crate::removal_obstacle::RemovalObstacle;
 use crate::testing::cdb_10;
 
 const CAPACITY: u32 = 640;
@@ -56,6 +57,33 @@ fn a_drain_that_cannot_make_it_durable_says_so() {
         drawer.fail(fails);
         rig.unit.set_drained(Instant::ORIGIN, true);
         assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: true });
+    }
+}
+
+#[test]
+fn what_keeps_the_operator_from_a_disc_is_saved_on_request() {
+    for fails in [None, Some(is_flush as fn(&OpAction) -> bool), Some(is_record)] {
+        let (mut rig, drawer, disc) = written(WritableKind::BdR);
+        assert_eq!(rig.unit.removal_obstacle(), Some(RemovalObstacle::Unsaved));
+        drawer.fail(fails.unwrap_or(|_| false));
+        drawer.tell(false);
+        disc.power.hold();
+        rig.unit.save_medium(Instant::ORIGIN);
+        rig.drain();
+        assert_eq!(rig.unit.removal_obstacle(), Some(RemovalObstacle::Saving));
+        rig.run(A, &[0x1e, 0, 0, 0, 1, 0], 0, &[]).good();
+        assert_eq!(rig.unit.removal_obstacle(), Some(RemovalObstacle::InUse), "a host prevents it meanwhile");
+        rig.run(A, &[0x1e, 0, 0, 0, 0, 0], 0, &[]).good();
+        drawer.tell(true);
+        let mut rng = Rng::from_seed(0);
+        while disc.power.begin_one(&mut rng) {
+            rig.ready();
+        }
+        rig.ready();
+        rig.test(A).good();
+        let obstacle = fails.map(|_| RemovalObstacle::Unsaved);
+        assert_eq!(rig.unit.removal_obstacle(), obstacle);
+        assert_eq!(disc.record().readable() == 32, fails.is_none());
     }
 }
 

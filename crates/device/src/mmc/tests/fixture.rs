@@ -147,13 +147,15 @@ struct Inner {
     /// The operations that failed, and whether they end.
     failed: Vec<OpId>,
     tells: bool,
+    /// Whether reads return zeros.
+    spoils: bool,
 }
 
 impl Drawer {
     /// Returns a drive with a disc.
     pub(super) fn with(disc: &Blank) -> (Rig, Self) {
         let discs = Vec::from([disc.image()]);
-        let inner = Inner { discs, fails: |_| false, failed: Vec::new(), tells: true };
+        let inner = Inner { discs, fails: |_| false, failed: Vec::new(), tells: true, spoils: false };
         let drawer = Self(Rc::new(RefCell::new(inner)));
         (Rig::with(writer(), Box::new(drawer.clone())), drawer)
     }
@@ -173,6 +175,11 @@ impl Drawer {
     /// Sets whether operations that failed end.
     pub(super) fn tell(&self, tells: bool) {
         self.0.borrow_mut().tells = tells;
+    }
+
+    /// Makes reads return zeros.
+    pub(super) fn spoil_reads(&self) {
+        self.0.borrow_mut().spoils = true;
     }
 }
 
@@ -200,7 +207,14 @@ impl Store for Drawer {
         if let Some(id) = failed {
             return Some(Completion { id, result: Err(Fault::Medium.into()) });
         }
-        inner.discs.iter_mut().find_map(Store::poll)
+        let completion = inner.discs.iter_mut().find_map(Store::poll)?;
+        let result = match completion.result {
+            Ok(OpOutput::Data(data)) if inner.spoils => {
+                Ok(OpOutput::Data(base::buffer::Bytes::copied_from(&alloc::vec![0; data.len()]).into()))
+            }
+            result => result,
+        };
+        Some(Completion { result, ..completion })
     }
 }
 

@@ -110,7 +110,7 @@ fn commands_of_disks_do_not_exist() {
         op::SERVICE_ACTION_IN_16,
         op::SYNCHRONIZE_CACHE_16,
         op::THIRD_PARTY_COPY_OUT,
-        op::VERIFY_10,
+        op::VERIFY_12,
     ] {
         let mut cdb = [0; 16];
         cdb[0] = opcode;

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::contract::{Tmf, TmfOutcome, UnitEvent};
+use crate::disc_record::TRACKS_MAX;
+use crate::removal_obstacle::RemovalObstacle;
 use crate::testing::{cdb_10, cdb_12};
 
 const CAPACITY: u32 = 3200;
@@ -265,15 +267,25 @@ fn a_full_disc_takes_no_more_and_can_be_completed() {
     assert_eq!(disc_of(&mut rig), (2, 3, 1, 1, 1));
 }
 
+/// The disc has room for more tracks than its record has.
 #[test]
 fn tracks_are_bounded() {
-    let (mut rig, disc) = blank(WritableKind::DvdR);
-    let mut reserved = 0;
-    while reserve(&mut rig, 1).sense.is_none() {
-        reserved += 1;
-        assert!(reserved < 1000);
+    let disc = Blank::new(WritableKind::DvdR, 1100 * 16);
+    let mut rig = disc.drive();
+    for _ in 1..TRACKS_MAX {
+        reserve(&mut rig, 1).good();
     }
-    assert_eq!(reserved, CAPACITY / 16);
+    reserve(&mut rig, 1).illegal(Asc::NO_MORE_TRACK_RESERVATIONS_ALLOWED);
+    assert_eq!(disc.record().tracks().len(), TRACKS_MAX);
+}
+
+#[test]
+fn a_disc_is_reserved_to_its_end_and_no_further() {
+    let (mut rig, disc) = blank(WritableKind::DvdR);
+    for _ in 0..CAPACITY / 16 {
+        reserve(&mut rig, 1).good();
+    }
+    reserve(&mut rig, 1).illegal(Asc::LBA_OUT_OF_RANGE);
     assert_eq!(disc.record().tracks().len(), 201);
 }
 
@@ -315,16 +327,19 @@ fn a_disc_that_is_written_while_its_format_waits_is_not_erased() {
     assert!(disc.record().is_complete);
 }
 
+/// Both decide to close it: the first one closes it when its last block is padded.
 #[test]
 fn of_two_that_synchronize_a_disc_at_once_one_closes_its_session() {
     for multi_session in [0, 3] {
         let (mut rig, disc) = blank(WritableKind::DvdR);
         set_write_parameters(&mut rig, 2, multi_session).good();
         rig.test(B).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
-        reserve(&mut rig, 32).good();
-        write_to(&mut rig, 0, 32, 1).good();
+        reserve(&mut rig, 40).good();
+        write_to(&mut rig, 0, 40, 1).good();
         disc.power.hold();
         let both = [A, B].map(|nexus| rig.start(nexus, &SYNCHRONIZE, 0, 0));
+        rig.drain();
+        assert_eq!(rig.unit.removal_obstacle(), Some(RemovalObstacle::InUse));
         let mut rng = Rng::from_seed(0);
         while disc.power.begin_one(&mut rng) {
             rig.ready();
@@ -332,7 +347,12 @@ fn of_two_that_synchronize_a_disc_at_once_one_closes_its_session() {
         for key in both {
             rig.finish(key, &[]).good();
         }
-        assert_eq!(disc.record().is_complete, multi_session == 0);
+        assert_eq!(rig.unit.removal_obstacle(), None);
+        let record = disc.record();
+        assert_eq!(
+            (record.is_complete, record.last_session()),
+            if multi_session == 0 { (true, 1) } else { (false, 2) }
+        );
     }
 }
 

@@ -332,7 +332,7 @@ impl Disk {
 
     /// Returns whether it has operations under way.
     pub(super) fn is_working(&self) -> bool {
-        self.0.borrow().under_way > 0
+        self.0.borrow().facts.has_operations()
     }
 
     /// Changes the label for the log.

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::time::Instant;
+
 use super::command::{Answer, DriveCommand, TapeCommand};
 use super::model::{Expected, LibraryState, Places};
 use super::plan::CHANGER;
@@ -28,8 +30,6 @@ pub(super) struct Judge {
 struct Branch {
     state: LibraryState,
     applied: BTreeMap<Ticket, Expected>,
-    /// Those of them whose turn at a drive is over, for another command has had its turn since.
-    past: BTreeSet<Ticket>,
     /// The motion under way: its command, where it moves the cartridges, and whether they are there.
     motion: Option<(Ticket, Places, bool)>,
 }
@@ -38,8 +38,16 @@ struct Branch {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     command: TapeCommand,
-    /// The last command that was sent before it was known that nobody hears its answer.
-    doubtful_since: Option<Ticket>,
+    /// Since when nobody hears its answer.
+    doubtful: Option<Doubtful>,
+}
+
+/// Since when nobody hears the answer of a command.
+#[derive(Clone, Copy, Debug)]
+struct Doubtful {
+    at: Instant,
+    /// The last command that was sent before.
+    last: Ticket,
 }
 
 impl Judge {
@@ -47,7 +55,7 @@ impl Judge {
     /// after it was sent: no other command can have told its initiator of the change. Crashes are
     /// losses of power or ends of the process.
     pub(super) fn new(is_one_open: bool, is_power: bool) -> Self {
-        let first = Branch::of(LibraryState::new(is_power));
+        let first = Branch { state: LibraryState::new(is_power), applied: BTreeMap::new(), motion: None };
         Self { branches: BTreeSet::from([first]), pending: BTreeMap::new(), is_one_open, branches_max: 1 }
     }
 
@@ -57,15 +65,16 @@ impl Judge {
     }
 
     pub(super) fn submitted(&mut self, ticket: Ticket, command: TapeCommand) {
-        self.pending.insert(ticket, Pending { command, doubtful_since: None });
+        self.pending.insert(ticket, Pending { command, doubtful: None });
     }
 
-    /// Handles the end of a command. `last` is the command that was sent last.
+    /// Handles the end of a command at `now`. `last` is the command that was sent last.
     ///
     /// # Errors
     /// The property that the answer breaks.
     pub(super) fn ended(
         &mut self,
+        now: Instant,
         ticket: Ticket,
         answer: &Answer,
         last: Ticket,
@@ -80,7 +89,7 @@ impl Judge {
                     branch
                 };
                 self.branches = std::mem::take(&mut self.branches).into_iter().map(over).collect();
-                let doubtful = Pending { doubtful_since: Some(last), ..pending };
+                let doubtful = Pending { doubtful: Some(Doubtful { at: now, last }), ..pending };
                 self.pending.insert(ticket, doubtful);
                 return Ok(());
             }
@@ -128,9 +137,6 @@ impl Judge {
             if let Some(expected) = branch.applied.get(&ticket).copied() {
                 if expected.is(answer) {
                     branch.applied.remove(&ticket);
-                    if pending.command.waits_its_turn() {
-                        self.end_turns(&mut branch, pending.command.unit());
-                    }
                     if matches!(answer, Answer::Good(_)) {
                         branch.state.promised(pending.command);
                     }
@@ -149,12 +155,6 @@ impl Judge {
         if pending.command.waits_its_turn() {
             self.end_doubts(ticket, pending.command.unit());
         }
-    }
-
-    /// Records that a command has had its turn at a drive, and was executed after those without an answer.
-    fn end_turns(&self, branch: &mut Branch, unit: usize) {
-        let is_there = |ticket: &&Ticket| self.pending[ticket].command.unit() == unit;
-        branch.past.extend(branch.applied.keys().filter(is_there));
     }
 
     /// Returns the branches that follow from one when a command is executed, or a motion is made further.
@@ -183,7 +183,7 @@ impl Judge {
             let (mut next, pending) = (branch.clone(), self.pending[ticket]);
             let after = next.state.after_motion(pending.command);
             match (next.state.apply(pending.command), after) {
-                (Some(_), _) if pending.doubtful_since.is_some() => {
+                (Some(_), _) if pending.doubtful.is_some() => {
                     next.applied.insert(*ticket, OVER);
                 }
                 (Some(expected), _) => {
@@ -198,7 +198,7 @@ impl Judge {
 
     /// Returns whether a command can have been executed next, before another one was answered. Commands that
     /// wait for their turn at a drive are answered when their turn ends, so of those without an answer at
-    /// most one was executed: the one whose turn it was when it was aborted, or when the target crashed.
+    /// most one was executed whenever commands were aborted, or the target crashed: the one whose turn it was.
     fn may_apply(&self, branch: &Branch, ticket: Ticket, answered: Option<Ticket>) -> bool {
         let this = self.pending[&ticket];
         if branch.has_begun(ticket) {
@@ -216,14 +216,13 @@ impl Judge {
             TapeCommand::Test(_) | TapeCommand::Elements => false,
             TapeCommand::Drive(..) => {
                 let has_turn = |other: &Ticket| {
-                    if branch.past.contains(other) {
-                        return false;
-                    }
-                    let Pending { command, doubtful_since } = self.pending[other];
-                    let is_before = doubtful_since.is_some_and(|since| since < ticket);
+                    let Pending { command, doubtful } = self.pending[other];
+                    let is_before = doubtful.is_some_and(|since| {
+                        since.last < ticket || this.doubtful.is_none_or(|this| since.at < this.at)
+                    });
                     command.waits_its_turn() && command.unit() == this.command.unit() && !is_before
                 };
-                let is_over = answered.is_none() || this.doubtful_since.is_some();
+                let is_over = answered.is_none() || this.doubtful.is_some();
                 is_over && !branch.applied.keys().any(has_turn)
             }
         }
@@ -233,7 +232,7 @@ impl Judge {
     /// sent later has had its turn.
     fn end_doubts(&mut self, ticket: Ticket, unit: usize) {
         let is_over = |pending: &Pending| {
-            pending.command.unit() == unit && pending.doubtful_since.is_some_and(|since| since < ticket)
+            pending.command.unit() == unit && pending.doubtful.is_some_and(|since| since.last < ticket)
         };
         let over: Vec<Ticket> =
             self.pending.iter().filter(|(_, pending)| is_over(pending)).map(|(ticket, _)| *ticket).collect();
@@ -243,7 +242,6 @@ impl Judge {
             self.branches.retain(|branch| branch.motion.is_none_or(|(under_way, ..)| under_way != ticket));
             let without = |mut branch: Branch| {
                 branch.applied.remove(&ticket);
-                branch.past.remove(&ticket);
                 branch
             };
             self.branches = std::mem::take(&mut self.branches).into_iter().map(without).collect();
@@ -262,7 +260,7 @@ impl Judge {
         while let Some(branch) = open.pop() {
             if branch.state.is_at(places) {
                 let states = branch.state.after_crash().into_iter();
-                left.extend(states.map(Branch::of));
+                left.extend(states.map(|state| Branch { state, applied: BTreeMap::new(), motion: None }));
             }
             for next in self.successors(&branch, None) {
                 if seen.insert(next.clone()) {
@@ -287,11 +285,6 @@ impl Judge {
 }
 
 impl Branch {
-    /// A state in which nothing is under way.
-    fn of(state: LibraryState) -> Self {
-        Self { state, applied: BTreeMap::new(), past: BTreeSet::new(), motion: None }
-    }
-
     /// Returns whether a command has been executed, or is under way as a motion.
     fn has_begun(&self, ticket: Ticket) -> bool {
         self.applied.contains_key(&ticket) || self.motion.is_some_and(|(under_way, ..)| under_way == ticket)

@@ -376,7 +376,7 @@ impl World {
             actor.next = self.clock.now().after(Duration::from_millis(1));
         }
         self.count_end(open.command, &answer);
-        if let Err(broken) = self.judge.ended(ticket, &answer, self.last) {
+        if let Err(broken) = self.judge.ended(self.clock.now(), ticket, &answer, self.last) {
             self.note(broken);
         }
         let told = self.positions.ended(open.initiator, open.command, open.is_forbidden, &answer);

@@ -35,8 +35,8 @@ pub struct Acceptor {
 pub struct Pauser(UnixStream);
 
 impl Pauser {
-    /// Stops accepting connections, or goes on. Connections that peers make meanwhile wait in the kernel, also
-    /// for another process that accepts on the same socket. Handshakes under way go on.
+    /// Stops accepting connections, or goes on. Connections that peers make meanwhile wait in the kernel,
+    /// also for another process that accepts on the same socket. Handshakes under way go on.
     pub fn pause(&self, is_paused: bool) {
         // It fails if the thread has ended.
         let _ = (&self.0).write_all(&[if is_paused { PAUSE } else { GO_ON }]);

@@ -106,7 +106,8 @@ def fail(server, folder, failure):
         program = "/nonexistent/targe"
     if failure == "has too little memory":
         program = script(folder, f"ulimit -v 30000; exec {server.binary} \"$@\"")
-    answer, why = server.upgrade("--binary", program)
+    # Some processes are given the sessions three times, and each time a moment must be found first.
+    answer, why = server.upgrade("--wait", "60", "--binary", program)
     expect(answer is None, f"a program that {failure} took over")
     expect(FAILURES[failure] in why and "\n" not in why, f"a program that {failure}: {why}")
     expect(server.is_alive(), f"a program that {failure}: the daemon has ended")

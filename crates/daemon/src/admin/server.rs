@@ -155,8 +155,8 @@ impl Server {
         Ok([self.listener.try_clone()?.into(), self.socket.try_clone_lock()?.into()])
     }
 
-    /// Stops accepting clients, or goes on. Clients that connect meanwhile wait, also for another process that
-    /// accepts on the same socket. Those that are connected are served.
+    /// Stops accepting clients, or goes on. Clients that connect meanwhile wait, also for another process
+    /// that accepts on the same socket. Those that are connected are served.
     pub fn pause(&self, is_paused: bool) {
         self.orders.is_paused.store(is_paused, Ordering::Release);
         self.orders.waker.wake();

@@ -25,6 +25,7 @@ pub mod reactor;
 pub mod sg;
 pub mod signals;
 pub mod stats;
+pub mod unreceived;
 pub mod waker;
 
 mod c_types;

@@ -1,6 +1,6 @@
 //! Accepts TCP connections, each for a thread of its own.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -18,12 +18,29 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// there are too many connections. An error comes from the thread that accepts, which must not wait.
 pub type Serve = dyn Fn(io::Result<TcpStream>, SocketAddr) + Send + Sync;
 
+/// What the thread of an acceptor is told, one byte each.
+const PAUSE: u8 = b'p';
+const GO_ON: u8 = b'g';
+const END: u8 = b'e';
+
 /// A listening socket and its thread. Dropping it closes the socket; connections stay.
 #[derive(Debug)]
 pub struct Acceptor {
-    /// Closing it ends the thread.
-    stop: Option<UnixStream>,
+    orders: UnixStream,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Makes an acceptor pause.
+#[derive(Debug)]
+pub struct Pauser(UnixStream);
+
+impl Pauser {
+    /// Stops accepting connections, or goes on. Connections that peers make meanwhile wait in the kernel,
+    /// also for another process that accepts on the same socket. Handshakes under way go on.
+    pub fn pause(&self, is_paused: bool) {
+        // It fails if the thread has ended.
+        let _ = (&self.0).write_all(&[if is_paused { PAUSE } else { GO_ON }]);
+    }
 }
 
 impl Acceptor {
@@ -33,16 +50,25 @@ impl Acceptor {
     /// The system has no descriptor or no memory left for the thread.
     pub fn start(listener: TcpListener, share: Share, serve: Arc<Serve>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let (stop, stopped) = UnixStream::pair()?;
-        let work = Work { listener, stopped, serve, share, places: Places::default() };
+        let (orders, ordered) = UnixStream::pair()?;
+        let work = Work { listener, ordered, serve, share, places: Places::default() };
         let thread = std::thread::Builder::new().name("tls-accept".to_owned()).spawn(move || work.run())?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { orders, thread: Some(thread) })
+    }
+
+    /// Returns what makes the acceptor pause.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn pauser(&self) -> io::Result<Pauser> {
+        self.orders.try_clone().map(Pauser)
     }
 }
 
 impl Drop for Acceptor {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        // It fails if the thread has ended.
+        let _ = self.orders.write_all(&[END]);
         if let Some(thread) = self.thread.take() {
             // A panic was reported where it happened.
             let _ = thread.join();
@@ -52,7 +78,7 @@ impl Drop for Acceptor {
 
 struct Work {
     listener: TcpListener,
-    stopped: UnixStream,
+    ordered: UnixStream,
     serve: Arc<Serve>,
     share: Share,
     places: Places,
@@ -60,15 +86,27 @@ struct Work {
 
 impl Work {
     fn run(self) {
+        let mut is_paused = false;
         loop {
-            let mut fds =
-                [PollFd::new(&self.stopped, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+            let mut fds = vec![PollFd::new(&self.ordered, PollFlags::IN)];
+            if !is_paused {
+                fds.push(PollFd::new(&self.listener, PollFlags::IN));
+            }
             if poll(&mut fds, None).is_err_and(|why| why != rustix::io::Errno::INTR) {
                 std::thread::sleep(ACCEPT_REST);
             }
-            let [stopped, _] = &fds;
-            if !stopped.revents().is_empty() {
-                return;
+            if fds.first().is_some_and(|ordered| !ordered.revents().is_empty()) {
+                let mut order = [0];
+                match (&self.ordered).read(&mut order) {
+                    Ok(1) if order == [PAUSE] => is_paused = true,
+                    Ok(1) if order == [GO_ON] => is_paused = false,
+                    Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                    // The acceptor was dropped.
+                    _ => return,
+                }
+            }
+            if is_paused {
+                continue;
             }
             match self.listener.accept() {
                 Ok((network, peer)) => self.admit(network, peer),

@@ -30,7 +30,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub use acceptor::{Acceptor, Serve};
+pub use acceptor::{Acceptor, Pauser, Serve};
 pub use client::connect;
 pub use error::TlsError;
 pub use places::{NoPlace, Share};

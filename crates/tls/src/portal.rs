@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ServerConnection;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, Pauser};
 use crate::relay::Relay;
 use crate::{ServerSettings, Share, TlsError};
 
@@ -40,7 +40,7 @@ pub type Deliver = dyn Fn(Result<Accepted, Refused>) + Send + Sync;
 #[derive(Debug)]
 pub struct Portal {
     settings: Arc<Mutex<Current>>,
-    _acceptor: Acceptor,
+    acceptor: Acceptor,
 }
 
 /// The settings for new connections.
@@ -70,7 +70,15 @@ impl Portal {
                 Err(why) => deliver(Err(Refused { peer, why })),
             }
         };
-        Ok(Self { settings, _acceptor: Acceptor::start(listener, Share::OF_PORTAL, Arc::new(serve))? })
+        Ok(Self { settings, acceptor: Acceptor::start(listener, Share::OF_PORTAL, Arc::new(serve))? })
+    }
+
+    /// Returns what makes the portal pause.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn pauser(&self) -> io::Result<Pauser> {
+        self.acceptor.pauser()
     }
 
     /// Uses these settings for the connections that follow. Returns their generation, which is the one before

@@ -87,6 +87,31 @@ fn both_ends(files: &Files) -> (Portal, UnixStream, UnixStream) {
 }
 
 #[test]
+fn a_paused_portal_leaves_connections_to_another_process() {
+    let files = Files::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, shared) = (listener.local_addr().unwrap(), listener.try_clone().unwrap());
+    let (sender, delivered) = channel();
+    let deliver = Arc::new(move |arrived| sender.send(arrived).unwrap());
+    let portal = Portal::start(listener, files.server("target", None).unwrap(), deliver).unwrap();
+    portal.pauser().unwrap().pause(true);
+    // The portal may accept one more before it pauses.
+    let is_left = |_| {
+        let _stream = TcpStream::connect(address).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        shared.accept().is_ok()
+    };
+    assert!((0..50).any(is_left));
+    portal.pauser().unwrap().pause(false);
+    dial(address, "127.0.0.1", &files.client("authority", None)).unwrap();
+    // Those that were closed before the pause are refused.
+    assert!((0..50).any(|_| delivered.recv_timeout(PATIENCE).unwrap().is_ok()));
+    let pauser = portal.pauser().unwrap();
+    drop(portal);
+    pauser.pause(true);
+}
+
+#[test]
 fn bytes_cross_in_both_directions_at_the_same_time() {
     let files = Files::new();
     let (_portal, ours, theirs) = both_ends(&files);

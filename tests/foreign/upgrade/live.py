@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -108,6 +109,41 @@ def wait_for(pid):
     raise AssertionError(f"process {pid} does not end")
 
 
+def wait_for_file(path):
+    deadline = time.monotonic() + END_MAX_S
+    while not os.path.exists(path):
+        expect(time.monotonic() < deadline, f"there is no {path}")
+        time.sleep(0.005)
+
+
+class Client:
+    """A connection to an admin socket."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(END_MAX_S)
+        self.socket.connect(path)
+        self.lines = self.socket.makefile("rb")
+
+    def send(self, request):
+        self.socket.sendall(json.dumps(request).encode() + b"\n")
+
+    def receive(self):
+        return json.loads(self.lines.readline())
+
+    def ask(self, request):
+        self.send(request)
+        return self.receive()
+
+    def is_answered(self):
+        """Whether anything has come, other than the end of the connection."""
+        self.socket.setblocking(False)
+        try:
+            return self.socket.recv(1) != b""
+        except (BlockingIOError, ConnectionError):
+            return False
+
+
 class Load(threading.Thread):
     """`targe verify --full` over and over: every block is written, read back and judged."""
 
@@ -123,8 +159,10 @@ class Load(threading.Thread):
             try:
                 done = subprocess.run(self.command, capture_output=True, text=True, timeout=VERIFY_MAX_S)
                 self.reports.append(json.loads(done.stdout))
-            except (subprocess.TimeoutExpired, ValueError) as error:
+            except subprocess.TimeoutExpired as error:
                 self.failed = f"{error}"
+            except ValueError:
+                self.failed = f"no report, but: {done.stderr.strip()}"
 
     def judge(self):
         """No error, no wrong block, and no session that had to log in again."""

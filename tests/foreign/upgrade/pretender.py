@@ -4,11 +4,15 @@ import array
 import hashlib
 import json
 import os
+import signal
 import socket
 import struct
 import sys
+import time
 
 PIECE = 200
+# Longer than any test.
+SILENCE_S = 600
 HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1]}
 
 
@@ -46,6 +50,8 @@ def exactly(stream, length):
 def pretend(stream, step, config):
     if step == "ends at once":
         return
+    if step == "keeps silent":
+        return time.sleep(SILENCE_S)
     if step == "is another program":
         return send(stream, HELLO | {"magic": "other"})
     if step == "reads another format":
@@ -54,6 +60,8 @@ def pretend(stream, step, config):
     if step == "ends after its first message":
         return
     receive(stream)
+    if step == "keeps silent before it is prepared":
+        return time.sleep(SILENCE_S)
     if step == "lacks memory":
         return send(stream, {"Failed": "cannot start: out of memory"})
     if step == "says nonsense":
@@ -65,6 +73,8 @@ def pretend(stream, step, config):
         send(stream, {"Prepared": hashlib.sha256(file.read()).hexdigest()})
     if step == "ends when it is prepared":
         return
+    if step == "does not receive the sessions":
+        return time.sleep(SILENCE_S)
     document, _ = receive(stream)
     header, _, body = document.partition(b"\n")
     if json.loads(header)["len"] != len(body):
@@ -73,7 +83,40 @@ def pretend(stream, step, config):
         return send(stream, {"Failed": "session of somebody: the TSIH is zero"})
     if step == "ends with the sessions":
         return
+    if step == "keeps silent with the sessions":
+        return time.sleep(SILENCE_S)
+    send(stream, "Ready")
+    if step == "keeps silent when it is ready":
+        return time.sleep(SILENCE_S)
+    if step == "fails when it is ready":
+        time.sleep(0.1)
+        return send(stream, {"Failed": "nobody said that the sessions are mine"})
+    if step == "ends when it is ready":
+        return time.sleep(0.1)
+    receive(stream)
+    if step == "takes over":
+        return take_over(stream, config)
     raise ValueError(step)
+
+
+def take_over(stream, config):
+    """Says that it serves when the test makes a file; writes the names of the signals that it gets to another one."""
+    told = open(config + ".signals", "w")
+
+    def note(number, _):
+        told.write(signal.Signals(number).name + "\n")
+        told.flush()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, note)
+    with open(config + ".pid", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(file.name, config + ".committed")
+    while not os.path.exists(config + ".serve"):
+        time.sleep(0.01)
+    send(stream, "Serving")
+    while not os.path.exists(config + ".end"):
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":

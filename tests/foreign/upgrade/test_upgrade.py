@@ -3,21 +3,24 @@
 import json
 import os
 import random
+import signal
 import stat
+import threading
 import time
 
 import pytest
 
 import servers
-from hostile.initiator import write_10
+from hostile.initiator import Session, pdu, write_10
 from servers import IQN, MIB, Export, Lun
 from upgrade.held import CONFLICT, GOOD, PREEMPT, REGISTER, RESERVE, WRITE_EXCLUSIVE, Answering, Held
-from upgrade.live import SECOND, Load, Replaced, histogram
+from upgrade.live import END_MAX_S, SECOND, Client, Load, Replaced, histogram, wait_for_file
 from verdicts import expect, same
 
 # Error recovery level, connections, digests and reactor.
 CASES = [(0, 1, "none", "uring"), (1, 1, "crc32c", "epoll"), (2, 4, "crc32c", "uring")]
 SIZE = 16 * MIB
+NOP_OUT = 0x40
 pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(3600)]
 
 
@@ -85,21 +88,32 @@ FAILURES = {
     "cannot resume the sessions": "the TSIH is zero",
     "ends with the sessions": "ended",
     "is ready and ends": "ended",
+    "does not receive the sessions": "does not answer in time",
+    "keeps silent with the sessions": "does not answer in time",
+    "keeps silent when it is ready": "does not answer in time",
+    "fails when it is ready": "nobody said that the sessions are mine",
+    "ends when it is ready": "ended",
 }
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 PRETENDER, UNCOMMITTED = (os.path.join(FOLDER, name) for name in ("pretender.py", "uncommitted.py"))
 
 
+def pretender(server, folder, step):
+    """A program that pretends to take over, and what it does instead."""
+    return script(folder, f"exec /usr/bin/python3 {PRETENDER} '{step}' {server.config_path()}")
+
+
 def fail(server, folder, failure):
     """An upgrade that cannot succeed: one sentence, and the daemon goes on."""
-    program = script(folder, f"exec /usr/bin/python3 {PRETENDER} '{failure}' {server.config_path()}")
+    program = pretender(server, folder, failure)
     if failure == "is no program":
         program = "/nonexistent/targe"
     if failure == "has too little memory":
         program = script(folder, f"ulimit -v 30000; exec {server.binary} \"$@\"")
     if failure == "is ready and ends":
         program = script(folder, f"exec /usr/bin/python3 {UNCOMMITTED} {server.binary} \"$@\"")
-    answer, why = server.upgrade("--binary", program)
+    # Some processes are given the sessions three times, and each time a moment must be found first.
+    answer, why = server.upgrade("--wait", "60", "--binary", program)
     expect(answer is None, f"a program that {failure} took over")
     expect(FAILURES[failure] in why and "\n" not in why, f"a program that {failure}: {why}")
     expect(server.is_alive(), f"a program that {failure}: the daemon has ended")
@@ -184,5 +198,125 @@ def test_data_in_memory_is_not_lost(tmp_path):
         server.kill()
 
 
-__all__ = ["test_a_file_that_is_not_what_runs_is_refused", "test_data_in_memory_is_not_lost", "test_initiators_find_what_they_left",
-           "test_nobody_notices"]
+# What the daemon waits for when it is told to stop.
+WAITS = ("keeps silent", "keeps silent before it is prepared", "a session is busy")
+# An upgrade waits so long, seconds, and a daemon that is told to stop must not.
+WAIT_S = 300
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_daemon_that_waits_can_be_stopped(tmp_path, wait):
+    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    server.start()
+    try:
+        session = Session(server.port, server.iqn, "iqn.2026-11.org.targe:busy")
+        flags = ("--wait", str(WAIT_S))
+        if wait == "a session is busy":
+            # It stops within a PDU, so that no moment is found.
+            session.socket.sendall(pdu(NOP_OUT)[:20])
+        else:
+            flags += ("--binary", pretender(server, tmp_path, wait))
+        upgrading = threading.Thread(target=server.upgrade, args=flags, daemon=True)
+        upgrading.start()
+        time.sleep(1)
+        server.process.send_signal(signal.SIGTERM)
+        code = server.process.wait(timeout=END_MAX_S)
+        expect(code == 0, f"the daemon ended with {code}: {server.log_tail()}")
+        upgrading.join(END_MAX_S)
+        expect("stopped" in server.log_tail(), server.log_tail())
+    finally:
+        server.kill()
+
+
+def test_a_process_that_was_replaced_does_nothing_for_its_clients(tmp_path):
+    """Between the moment in which another process has the sessions, and its own end."""
+    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    server.start()
+    try:
+        admin = [Client(server.socket) for _ in range(3)]
+        # A client that connects has a thread only when it has an answer.
+        for client in admin:
+            expect("result" in client.ask({"method": "status"}), "no status")
+        told = []
+        flags = ("--binary", pretender(server, tmp_path, "takes over"))
+        upgrading = threading.Thread(target=lambda: told.append(server.upgrade(*flags)), daemon=True)
+        upgrading.start()
+        wait_for_file(server.config_path() + ".committed")
+        for method in ("drain-lun", "snapshot-lun", "drop-sessions", "library", "trace"):
+            answer = admin[0].ask({"method": method})
+            expect(answer.get("error", {}).get("kind") == "unavailable", f"{method} is answered with {answer}")
+        # A client that connects now is one of the other process, which does not serve it.
+        late = Client(server.socket)
+        late.send({"method": "status"})
+        admin[1].send({"method": "reload"})
+        os.kill(server.pid, signal.SIGHUP)
+        os.kill(server.pid, signal.SIGTERM)
+        time.sleep(0.5)
+        open(server.config_path() + ".serve", "w").close()
+        answer = admin[1].receive()
+        expect("has taken over" in answer.get("error", {}).get("message", ""), f"reload is answered with {answer}")
+        upgrading.join(END_MAX_S)
+        [(upgraded, why)] = told
+        expect(upgraded, why)
+        code = server.process.wait(timeout=END_MAX_S)
+        expect(code == 0, f"the daemon ended with {code}: {server.log_tail()}")
+        with open(server.config_path() + ".signals") as file:
+            expect(sorted(file.read().split()) == ["SIGHUP", "SIGTERM"], "signals were not passed on")
+        expect(not late.is_answered(), "a client of the other process was answered")
+    finally:
+        open(server.config_path() + ".end", "w").close()
+        server.kill()
+
+
+def test_a_process_that_has_the_sessions_is_left_alone(tmp_path):
+    """Nobody else can serve them any more, even if it does not say that it does."""
+    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    server.start()
+    try:
+        answer, why = server.upgrade("--binary", pretender(server, tmp_path, "takes over"))
+        expect(answer is None and "does not answer in time" in why and "ends" in why, why)
+        code = server.process.wait(timeout=END_MAX_S)
+        expect(code == 0, f"the daemon ended with {code}: {server.log_tail()}")
+        with open(server.config_path() + ".committed") as file:
+            os.kill(int(file.read()), 0)
+    finally:
+        open(server.config_path() + ".end", "w").close()
+        server.kill()
+
+
+def test_a_program_has_an_absolute_path(tmp_path):
+    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    server.start()
+    try:
+        answer = Client(server.socket).ask({"method": "upgrade", "upgrade": {"binary": "targe"}})
+        expect("not an absolute path" in answer.get("error", {}).get("message", ""), f"{answer}")
+        expect(server.stop() == 0, "the daemon does not end in order")
+    finally:
+        server.kill()
+
+
+def test_a_link_to_the_program_is_followed_again(tmp_path):
+    """A release that was put in place by a link is the one that takes over."""
+    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    program, link = server.binary, os.path.join(str(tmp_path), "current")
+    os.symlink(program, link)
+    server.binary = link
+    server.start()
+    try:
+        server.binary = program
+        os.remove(link)
+        # What the link leads to now cannot take over, and says so.
+        with open(os.path.join(str(tmp_path), "other"), "w") as file:
+            file.write("#!/bin/sh\nexit 7\n")
+        os.chmod(file.name, stat.S_IRWXU)
+        os.symlink(file.name, link)
+        answer, why = server.upgrade()
+        expect(answer is None and link in why and "7" in why, why)
+        expect(server.stop() == 0, "the daemon does not end in order")
+    finally:
+        server.kill()
+
+
+__all__ = ["test_a_daemon_that_waits_can_be_stopped", "test_a_file_that_is_not_what_runs_is_refused", "test_a_link_to_the_program_is_followed_again",
+           "test_a_process_that_has_the_sessions_is_left_alone", "test_a_process_that_was_replaced_does_nothing_for_its_clients",
+           "test_a_program_has_an_absolute_path", "test_data_in_memory_is_not_lost", "test_initiators_find_what_they_left", "test_nobody_notices"]

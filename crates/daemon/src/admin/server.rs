@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use drivers::waker::Waker;
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,6 +31,9 @@ const REQUEST_MAX: Duration = Duration::from_secs(5);
 
 /// How long the acceptor sleeps after a client could not be accepted, for lack of descriptors for example.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// How often a daemon that ends checks whether its clients have their responses.
+const RESPONSES_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Handles the requests of clients. It is called from several threads.
 pub trait RequestHandler: Send + Sync {
@@ -64,8 +69,17 @@ pub struct Server {
     socket: SocketLock,
     /// Another descriptor of the listening socket, for a daemon that takes it over.
     listener: UnixListener,
-    ending: Arc<AtomicBool>,
+    orders: Arc<Orders>,
+    clients: Arc<Clients>,
     acceptor: Option<JoinHandle<()>>,
+}
+
+/// What the thread that accepts clients is told.
+#[derive(Debug)]
+struct Orders {
+    waker: Waker,
+    is_ending: AtomicBool,
+    is_paused: AtomicBool,
 }
 
 /// A socket that is bound and not served yet. Clients that connect wait until it is served.
@@ -113,19 +127,24 @@ impl Server {
         listener: UnixListener,
         answers: Arc<dyn RequestHandler>,
     ) -> Result<Self, AdminSocketError> {
-        let ending = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&ending);
         let failed = |error: &std::io::Error| AdminSocketError::Socket {
             path: place.path().to_path_buf(),
             why: os_error(error),
         };
         let other = listener.try_clone().map_err(|error| failed(&error))?;
+        // Another process may accept the client that both wait for.
+        listener.set_nonblocking(true).map_err(|error| failed(&error))?;
+        let waker = Waker::new().map_err(|error| failed(&error))?;
+        let orders =
+            Arc::new(Orders { waker, is_ending: AtomicBool::new(false), is_paused: AtomicBool::new(false) });
+        let clients = Arc::<Clients>::default();
+        let theirs = (Arc::clone(&orders), Arc::clone(&clients));
         place.own();
         let acceptor = std::thread::Builder::new()
             .name("admin".to_owned())
-            .spawn(move || accept_all(&listener, &answers, &flag))
+            .spawn(move || accept_all(&listener, &answers, &theirs.0, &theirs.1))
             .map_err(|error| failed(&error))?;
-        Ok(Self { socket: place, listener: other, ending, acceptor: Some(acceptor) })
+        Ok(Self { socket: place, listener: other, orders, clients, acceptor: Some(acceptor) })
     }
 
     /// Returns other descriptors of the listening socket and of its lock, for a daemon that takes them over.
@@ -136,6 +155,21 @@ impl Server {
         Ok([self.listener.try_clone()?.into(), self.socket.try_clone_lock()?.into()])
     }
 
+    /// Stops accepting clients, or goes on. Clients that connect meanwhile wait, also for another process
+    /// that accepts on the same socket. Those that are connected are served.
+    pub fn pause(&self, is_paused: bool) {
+        self.orders.is_paused.store(is_paused, Ordering::Release);
+        self.orders.waker.wake();
+    }
+
+    /// Waits until each client has the response to its request, at most for `within`.
+    pub fn wait_for_responses(&self, within: Duration) {
+        let deadline = Instant::now() + within;
+        while self.clients.list().iter().any(|client| client.asking) && Instant::now() < deadline {
+            std::thread::sleep(RESPONSES_POLL_INTERVAL);
+        }
+    }
+
     /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         self.socket.path()
@@ -144,25 +178,46 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.ending.store(true, Ordering::Release);
-        // This connection wakes the acceptor thread. If it fails, clients cannot connect either, and the
-        // thread ends with the process.
-        if UnixStream::connect(self.socket.path()).is_ok()
-            && let Some(acceptor) = self.acceptor.take()
-        {
+        self.orders.is_ending.store(true, Ordering::Release);
+        self.orders.waker.wake();
+        if let Some(acceptor) = self.acceptor.take() {
+            // A panic was reported where it happened.
             let _ = acceptor.join();
         }
     }
 }
 
-fn accept_all(listener: &UnixListener, answers: &Arc<dyn RequestHandler>, ending: &AtomicBool) {
-    let clients = Arc::new(Clients::default());
-    for (number, stream) in (0..).zip(listener.incoming()) {
-        if ending.load(Ordering::Acquire) {
+fn accept_all(
+    listener: &UnixListener,
+    answers: &Arc<dyn RequestHandler>,
+    orders: &Orders,
+    clients: &Arc<Clients>,
+) {
+    let mut number = 0;
+    loop {
+        let mut fds = vec![PollFd::new(&orders.waker, PollFlags::IN)];
+        if !orders.is_paused.load(Ordering::Acquire) {
+            fds.push(PollFd::new(listener, PollFlags::IN));
+        }
+        if let Err(errno) = poll(&mut fds, None)
+            && errno != rustix::io::Errno::INTR
+        {
+            crate::warning!("admin socket: cannot wait for clients: {}", os_error(&errno.into()));
+            std::thread::sleep(ACCEPT_REST);
+        }
+        orders.waker.clear();
+        if orders.is_ending.load(Ordering::Acquire) {
             return;
         }
-        match stream {
-            Ok(stream) => start_client(stream, answers, &clients, number),
+        if orders.is_paused.load(Ordering::Acquire) {
+            continue;
+        }
+        match listener.accept() {
+            Ok((stream, _)) => {
+                start_client(stream, answers, clients, number);
+                number += 1;
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) => {
                 crate::warning!("admin socket: cannot accept: {}", os_error(&error));
                 std::thread::sleep(ACCEPT_REST);

@@ -119,6 +119,28 @@ impl RequestHandler for Slow {
 }
 
 #[test]
+fn a_paused_server_leaves_clients_to_another_process() {
+    let scratch = Scratch::new();
+    let server = scratch.serve();
+    let connected = UnixStream::connect(scratch.socket()).unwrap();
+    exchange(&connected, b"{\"method\":\"status\"}\n");
+    server.pause(true);
+    let [listener, _] = server.descriptors().unwrap();
+    let listener = UnixListener::from(listener);
+    // The server may accept one more before it pauses.
+    let is_left = |_| {
+        let _stream = UnixStream::connect(scratch.socket()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        listener.accept().is_ok()
+    };
+    assert!((0..50).any(is_left));
+    exchange(&connected, b"{\"method\":\"status\"}\n");
+    server.wait_for_responses(std::time::Duration::ZERO);
+    server.pause(false);
+    assert!(request(&scratch.socket(), Method::Status).is_ok());
+}
+
+#[test]
 fn clients_that_wait_for_an_answer_keep_their_places() {
     let scratch = Scratch::new();
     let (go, wait) = channel();

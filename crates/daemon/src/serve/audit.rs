@@ -40,7 +40,8 @@ pub(super) struct AuditEntry<'a> {
     pub(super) revision: Option<String>,
     /// What changed, one difference per line. Of a refused reload, the access that it withdrew.
     pub(super) changes: &'a [String],
-    /// `applied`, `refused`, `abandoned` or `done`.
+    /// `applied`, `refused`, `abandoned`, `done`, or `lost` if the sessions were given to a process that does
+    /// not say that it serves them.
     pub(super) result: &'a str,
     /// The message to the operator.
     pub(super) message: &'a str,
@@ -79,9 +80,29 @@ impl AuditLog {
     /// Appends an entry, and makes it durable. If that fails, the log of the daemon says so: the operator's
     /// work goes on.
     pub(super) fn record(&self, entry: &AuditEntry<'_>) {
-        if let Err(error) = self.append(entry) {
+        let began = self.begin_another_file();
+        self.report(began.and_then(|()| self.append(entry)));
+    }
+
+    /// Appends the last entry of this process, while another one uses the log already: only that one begins
+    /// another file.
+    pub(super) fn record_last(&self, entry: &AuditEntry<'_>) {
+        self.report(self.append(entry));
+    }
+
+    fn report(&self, result: io::Result<()>) {
+        if let Err(error) = result {
             crate::error!("cannot write to the audit log {}: {}", self.path.display(), os_error(&error));
         }
+    }
+
+    /// Renames a file that is too long.
+    fn begin_another_file(&self) -> io::Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.path.metadata().is_ok_and(|meta| meta.len() > FILE_LEN_MAX) {
+            std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        }
+        Ok(())
     }
 
     fn append(&self, entry: &AuditEntry<'_>) -> io::Result<()> {
@@ -110,9 +131,6 @@ impl AuditLog {
         let mut line = serde_json::to_vec(&line)?;
         line.push(b'\n');
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.path.metadata().is_ok_and(|meta| meta.len() > FILE_LEN_MAX) {
-            std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
-        }
         // The file is opened for each entry, so that another program can move it away.
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
         file.write_all(&line)?;

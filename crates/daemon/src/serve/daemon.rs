@@ -252,10 +252,10 @@ impl Daemon {
                 Ok(DaemonEvent::Reload(request)) => self.reload(request.as_deref()),
                 Ok(DaemonEvent::Change(request)) => self.change(*request),
                 Ok(DaemonEvent::Upgrade(order)) => {
-                    if self.upgrade(*order) {
+                    if let Some(ended) = self.upgrade(*order) {
                         // Another process owns everything that dropping this would close or remove.
                         std::mem::forget(self);
-                        return Ok(Ended::HandedOver);
+                        return ended;
                     }
                 }
                 Ok(DaemonEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),

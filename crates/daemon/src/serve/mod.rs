@@ -28,6 +28,7 @@ mod panics;
 mod pass_through;
 mod placement;
 mod portals;
+mod program;
 mod reactor_shard;
 mod reactors;
 mod recorder;
@@ -139,7 +140,7 @@ pub fn serve(
     environment: Environment,
     started: impl FnOnce(&Started),
 ) -> Result<Ended, ServeError> {
-    let program = std::env::current_exe().map_err(ServeError::Thread)?;
+    let program = program::path().map_err(ServeError::Thread)?;
     let mut succession = upgrade::Succession::from_process()?;
     let daemon = start((flags, environment, program), &mut succession);
     let daemon = daemon.inspect_err(|error| {
@@ -183,26 +184,42 @@ const OTHER_FILES: u64 = 128;
 /// Raises the limit on open files to what the configuration can need, as far as the system allows. Shells and
 /// service managers start programs with a limit of 1024.
 fn raise_file_limit(config: &Config) {
-    let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let reactors = wide(reactors::reactor_count(config).min(config.targets.len()).max(1));
-    let want = u64::from(config.max_connections) * reactors
-        // The image of a writable disc has two.
-        + wide(config.portals.len() + 2 * config.units.len())
-        + wide(config.hyperscsi.as_ref().map_or(0, |frames| frames.interfaces.len() + 1)) * reactors
-        + OTHER_FILES;
-    let limit = getrlimit(Resource::Nofile);
-    let have = limit.current.unwrap_or(u64::MAX);
-    if have >= want {
-        return;
-    }
-    let raised = limit.maximum.map_or(want, |maximum| want.min(maximum)).max(have);
-    let set = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
-    let got = if set.is_ok() { raised } else { have };
+    let want = files_wanted(config);
+    let got = raise_file_limit_to(want);
     if got < want {
         crate::warning!(
             "the limit of {got} open files is less than the {want} that max_connections can need"
         );
     }
+}
+
+/// Raises the limit on open files, as far as the system allows, to what the configuration can need while each
+/// file and connection has a second descriptor that is passed to another process.
+fn raise_file_limit_for_upgrade(config: &Config) {
+    raise_file_limit_to(files_wanted(config).saturating_mul(2));
+}
+
+/// Returns how many open files the configuration can need.
+fn files_wanted(config: &Config) -> u64 {
+    let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let reactors = wide(reactors::reactor_count(config).min(config.targets.len()).max(1));
+    u64::from(config.max_connections) * reactors
+        // The image of a writable disc has two.
+        + wide(config.portals.len() + 2 * config.units.len())
+        + wide(config.hyperscsi.as_ref().map_or(0, |frames| frames.interfaces.len() + 1)) * reactors
+        + OTHER_FILES
+}
+
+/// Raises the limit on open files, and returns the limit.
+fn raise_file_limit_to(want: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let have = limit.current.unwrap_or(u64::MAX);
+    if have >= want {
+        return have;
+    }
+    let raised = limit.maximum.map_or(want, |maximum| want.min(maximum)).max(have);
+    let set = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
+    if set.is_ok() { raised } else { have }
 }
 
 /// Creates the state directory, before a configuration that puts a disk in it is checked.

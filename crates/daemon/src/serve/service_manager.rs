@@ -30,9 +30,10 @@ pub(super) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("Logging sessions out")]);
 }
 
-/// Another process is the main process of the service from now on.
-pub(super) fn main_process(pid: u32) {
-    tell(&[NotifyState::MainPid(pid)]);
+/// Another process is the main process of the service from now on, and serves. What it said of that itself
+/// before was ignored.
+pub(super) fn main_process(pid: u32, status: &str) {
+    tell(&[NotifyState::MainPid(pid), NotifyState::Status(status)]);
 }
 
 fn tell(states: &[NotifyState<'_>]) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use base::state_machine::PortalId;
 use drivers::message_queue::Adoption;
-use tls::{Accepted, Portal, Refused, ServerSettings};
+use tls::{Accepted, Pauser, Portal, Refused, ServerSettings};
 
 use super::reactors::ReactorThread;
 use super::router::Router;
@@ -91,6 +91,11 @@ impl TlsPortals {
                 open.change(settings.clone());
             }
         }
+    }
+
+    /// Returns what makes each portal pause.
+    pub(super) fn pausers(&self) -> io::Result<Vec<Pauser>> {
+        self.open.values().map(Portal::pauser).collect()
     }
 
     /// Closes the listening socket of `portal`, if it is one of these. Its connections stay.

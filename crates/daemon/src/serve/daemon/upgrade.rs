@@ -9,41 +9,42 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::Daemon;
-use crate::admin::api::ErrorKind;
+use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::upgrade_api::{UpgradeRequest, Upgraded};
 use crate::config::{Config, plan};
 use crate::serve::admin_api::json;
 use crate::serve::audit::AuditEntry;
+use crate::serve::bindings::STORE_DELAY;
 use crate::serve::changes::{failure, on_one_line};
 use crate::serve::daemon_event::{DaemonEvent, UpgradeOrder};
 use crate::serve::reactor_shard::handover::{ExportedReactor, Obstacle};
 use crate::serve::router::Router;
 use crate::serve::service_manager;
+use crate::serve::upgrade::PREPARE_MAX;
 use crate::serve::upgrade::document::{Document, ReactorState};
-use crate::serve::upgrade::messages::{Answer, Commit, Socket, Welcome};
-use crate::serve::upgrade::{MESSAGE_MAX, PREPARE_MAX};
-use freeze::{Frozen, ask};
+use crate::serve::upgrade::messages::{Answer, Socket, Welcome};
+use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
+use freeze::{Acceptors, Frozen, ask};
 use obstacles::unmovable_medium;
-use process::Process;
+use process::{Outcome, Process};
 
 /// How long the daemon may try to find a moment in which no session has anything under way, unless the client
 /// says so.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// How long the sessions may take to become idle, so that no initiator waits for half a second.
-const IDLE_MAX: Duration = Duration::from_millis(400);
-
 /// How long the sessions are served between two attempts.
 const REST: Duration = Duration::from_millis(500);
 
-/// How long the other process may take to resume the sessions. The initiators wait meanwhile; they lose
-/// nothing if it takes longer than usual.
-const RESUME_MAX: Duration = Duration::from_secs(2);
+/// How many processes may be given the sessions and be late with them, one after the other.
+const LATE_MAX: u32 = 3;
 
 /// How long the answer to the client may take to be sent.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -55,17 +56,52 @@ struct Exported {
     sessions: usize,
 }
 
+/// Why an upgrade did not succeed.
+enum Setback {
+    /// This process serves the sessions.
+    Kept(String),
+    /// This process has given the sessions away, and the other one does not say that it serves them. Whether
+    /// it has ended.
+    Lost(String, bool),
+}
+
+impl From<String> for Setback {
+    fn from(why: String) -> Self {
+        Self::Kept(why)
+    }
+}
+
+impl From<&str> for Setback {
+    fn from(why: &str) -> Self {
+        why.to_owned().into()
+    }
+}
+
 impl Daemon {
-    /// Replaces this daemon by another process. Returns whether that process serves now; then this one must
-    /// end without touching anything.
-    pub(super) fn upgrade(&mut self, order: UpgradeOrder) -> bool {
+    /// Replaces this daemon by another process. Returns how this one ended, if it did; then it must not touch
+    /// anything that it served.
+    pub(super) fn upgrade(&mut self, order: UpgradeOrder) -> Option<Result<Ended, ServeError>> {
         let UpgradeOrder { request, peer, reply, answered } = order;
-        let result = self.try_upgrade(&request);
-        let (outcome, message) = match &result {
-            Ok(upgraded) => ("done", told(upgraded)),
-            Err(why) => ("refused", why.clone()),
+        let shared = Arc::clone(&self.shared);
+        let result = match shared.changes.close() {
+            None => Err("a client is changing something; try again when it has ended".into()),
+            Some(closed) => {
+                let result = self.try_upgrade(&request);
+                if !matches!(result, Err(Setback::Kept(_))) {
+                    // Clients that this process still has change nothing any more.
+                    std::mem::forget(closed);
+                }
+                result
+            }
         };
-        // Each entry is appended in one call, so those of the other process stay whole.
+        let (outcome, message, ended) = match &result {
+            Ok(upgraded) => ("done", told(upgraded), Some(Ok(Ended::HandedOver))),
+            Err(Setback::Kept(why)) => ("refused", why.clone(), None),
+            Err(Setback::Lost(why, true)) => {
+                ("lost", why.clone(), Some(Err(ServeError::Failed(why.clone()))))
+            }
+            Err(Setback::Lost(why, false)) => ("lost", why.clone(), Some(Ok(Ended::HandedOver))),
+        };
         let entry = AuditEntry {
             peer: Some(&peer),
             action: "upgrade",
@@ -73,70 +109,122 @@ impl Daemon {
             message: &message,
             ..AuditEntry::default()
         };
-        self.shared.audit.record(&entry);
-        let is_done = result.is_ok();
-        if is_done {
+        if ended.is_some() {
+            shared.audit.record_last(&entry);
+        } else {
+            shared.audit.record(&entry);
+        }
+        if result.is_ok() {
             crate::info!("upgrade: {message}");
         } else {
             crate::error!("upgrade: {message}");
         }
+        let successor = result.as_ref().ok().map(|upgraded| upgraded.pid);
         // A client that has gone needs no answer.
         let _ = reply.send(match result {
             Ok(upgraded) => json(&upgraded),
-            Err(why) => Err(failure(ErrorKind::Refused, why)),
+            Err(Setback::Kept(why) | Setback::Lost(why, _)) => Err(failure(ErrorKind::Refused, why)),
         });
-        if is_done {
+        if ended.is_some() {
+            self.forward_events(successor);
             let _ = answered.recv_timeout(ANSWER_MAX);
+            self.forward_events(successor);
         }
-        is_done
+        ended
     }
 
-    fn try_upgrade(&mut self, request: &UpgradeRequest) -> Result<Upgraded, String> {
-        let shared = Arc::clone(&self.shared);
-        let _closed =
-            shared.changes.close().ok_or("a client is changing something; try again when it has ended")?;
+    fn try_upgrade(&mut self, request: &UpgradeRequest) -> Result<Upgraded, Setback> {
+        let binary = request.binary.as_ref().map_or_else(|| self.program.clone(), PathBuf::from);
+        if !binary.is_absolute() {
+            return Err(format!("{} is not an absolute path", binary.display()).into());
+        }
         let revision = self.check_configuration()?;
         self.check_obstacles()?;
-        let binary = request.binary.as_ref().map_or_else(|| self.program.clone(), PathBuf::from);
+        // Each connection has two descriptors while it moves.
+        raise_file_limit_for_upgrade(&self.runtime.config);
+        let wait = request.wait_s.map_or(WAIT, |seconds| Duration::from_secs(seconds.into()));
+        let (mut until, mut attempts, mut late) = (None, 0, 0);
+        loop {
+            let (mut process, version) = self.start_successor(binary.clone(), revision.as_deref())?;
+            let until = *until.get_or_insert_with(|| Instant::now() + wait);
+            let (frozen, exported) = self.freeze_until(until, &mut attempts)?;
+            if let Err(refusal) = process.give(&exported.document, &exported.sockets, frozen.deadline()) {
+                drop(frozen);
+                let is_late = refusal.is_late();
+                let why = process.explain(refusal);
+                late += 1;
+                if is_late && late < LATE_MAX && Instant::now() < until {
+                    crate::debug!("upgrade: attempt {attempts}: {why}");
+                    continue;
+                }
+                return Err(why.into());
+            }
+            let (sessions, connections) = (exported.sessions, exported.sockets.len());
+            drop(exported);
+            let began = frozen.began();
+            let pid = self.commit_upgrade(&mut process, frozen)?;
+            return Ok(Upgraded {
+                version,
+                pid,
+                sessions: count(sessions),
+                connections: count(connections),
+                pause_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+                attempts,
+            });
+        }
+    }
+
+    /// Starts the other process, and waits until it has opened everything. Returns its release, too.
+    fn start_successor(
+        &mut self,
+        binary: PathBuf,
+        revision: Option<&str>,
+    ) -> Result<(Process, String), String> {
         let mut process = Process::start(binary)?;
-        let hello = process.hello()?;
+        let hello = process.hello(&mut || self.attend())?;
         let (welcome, sockets) = self.welcome().map_err(|error| crate::os_error(&error))?;
         process.send(&welcome, &sockets)?;
         drop(sockets);
-        let prepared = process.answer("prepares to take over", PREPARE_MAX)?;
-        if !matches!(&prepared, Answer::Prepared(read) if *read == revision) {
+        let prepared = process.answer("prepares to take over", PREPARE_MAX, &mut || self.attend())?;
+        if !matches!(&prepared, Answer::Prepared(read) if read.as_deref() == revision) {
             return Err("the configuration file was changed meanwhile; try again".to_owned());
         }
-        let wait = request.wait_s.map_or(WAIT, |seconds| Duration::from_secs(seconds.into()));
-        let (began, frozen, exported, attempts) = self.freeze_within(wait)?;
-        let connections = exported.sockets.len();
-        process.send_bytes(&exported.document, &exported.sockets)?;
-        drop(exported.sockets);
-        match process.answer("takes over the sessions", RESUME_MAX)? {
-            Answer::Ready => {}
-            other => return Err(format!("the other process says {other:?} instead of taking over")),
+        Ok((process, hello.version))
+    }
+
+    /// Lets the other process serve the sessions that it has resumed; returns its process ID. From then on
+    /// this one does nothing with them.
+    fn commit_upgrade(&mut self, process: &mut Process, frozen: Frozen) -> Result<u32, Setback> {
+        if self.is_stopping() {
+            return Err("targe is stopping".into());
         }
-        self.refuse_to_stop()?;
-        service_manager::main_process(process.id());
-        if let Err(why) = process.send(&Commit, &[]) {
-            service_manager::main_process(std::process::id());
-            return Err(why);
-        }
+        // Later clients are those of the other process.
+        self.admin.pause(true);
+        let lost = match process.commit() {
+            Outcome::Served => None,
+            Outcome::Kept(refusal) => {
+                self.admin.pause(false);
+                drop(frozen);
+                return Err(process.explain(refusal).into());
+            }
+            Outcome::Lost(refusal) => Some(refusal),
+        };
         frozen.leave();
-        let serving = process.answer("serves", MESSAGE_MAX);
-        let pid = process.leave();
-        if let Err(why) = serving {
-            // Only the other process has the sessions now.
-            crate::error!("upgrade: {why}");
+        // Its clients end with the thread.
+        drop(self.http.take());
+        let lost = lost.map(|refusal| (process.explain(refusal), process.has_ended()));
+        let pid = process.release();
+        if !matches!(lost, Some((_, true))) {
+            // Until here the service manager heeds this process, which could have gone on to serve.
+            service_manager::main_process(pid, &self.status());
         }
-        Ok(Upgraded {
-            version: hello.version,
-            pid,
-            sessions: count(exported.sessions),
-            connections: count(connections),
-            pause_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-            attempts,
-        })
+        match lost {
+            None => Ok(pid),
+            Some((why, has_ended)) => {
+                let why = format!("{why}; this process has given it the sessions, and ends");
+                Err(Setback::Lost(why, has_ended))
+            }
+        }
     }
 
     /// Checks that the other process will read the configuration that runs; returns its revision.
@@ -202,14 +290,13 @@ impl Daemon {
         Ok((welcome, descriptors))
     }
 
-    /// Freezes the sessions until a moment is found in which nothing is under way. Returns when the command
-    /// windows stopped, the frozen reactors, what they hold, and the number of attempts.
-    fn freeze_within(&mut self, wait: Duration) -> Result<(Instant, Frozen, Exported, u32), String> {
-        let deadline = Instant::now() + wait;
-        let mut attempts = 1;
+    /// Freezes the sessions until a moment is found in which nothing is under way, and counts the attempts.
+    fn freeze_until(&mut self, deadline: Instant, attempts: &mut u32) -> Result<(Frozen, Exported), String> {
         loop {
+            self.attend()?;
+            *attempts += 1;
             let Obstacle { sentence: why, can_end } = match self.freeze() {
-                Ok((began, frozen, exported)) => return Ok((began, frozen, exported, attempts)),
+                Ok(frozen) => return Ok(frozen),
                 Err(why) => why,
             };
             if !can_end {
@@ -222,41 +309,40 @@ impl Daemon {
             }
             crate::debug!("upgrade: attempt {attempts}: {why}");
             std::thread::sleep(REST);
-            attempts += 1;
         }
     }
 
-    fn freeze(&mut self) -> Result<(Instant, Frozen, Exported), Obstacle> {
+    fn freeze(&mut self) -> Result<(Frozen, Exported), Obstacle> {
         let bound = ask(&self.reactors, |member, _| member.binding_changes())?;
         self.store_bindings();
         if self.store_bindings_at.is_some() {
             return Err("the record of which disks hosts have used cannot be stored".into());
         }
-        let began = Instant::now();
-        let frozen = Frozen::begin(&self.reactors, self.router.as_ref().map(Router::pauser));
-        let deadline = began + IDLE_MAX;
-        frozen.wait_until_idle(deadline)?;
-        let exported = frozen.park(deadline)?;
-        if ask(&self.reactors, |member, _| member.binding_changes())? != bound {
+        let cannot_pause = |error: io::Error| Obstacle {
+            sentence: format!("cannot pause the TLS portals: {}", crate::os_error(&error)),
+            can_end: false,
+        };
+        let tls = self.tls_portals.pausers().map_err(cannot_pause)?;
+        let acceptors = Acceptors { router: self.router.as_ref().map(Router::pauser), tls };
+        let frozen = Frozen::begin(&self.reactors, acceptors);
+        frozen.wait_until_idle()?;
+        let exported = frozen.park()?;
+        if frozen.ask(|member, _| member.binding_changes())? != bound {
             return Err("an initiator logged in meanwhile".into());
         }
-        let exported = self.encode(exported, &frozen, deadline)?;
-        Ok((began, frozen, exported))
+        let exported = self.encode(exported, &frozen)?;
+        Ok((frozen, exported))
     }
 
     /// Makes the document of what the reactors hold.
-    fn encode(
-        &self,
-        reactors: Vec<ExportedReactor>,
-        frozen: &Frozen,
-        deadline: Instant,
-    ) -> Result<Exported, String> {
+    fn encode(&self, reactors: Vec<ExportedReactor>, frozen: &Frozen) -> Result<Exported, Obstacle> {
+        let lasting = |sentence: String| Obstacle { sentence, can_end: false };
         let portals: Vec<_> = self.runtime.portals.iter().map(|(id, _)| *id).collect();
         let (mut document, mut sockets, mut sessions) = (Document { reactors: Vec::new() }, Vec::new(), 0);
         for (at, ExportedReactor { shard, connections }) in reactors.into_iter().enumerate() {
             sessions += connections.len();
             let conns = connections.iter().flatten().map(|(conn, _)| *conn).collect();
-            sockets.extend(frozen.sockets(at, conns, deadline)?);
+            sockets.extend(frozen.sockets(at, conns)?);
             let index = |portal| {
                 portals.iter().position(|known| *known == portal).ok_or(
                     "a session uses a portal that was removed from the configuration; end it with `targe session drop`",
@@ -265,25 +351,78 @@ impl Daemon {
             let places = connections
                 .into_iter()
                 .map(|conns| conns.into_iter().map(|(_, portal)| index(portal)).collect())
-                .collect::<Result<_, &str>>()?;
+                .collect::<Result<_, &str>>()
+                .map_err(|why| lasting(why.to_owned()))?;
             document.reactors.push(ReactorState { shard, connections: places });
         }
-        let document = Zeroizing::new(document.encode().map_err(|error| error.to_string())?);
+        let document = Zeroizing::new(document.encode().map_err(|error| lasting(error.to_string()))?);
         Ok(Exported { document, sockets, sessions })
     }
 
-    /// Refuses to go on if the daemon is to stop. The main thread handles what it was told afterwards.
-    fn refuse_to_stop(&self) -> Result<(), String> {
+    /// Does what cannot wait for the end of an upgrade.
+    ///
+    /// # Errors
+    /// The daemon is to stop.
+    fn attend(&mut self) -> Result<(), String> {
+        if self.is_stopping() {
+            return Err("targe is stopping".to_owned());
+        }
+        if self.store_bindings_at.is_some_and(|at| at <= Instant::now()) {
+            self.store_bindings();
+        }
+        Ok(())
+    }
+
+    /// Returns whether the daemon is to stop. The main thread handles what it was told afterwards.
+    fn is_stopping(&mut self) -> bool {
         let waiting: Vec<DaemonEvent> = self.events.try_iter().collect();
-        let stops = |event: &DaemonEvent| {
-            matches!(event, DaemonEvent::Stop | DaemonEvent::ReactorEnded(_) | DaemonEvent::ThreadPanicked)
-        };
-        let is_stopping = waiting.iter().any(stops);
+        let mut is_stopping = false;
         for event in waiting {
+            match event {
+                DaemonEvent::BindingsChanged => {
+                    self.store_bindings_at.get_or_insert_with(|| Instant::now() + STORE_DELAY);
+                    continue;
+                }
+                DaemonEvent::Stop | DaemonEvent::ReactorEnded(_) | DaemonEvent::ThreadPanicked => {
+                    is_stopping = true;
+                }
+                _ => {}
+            }
             // The main thread, which is this one, receives until the daemon ends.
             let _ = self.shared.events.send(event);
         }
-        if is_stopping { Err("targe is stopping".to_owned()) } else { Ok(()) }
+        is_stopping
+    }
+
+    /// Passes on the signals that came too late for this process, and refuses what clients asked of it.
+    fn forward_events(&self, successor: Option<u32>) {
+        let mut is_answered = false;
+        let mut refuse = |reply: &Sender<Result<Value, Failure>>| {
+            let why = "another process has taken over meanwhile; try again";
+            // A client that has gone needs no answer.
+            is_answered |= reply.send(Err(failure(ErrorKind::Unavailable, why))).is_ok();
+        };
+        for event in self.events.try_iter() {
+            match event {
+                DaemonEvent::Stop => signal(successor, Signal::TERM),
+                DaemonEvent::Reload(None) => signal(successor, Signal::HUP),
+                DaemonEvent::Reload(Some(request)) => refuse(&request.reply),
+                DaemonEvent::Change(request) => refuse(&request.reply),
+                DaemonEvent::Upgrade(order) => refuse(&order.reply),
+                _ => {}
+            }
+        }
+        if is_answered {
+            self.admin.wait_for_responses(ANSWER_MAX);
+        }
+    }
+}
+
+fn signal(process: Option<u32>, signal: Signal) {
+    let process = process.and_then(|process| Pid::from_raw(i32::try_from(process).ok()?));
+    if let Some(process) = process {
+        // It fails if the process has ended.
+        let _ = kill_process(process, signal);
     }
 }
 

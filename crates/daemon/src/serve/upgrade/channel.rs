@@ -11,6 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -29,6 +31,9 @@ const DESCRIPTORS_MAX: usize = 1 << 17;
 
 /// The byte that a piece of descriptors comes with.
 const PIECE: u8 = b'D';
+
+/// The most bytes of one write.
+const WRITE_LEN_MAX: usize = 32 << 10;
 
 /// One end of the connection.
 #[derive(Debug)]
@@ -62,18 +67,18 @@ impl Channel {
         descriptors: &[OwnedFd],
         within: Duration,
     ) -> io::Result<()> {
-        self.0.set_write_timeout(Some(within))?;
+        let deadline = Instant::now() + within;
         let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let [len, count] = [bytes.len(), descriptors.len()].map(u32::try_from);
         let head = [len.map_err(too_long)?.to_be_bytes(), count.map_err(too_long)?.to_be_bytes()].concat();
-        let mut stream = &self.0;
-        stream.write_all(&head)?;
-        stream.write_all(bytes)?;
+        self.write_all(&head, deadline)?;
+        self.write_all(bytes, deadline)?;
         for piece in descriptors.chunks(DESCRIPTORS_PER_CALL) {
             let piece: Vec<BorrowedFd<'_>> = piece.iter().map(AsFd::as_fd).collect();
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_PER_CALL))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             control.push(SendAncillaryMessage::ScmRights(&piece));
+            self.0.set_write_timeout(Some(left_until(deadline)?))?;
             let send = || sendmsg(&self.0, &[IoSlice::new(&[PIECE])], &mut control, SendFlags::NOSIGNAL);
             rustix::io::retry_on_intr(send)?;
         }
@@ -125,6 +130,38 @@ impl Channel {
         Ok((bytes, descriptors))
     }
 
+    /// Waits until the other process has sent something or has ended; returns false if it did neither within
+    /// `within`.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(in crate::serve) fn is_readable(&self, within: Duration) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let within = Timespec::try_from(within).ok();
+        match poll(&mut fds, within.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Returns whether the other process has not received everything that was sent.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(in crate::serve) fn has_unreceived(&self) -> io::Result<bool> {
+        drivers::unreceived::bytes(&self.0).map(|bytes| bytes > 0)
+    }
+
+    /// Writes in pieces, since the kernel applies a timeout to each buffer that it allocates.
+    fn write_all(&self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+        for piece in bytes.chunks(WRITE_LEN_MAX) {
+            self.0.set_write_timeout(Some(left_until(deadline)?))?;
+            (&self.0).write_all(piece)?;
+        }
+        Ok(())
+    }
+
     fn read_exact(&self, mut into: &mut [u8], deadline: Instant) -> io::Result<()> {
         while !into.is_empty() {
             self.wait_until(deadline)?;
@@ -160,12 +197,14 @@ impl Channel {
 
     /// Sets how long the next call may wait.
     fn wait_until(&self, deadline: Instant) -> io::Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.0.set_read_timeout(Some(left))
+        self.0.set_read_timeout(Some(left_until(deadline)?))
     }
+}
+
+/// Returns the time until `deadline`, which is not zero.
+fn left_until(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 #[cfg(test)]
@@ -227,6 +266,36 @@ mod tests {
         let (one, other) = pair();
         { &one.0 }.write_all(&[0, 0, 0, 1, 0, 0, 0, 1, b'{', PIECE]).unwrap();
         assert_eq!(other.receive_bytes(WITHIN).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_message_that_is_not_received_ends_at_its_deadline() {
+        let (one, _other) = pair();
+        // Larger than every buffer of the kernel.
+        let sent = one.send_bytes(&vec![0; 16 << 20], &[], Duration::from_millis(20));
+        let kind = sent.unwrap_err().kind();
+        assert!(matches!(kind, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{kind}");
+    }
+
+    #[test]
+    fn a_process_that_ends_without_its_last_message_resets_the_connection() {
+        for is_received in [false, true] {
+            let (one, other) = pair();
+            assert!(!one.has_unreceived().unwrap());
+            one.send(&"commit", &[], WITHIN).unwrap();
+            assert!(one.has_unreceived().unwrap());
+            if is_received {
+                let _: (String, _) = other.receive(WITHIN).unwrap();
+                assert!(!one.has_unreceived().unwrap());
+            }
+            assert!(!one.is_readable(Duration::ZERO).unwrap());
+            drop(other);
+            assert!(one.is_readable(WITHIN).unwrap());
+            let ended = one.receive_bytes(WITHIN).unwrap_err().kind();
+            let expected =
+                if is_received { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::ConnectionReset };
+            assert_eq!(ended, expected);
+        }
     }
 
     #[test]

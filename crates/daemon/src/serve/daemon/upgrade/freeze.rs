@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use base::state_machine::ConnId;
 use drivers::message_queue::Handle;
+use rustix::io::Errno;
+use tls::Pauser as TlsPauser;
 
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactor_shard::handover::{ExportedReactor, Obstacle};
@@ -15,31 +17,74 @@ use crate::serve::router::Pauser;
 /// How often the reactors are asked whether their sessions are idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
+/// How long the sessions may take to become idle.
+const IDLE_MAX: Duration = Duration::from_millis(380);
+
+/// How long the sessions may stay frozen until another process is ready to serve them, so that no initiator
+/// waits for half a second.
+const FROZEN_MAX: Duration = Duration::from_millis(460);
+
+/// What accepts connections for the reactors.
+pub(super) struct Acceptors {
+    pub(super) router: Option<Pauser>,
+    pub(super) tls: Vec<TlsPauser>,
+}
+
+impl Acceptors {
+    fn pause(&self, is_paused: bool) {
+        if let Some(router) = &self.router {
+            router.pause(is_paused);
+        }
+        self.tls.iter().for_each(|portal| portal.pause(is_paused));
+    }
+}
+
 /// The reactors, with closed command windows. Dropping this makes them serve again.
 pub(super) struct Frozen {
     reactors: Vec<Handle<ReactorShard>>,
-    router: Option<Pauser>,
+    acceptors: Acceptors,
+    began: Instant,
     is_left: bool,
 }
 
 impl Frozen {
     /// Freezes the sessions of every reactor.
-    pub(super) fn begin(reactors: &[ReactorThread], router: Option<Pauser>) -> Self {
+    pub(super) fn begin(reactors: &[ReactorThread], acceptors: Acceptors) -> Self {
         let reactors: Vec<_> = reactors.iter().map(|running| running.handle.clone()).collect();
+        let began = Instant::now();
         for handle in &reactors {
             // The end of a reactor is an event of its own.
             let _ = handle.post(|member: &mut ReactorShard, now| member.freeze(now));
         }
-        Self { reactors, router, is_left: false }
+        Self { reactors, acceptors, began, is_left: false }
+    }
+
+    /// Returns when the command windows stopped.
+    pub(super) const fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Returns when the sessions must be served again.
+    pub(super) fn deadline(&self) -> Instant {
+        self.began + FROZEN_MAX
+    }
+
+    /// Asks every reactor, all at the same time.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        question: impl Fn(&mut ReactorShard, base::time::Instant) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, String> {
+        ask_handles(&self.reactors, self.deadline(), question)
     }
 
     /// Waits until no session has anything under way.
     ///
     /// # Errors
-    /// What was under way at the deadline.
-    pub(super) fn wait_until_idle(&self, deadline: Instant) -> Result<(), Obstacle> {
+    /// What was under way at the end of [`IDLE_MAX`].
+    pub(super) fn wait_until_idle(&self) -> Result<(), Obstacle> {
+        let deadline = self.began + IDLE_MAX;
         loop {
-            let answers = ask_handles(&self.reactors, REACTOR_REPLY_TIMEOUT, |member, _| member.busy())?;
+            let answers = self.ask(|member, _| member.busy())?;
             let Some(why) = answers.into_iter().flatten().next() else { return Ok(()) };
             if Instant::now() >= deadline || !why.can_end {
                 return Err(why);
@@ -52,10 +97,9 @@ impl Frozen {
     ///
     /// # Errors
     /// What is under way, or was at the deadline.
-    pub(super) fn park(&self, deadline: Instant) -> Result<Vec<ExportedReactor>, Obstacle> {
-        if let Some(router) = &self.router {
-            router.pause(true);
-        }
+    pub(super) fn park(&self) -> Result<Vec<ExportedReactor>, Obstacle> {
+        self.acceptors.pause(true);
+        let deadline = self.deadline();
         let answers = self.reactors.iter().map(|handle| {
             let (answer, exported) = channel();
             let park = move |member: &mut ReactorShard, now| drop(answer.send(member.export(now)));
@@ -67,27 +111,27 @@ impl Frozen {
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
             Ok(exported) => exported,
-            Err(RecvTimeoutError::Timeout) => Err("an initiator does not receive what is sent to it".into()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err("what is sent to an initiator, or I/O of a medium, does not end in time".into())
+            }
             Err(RecvTimeoutError::Disconnected) => Err("targe is stopping".into()),
         };
         answers.into_iter().map(wait).collect()
     }
 
     /// Returns other descriptors of the sockets of connections of the reactor at this index.
-    pub(super) fn sockets(
-        &self,
-        reactor: usize,
-        conns: Vec<ConnId>,
-        deadline: Instant,
-    ) -> Result<Vec<OwnedFd>, String> {
+    pub(super) fn sockets(&self, reactor: usize, conns: Vec<ConnId>) -> Result<Vec<OwnedFd>, Obstacle> {
         let (answer, sockets) = channel();
         let handle = self.reactors.get(reactor).ok_or("a reactor is missing")?;
         let stopping = |_| "targe is stopping".to_owned();
         handle.sockets(conns, move |sockets| drop(answer.send(sockets))).map_err(stopping)?;
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = self.deadline().saturating_duration_since(Instant::now());
         let sockets =
             sockets.recv_timeout(left.max(POLL_INTERVAL)).map_err(|_| "a reactor does not answer")?;
-        sockets.map_err(|error| format!("cannot pass a connection on: {}", crate::os_error(&error)))
+        sockets.map_err(|error| Obstacle {
+            sentence: format!("cannot pass a connection on: {}", crate::os_error(&error)),
+            can_end: !is_lack_of_descriptors(&error),
+        })
     }
 
     /// Leaves the reactors as they are, because another process has their sessions.
@@ -105,10 +149,14 @@ impl Drop for Frozen {
             let _ = handle.post(|member: &mut ReactorShard, now| member.thaw(now));
             let _ = handle.unpark();
         }
-        if let Some(router) = &self.router {
-            router.pause(false);
-        }
+        self.acceptors.pause(false);
     }
+}
+
+/// Returns whether this process or the system has too many open descriptors.
+fn is_lack_of_descriptors(error: &std::io::Error) -> bool {
+    let lack = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|code| lack.contains(&code))
 }
 
 /// Asks every reactor, all at the same time.
@@ -117,12 +165,12 @@ pub(super) fn ask<T: Send + 'static>(
     question: impl Fn(&mut ReactorShard, base::time::Instant) -> T + Clone + Send + 'static,
 ) -> Result<Vec<T>, String> {
     let handles: Vec<_> = reactors.iter().map(|running| running.handle.clone()).collect();
-    ask_handles(&handles, REACTOR_REPLY_TIMEOUT, question)
+    ask_handles(&handles, Instant::now() + REACTOR_REPLY_TIMEOUT, question)
 }
 
 fn ask_handles<T: Send + 'static>(
     reactors: &[Handle<ReactorShard>],
-    within: Duration,
+    deadline: Instant,
     question: impl Fn(&mut ReactorShard, base::time::Instant) -> T + Clone + Send + 'static,
 ) -> Result<Vec<T>, String> {
     let asked = reactors.iter().map(|handle| {
@@ -132,7 +180,8 @@ fn ask_handles<T: Send + 'static>(
     });
     let asked = asked.collect::<Result<Vec<_>, _>>()?;
     let answer = |answers: std::sync::mpsc::Receiver<T>| {
-        answers.recv_timeout(within).map_err(|_| "a reactor does not answer".to_owned())
+        let left = deadline.saturating_duration_since(Instant::now());
+        answers.recv_timeout(left).map_err(|_| "a reactor does not answer".to_owned())
     };
     asked.into_iter().map(answer).collect()
 }

@@ -1,0 +1,40 @@
+//! What was sent to a Unix socket and not received yet.
+
+#![allow(unsafe_code, reason = "an ioctl that no library has a safe function for")]
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+/// Returns the memory in bytes of what was sent through `stream` and not received by its other end yet; 0 if
+/// everything was received.
+///
+/// # Errors
+/// The error of the system.
+pub fn bytes(stream: &UnixStream) -> io::Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and TIOCOUTQ, which sockets know as SIOCOUTQ, writes one integer.
+    if unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn bytes_count_until_the_other_end_has_received_the_last_one() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        assert_eq!(bytes(&ours).unwrap(), 0);
+        ours.write_all(b"ab").unwrap();
+        assert!(bytes(&ours).unwrap() > 0);
+        theirs.read_exact(&mut [0]).unwrap();
+        assert!(bytes(&ours).unwrap() > 0);
+        theirs.read_exact(&mut [0]).unwrap();
+        assert_eq!(bytes(&ours).unwrap(), 0);
+    }
+}

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -66,6 +67,8 @@ pub struct Server {
     listener: UnixListener,
     ending: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
+    /// Makes the acceptor begin; `None` when it has begun.
+    begin: Option<Sender<()>>,
 }
 
 /// A socket that is bound and not served yet. Clients that connect wait until it is served.
@@ -95,7 +98,17 @@ impl BoundSocket {
     /// # Errors
     /// [`AdminSocketError`]
     pub fn serve(self, answers: Arc<dyn RequestHandler>) -> Result<Server, AdminSocketError> {
-        Server::run(self.socket, self.listener, answers)
+        let mut server = self.prepare(answers)?;
+        server.begin();
+        Ok(server)
+    }
+
+    /// Prepares everything to serve the socket. [`Server::begin`] cannot fail then.
+    ///
+    /// # Errors
+    /// [`AdminSocketError`]
+    pub fn prepare(self, answers: Arc<dyn RequestHandler>) -> Result<Server, AdminSocketError> {
+        Server::prepare(self.socket, self.listener, answers)
     }
 }
 
@@ -108,7 +121,7 @@ impl Server {
         BoundSocket::bind(path)?.serve(answers)
     }
 
-    fn run(
+    fn prepare(
         place: SocketLock,
         listener: UnixListener,
         answers: Arc<dyn RequestHandler>,
@@ -120,12 +133,25 @@ impl Server {
             why: os_error(error),
         };
         let other = listener.try_clone().map_err(|error| failed(&error))?;
-        place.own();
+        let (begin, begins) = channel();
         let acceptor = std::thread::Builder::new()
             .name("admin".to_owned())
-            .spawn(move || accept_all(&listener, &answers, &flag))
+            .spawn(move || {
+                if begins.recv().is_ok() {
+                    accept_all(&listener, &answers, &flag);
+                }
+            })
             .map_err(|error| failed(&error))?;
-        Ok(Self { socket: place, listener: other, ending, acceptor: Some(acceptor) })
+        Ok(Self { socket: place, listener: other, ending, acceptor: Some(acceptor), begin: Some(begin) })
+    }
+
+    /// Begins to accept clients. The socket is removed at the end from now on.
+    pub fn begin(&mut self) {
+        if let Some(begin) = self.begin.take() {
+            self.socket.own();
+            // The acceptor receives it, or ended with a panic that is reported elsewhere.
+            let _ = begin.send(());
+        }
     }
 
     /// Returns other descriptors of the listening socket and of its lock, for a daemon that takes them over.
@@ -144,6 +170,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.begin.take().is_some() {
+            // The acceptor has not begun, and ends.
+            return;
+        }
         self.ending.store(true, Ordering::Release);
         // This connection wakes the acceptor thread. If it fails, clients cannot connect either, and the
         // thread ends with the process.

@@ -91,6 +91,7 @@ pub(super) struct Daemon {
     media_watch: MediaWatch,
     name_servers: NameServers,
     inherited: InheritedSockets,
+    watchdog: Option<Watchdog>,
     /// Dropping this ends the thread of the media watch.
     _watch: Sender<()>,
 }
@@ -124,15 +125,24 @@ impl Daemon {
         let mut numbers = IdAllocator::default();
         let Listening { clear, tls, addresses, portal_sockets } =
             sockets.listen(&config, numbers.portals(&config))?;
-        let count = reactors::reactor_count(&config).min(placement::components(&config).len()).max(1);
-        let former = succession.as_ref().map(|succession| succession.placement(count)).transpose()?;
+        let (count, former) = succession.as_ref().map_or_else(
+            || (reactors::reactor_count(&config).min(placement::components(&config).len()), <_>::default()),
+            |succession| succession.placement(),
+        );
+        let count = count.max(1);
         numbers.restore_interfaces(succession.as_ref().map_or(&[], |succession| &succession.interfaces));
-        let owners = placement::owners(&config, &former.unwrap_or_default(), count)?;
+        let owners = placement::owners(&config, &former, count)?;
         numbers.reactors = count;
         numbers.ports = state.load_ports(&config)?;
+        let known_ports = numbers.ports.clone();
         numbers.assign_ports_and_records(&config).map_err(ServeError::Failed)?;
-        // The identifiers are durable before anything can be reserved through one of the ports.
-        state.save_ports(&numbers.ports)?;
+        if succession.is_none() {
+            // The identifiers are durable before anything can be reserved through one of the ports.
+            state.save_ports(&numbers.ports)?;
+        } else if numbers.ports != known_ports {
+            // The state directory is that of the other process, which has assigned all of them.
+            return Err(ServeError::Failed("the identifiers of the target ports differ".to_owned()));
+        }
         let runtime = numbers.runtime_config(config, &addresses, &owners);
         let former = runtime.owners();
         let mut provisional = FileRollback::default();
@@ -161,19 +171,10 @@ impl Daemon {
             (&state_writer, &media_watch),
             (&occasions.0, sessions.is_some()),
         )?;
-        if let Some((succession, sessions)) = succession.as_mut().zip(sessions) {
-            succession.take_over(sessions, &reactors, &runtime)?;
-            go_on(&reactors, router.as_ref());
-            succession.serving();
-        }
+        let watch = media_watch.start().map_err(ServeError::Thread)?;
+        let watchdog = Watchdog::start(&reactors).map_err(ServeError::Thread)?;
         let tls_handshakes = Arc::default();
         let mut tls_portals = TlsPortals::new(router.as_ref(), &reactors, Arc::clone(&tls_handshakes));
-        tls_portals.open(&runtime, tls).map_err(ServeError::Thread)?;
-        provisional.commit();
-        if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
-            crate::warning!("{error}");
-        }
-        let watch = media_watch.start().map_err(ServeError::Thread)?;
         let running = (&runtime, loaded.revision);
         let file = flags.config.as_ref().map(|file| environment.absolute(file));
         let mut name_servers = NameServers::default();
@@ -182,9 +183,24 @@ impl Daemon {
         let shared =
             Arc::new(Shared::new(file, running, counted, occasions.0.clone(), state.clone(), reports));
         let Sockets { inherited, admin, http: http_socket, .. } = sockets;
-        let http = http_api::start(runtime.config.http.as_ref(), http_socket.as_ref(), &shared)?;
+        let mut admin = admin.prepare(Arc::clone(&shared) as Arc<_>)?;
+        let is_successor = sessions.is_some();
+        if let Some((succession, sessions)) = succession.as_mut().zip(sessions) {
+            succession.take_over(sessions, &reactors, &runtime)?;
+            go_on(&reactors, router.as_ref());
+            succession.serving();
+        }
+        // From here on nothing may end a process that has taken over: no other one has the sessions.
+        provisional.commit();
+        admin.begin();
+        let opened = tls_portals.open(&runtime, tls).map_err(ServeError::Thread);
+        unless_successor(is_successor, "accept TLS connections", opened)?;
+        let http = http_api::start(runtime.config.http.as_ref(), http_socket.as_ref(), &shared);
+        let http = unless_successor(is_successor, "serve HTTP", http)?.flatten();
         shared.serves_http_on(http.as_ref().map(HttpServer::address));
-        let admin = admin.serve(Arc::clone(&shared) as Arc<_>)?;
+        if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
+            crate::warning!("{error}");
+        }
         name_servers.apply(&runtime);
         Ok(Self {
             flags,
@@ -209,6 +225,7 @@ impl Daemon {
             media_watch,
             name_servers,
             inherited,
+            watchdog,
             _watch: watch,
         })
     }
@@ -228,7 +245,9 @@ impl Daemon {
 
     /// Serves until an event stops the daemon, or the daemon cannot continue.
     pub(super) fn run(mut self) -> Result<Ended, ServeError> {
-        let _watchdog = Watchdog::start(&self.reactors).map_err(ServeError::Thread)?;
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.begin();
+        }
         service_manager::ready(&self.status());
         loop {
             let due = self.store_bindings_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -250,7 +269,8 @@ impl Daemon {
                 Ok(DaemonEvent::Change(request)) => self.change(*request),
                 Ok(DaemonEvent::Upgrade(order)) => {
                     if self.upgrade(*order) {
-                        // Another process owns everything that dropping this would close or remove.
+                        drop(self.watchdog.take());
+                        // Another process owns everything else that dropping this would close or remove.
                         std::mem::forget(self);
                         return Ok(Ended::HandedOver);
                     }
@@ -410,6 +430,23 @@ impl Daemon {
         drop((admin, http));
         crate::info!("stopped");
         if failed.is_empty() { Ok(Ended::Stopped) } else { Err(ServeError::Failed(failed.join("; "))) }
+    }
+}
+
+/// Returns a failure, unless this process has taken over: then it logs the failure, and the daemon serves
+/// without what has failed.
+fn unless_successor<T>(
+    is_successor: bool,
+    what: &str,
+    result: Result<T, ServeError>,
+) -> Result<Option<T>, ServeError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_successor => {
+            crate::error!("cannot {what} until targe is restarted: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -48,8 +48,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     })
 }
 
-/// Returns whether another process uses the state directory: one that has taken over, or one that this process
-/// was to take over from.
+/// Returns whether another process uses the state directory: one that has taken over, or one that this
+/// process was to take over from.
 const fn is_in_use(served: &Result<Ended, ServeError>) -> bool {
     matches!(served, Ok(Ended::HandedOver) | Err(ServeError::NotTakenOver(_)))
 }

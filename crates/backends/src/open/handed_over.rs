@@ -83,6 +83,11 @@ mod tests {
             direct: false,
             write_cache: true,
         };
+        // `fallocate` and `ftruncate` fail with a descriptor that is open for reading only.
+        let unwritable = File::open(&path).unwrap();
+        let mut handed_over = HandedOverFiles::default();
+        handed_over.add(unwritable).unwrap();
+        spec(Some(4096), Allocation::Full).open_or_take(&mut handed_over).unwrap();
         let file = File::options().read(true).write(true).open(&path).unwrap();
         let open = |spec: FileSpec| {
             let mut handed_over = HandedOverFiles::default();
@@ -98,11 +103,6 @@ mod tests {
             let mut opened = open(spec(size, allocation)).unwrap();
             assert!(opened.take_undo().is_none(), "nothing was changed");
         }
-        // `fallocate` and `ftruncate` fail with a descriptor that is open for reading only.
-        let unwritable = File::open(&path).unwrap();
-        let mut handed_over = HandedOverFiles::default();
-        handed_over.add(unwritable).unwrap();
-        spec(Some(4096), Allocation::Full).open_or_take(&mut handed_over).unwrap();
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -206,8 +206,8 @@ impl IdAllocator {
         }
     }
 
-    /// Assigns a number to an interface. Lower numbers can be those of interfaces that were removed before this
-    /// process took over.
+    /// Assigns a number to an interface. Lower numbers can be those of interfaces that were removed before
+    /// this process took over.
     fn interface(&mut self, name: &str) -> u32 {
         let next = self.interfaces.values().max().map_or(0, |highest| highest.saturating_add(1));
         *self.interfaces.entry(name.to_owned()).or_insert(next)

@@ -46,7 +46,8 @@ pub(in crate::serve) struct ReactorState {
     pub(in crate::serve) shard: ShardState,
     /// The connections of each session, in the order in which the state refers to them: each by the index of
     /// its portal in the list that the other process got before
-    /// ([`Welcome::portals`](super::messages::Welcome::portals)). The sockets follow the document in the same order.
+    /// ([`Welcome::portals`](super::messages::Welcome::portals)). The sockets follow the document in the same
+    /// order.
     pub(in crate::serve) connections: Vec<Vec<usize>>,
 }
 
@@ -80,8 +81,8 @@ pub(in crate::serve) enum DocumentError {
 }
 
 impl Document {
-    /// Returns the document as bytes. They can hold keys of sessions, so the caller erases them; no other copy
-    /// of them is left.
+    /// Returns the document as bytes. They can hold keys of sessions, so the caller erases them; no other
+    /// copy of them is left.
     ///
     /// # Errors
     /// [`DocumentError`], if it is too long.

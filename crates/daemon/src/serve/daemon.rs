@@ -133,16 +133,7 @@ impl Daemon {
         numbers.restore_interfaces(succession.as_ref().map_or(&[], |succession| &succession.interfaces));
         let owners = placement::owners(&config, &former, count)?;
         numbers.reactors = count;
-        numbers.ports = state.load_ports(&config)?;
-        let known_ports = numbers.ports.clone();
-        numbers.assign_ports_and_records(&config).map_err(ServeError::Failed)?;
-        if succession.is_none() {
-            // The identifiers are durable before anything can be reserved through one of the ports.
-            state.save_ports(&numbers.ports)?;
-        } else if numbers.ports != known_ports {
-            // The state directory is that of the other process, which has assigned all of them.
-            return Err(ServeError::Failed("the identifiers of the target ports differ".to_owned()));
-        }
+        assign_ports(&mut numbers, &config, &state, succession.is_some())?;
         let runtime = numbers.runtime_config(config, &addresses, &owners);
         let former = runtime.owners();
         let mut provisional = FileRollback::default();
@@ -431,6 +422,27 @@ impl Daemon {
         crate::info!("stopped");
         if failed.is_empty() { Ok(Ended::Stopped) } else { Err(ServeError::Failed(failed.join("; "))) }
     }
+}
+
+/// Assigns identifiers to the target ports.
+fn assign_ports(
+    numbers: &mut IdAllocator,
+    config: &Config,
+    state: &StateDir,
+    is_successor: bool,
+) -> Result<(), ServeError> {
+    numbers.ports = state.load_ports(config)?;
+    let known = numbers.ports.clone();
+    numbers.assign_ports_and_records(config).map_err(ServeError::Failed)?;
+    if !is_successor {
+        // The identifiers are durable before anything can be reserved through one of the ports.
+        return Ok(state.save_ports(&numbers.ports)?);
+    }
+    if numbers.ports != known {
+        // The state directory is that of the other process, which has assigned all of them.
+        return Err(ServeError::Failed("the identifiers of the target ports differ".to_owned()));
+    }
+    Ok(())
 }
 
 /// Returns a failure, unless this process has taken over: then it logs the failure, and the daemon serves

@@ -261,6 +261,16 @@ pub enum OpenError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The medium that another process serves, and this one is to serve on, has another size.
+    #[error("{path} has {have} bytes, and not the {want} that were requested; it is served as it is")]
+    OtherSize {
+        /// The medium.
+        path: PathBuf,
+        /// Its size.
+        have: u64,
+        /// The size given.
+        want: u64,
+    },
     /// The file system does not support bypassing the page cache.
     #[error("{path} cannot be opened with O_DIRECT")]
     NoDirect {
@@ -286,7 +296,8 @@ impl FileSpec {
         self.open_or_take(&mut HandedOverFiles::default())
     }
 
-    /// Does the same, but takes the file from `handed_over` if the path leads to one of these.
+    /// Does the same, but takes the file from `handed_over` if the path leads to one of these. The other
+    /// process still serves that file, so its size and its storage stay as they are.
     ///
     /// # Errors
     /// [`OpenError`]
@@ -294,8 +305,12 @@ impl FileSpec {
         let path = &self.path;
         let flags = access(self.read_only, self.direct);
         expect_kind(path, FileType::RegularFile, "regular file")?;
-        let present = handed_over.take(path).map_or_else(|| open_with(path, flags, self.direct), Ok);
-        let (file, created) = match present {
+        if let Some(file) = handed_over.take(path) {
+            lock(&file, path, self.read_only)?;
+            let size = self.expect_size(&file)?;
+            return self.measure(file, size);
+        }
+        let (file, created) = match open_with(path, flags, self.direct) {
             Err(OpenError::Missing { .. }) if self.size.is_some() && !self.read_only => {
                 (open_with(path, flags | OFlags::CREATE | OFlags::EXCL, self.direct)?, true)
             }
@@ -339,8 +354,12 @@ impl FileSpec {
 
     /// Sets the size of an open, locked file and measures it.
     fn fit(&self, file: File) -> Result<Opened, OpenError> {
-        let path = &self.path;
         let size = self.give_size(&file)?;
+        self.measure(file, size)
+    }
+
+    fn measure(&self, file: File, size: u64) -> Result<Opened, OpenError> {
+        let path = &self.path;
         let layout = geometry::of_file(&file, self.direct).map_err(query(path))?;
         let identity = identity(&file, path)?;
         Ok(Opened {
@@ -354,6 +373,24 @@ impl FileSpec {
             write_cache: self.write_cache,
             undo: None,
         })
+    }
+
+    /// Returns the size of a file that another process serves, if it is the requested one.
+    ///
+    /// Nothing is made durable: `fsync` would take the report of a failed write-back from the open file
+    /// description, which both processes share, and if the other process served on, it would acknowledge
+    /// blocks that are lost.
+    fn expect_size(&self, file: &File) -> Result<u64, OpenError> {
+        let path = &self.path;
+        let have = geometry::size(file).map_err(query(path))?;
+        let want = self.size.unwrap_or(have);
+        if want != have {
+            return Err(OpenError::OtherSize { path: path.clone(), have, want });
+        }
+        if have == 0 {
+            return Err(OpenError::Empty { path: path.clone() });
+        }
+        Ok(have)
     }
 
     fn give_size(&self, file: &File) -> Result<u64, OpenError> {

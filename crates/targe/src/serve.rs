@@ -37,16 +37,21 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     if args.ephemeral {
         end_with_stdin()?;
     }
-    let served = serve(flags, around, |started| show(&banner(started))).map_err(|error| match error {
-        ServeError::Config(report) => Failure::Misconfigured(report.to_string()),
-        other => Failure::Failed(other.to_string()),
-    });
-    // A process that has taken over goes on using the directory.
-    if let Some(directory) = temporary.filter(|_| !matches!(served, Ok(Ended::HandedOver))) {
+    let served = serve(flags, around, |started| show(&banner(started)));
+    if let Some(directory) = temporary.filter(|_| !is_in_use(&served)) {
         // The program that made it may have removed it already.
         let _ = std::fs::remove_dir_all(directory);
     }
-    served.map(drop)
+    served.map(drop).map_err(|error| match error {
+        ServeError::Config(report) => Failure::Misconfigured(report.to_string()),
+        other => Failure::Failed(other.to_string()),
+    })
+}
+
+/// Returns whether another process uses the state directory: one that has taken over, or one that this
+/// process was to take over from.
+const fn is_in_use(served: &Result<Ended, ServeError>) -> bool {
+    matches!(served, Ok(Ended::HandedOver) | Err(ServeError::NotTakenOver(_)))
 }
 
 /// Ends this process in order when stdin closes. The kernel closes the other end of a pipe when the program
@@ -187,4 +192,18 @@ fn ways_to_use(target: &Target, portal: &str) -> String {
          targe:\n  \
          {targe} bench {url} --random\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_of_another_process_is_not_removed() {
+        let why = || ServeError::Failed("no memory".to_owned());
+        assert!(is_in_use(&Ok(Ended::HandedOver)));
+        assert!(is_in_use(&Err(ServeError::NotTakenOver(Box::new(why())))));
+        assert!(!is_in_use(&Ok(Ended::Stopped)));
+        assert!(!is_in_use(&Err(why())), "also in a process that has taken over");
+    }
 }

@@ -72,6 +72,41 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_was_handed_over_is_neither_synced_nor_sized() {
+        let path = std::env::temp_dir().join(format!("targe-handed-over-size-{}", std::process::id()));
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let spec = |size, allocation| FileSpec {
+            path: path.clone(),
+            size,
+            allocation,
+            read_only: false,
+            direct: false,
+            write_cache: true,
+        };
+        // `fallocate` and `ftruncate` fail with a descriptor that is open for reading only.
+        let unwritable = File::open(&path).unwrap();
+        let mut handed_over = HandedOverFiles::default();
+        handed_over.add(unwritable).unwrap();
+        spec(Some(4096), Allocation::Full).open_or_take(&mut handed_over).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let open = |spec: FileSpec| {
+            let mut handed_over = HandedOverFiles::default();
+            handed_over.add(file.try_clone().unwrap()).unwrap();
+            spec.open_or_take(&mut handed_over)
+        };
+        for want in [512, 8192] {
+            let error = open(spec(Some(want), Allocation::Sparse)).unwrap_err();
+            assert!(matches!(error, OpenError::OtherSize { have: 4096, .. }), "{error}");
+            assert_eq!(file.metadata().unwrap().len(), 4096);
+        }
+        for (size, allocation) in [(None, Allocation::Sparse), (Some(4096), Allocation::Full)] {
+            let mut opened = open(spec(size, allocation)).unwrap();
+            assert!(opened.take_undo().is_none(), "nothing was changed");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn another_file_at_the_path_is_not_taken_for_the_one_that_was_handed_over() {
         let path = std::env::temp_dir().join(format!("targe-handed-over-other-{}", std::process::id()));
         let mut handed_over = HandedOverFiles::default();

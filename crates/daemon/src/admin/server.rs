@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -72,6 +73,8 @@ pub struct Server {
     orders: Arc<Orders>,
     clients: Arc<Clients>,
     acceptor: Option<JoinHandle<()>>,
+    /// Makes the acceptor begin; `None` when it has begun.
+    begin: Option<Sender<()>>,
 }
 
 /// What the thread that accepts clients is told.
@@ -109,7 +112,17 @@ impl BoundSocket {
     /// # Errors
     /// [`AdminSocketError`]
     pub fn serve(self, answers: Arc<dyn RequestHandler>) -> Result<Server, AdminSocketError> {
-        Server::run(self.socket, self.listener, answers)
+        let mut server = self.prepare(answers)?;
+        server.begin();
+        Ok(server)
+    }
+
+    /// Prepares everything to serve the socket. [`Server::begin`] cannot fail then.
+    ///
+    /// # Errors
+    /// [`AdminSocketError`]
+    pub fn prepare(self, answers: Arc<dyn RequestHandler>) -> Result<Server, AdminSocketError> {
+        Server::prepare(self.socket, self.listener, answers)
     }
 }
 
@@ -122,7 +135,7 @@ impl Server {
         BoundSocket::bind(path)?.serve(answers)
     }
 
-    fn run(
+    fn prepare(
         place: SocketLock,
         listener: UnixListener,
         answers: Arc<dyn RequestHandler>,
@@ -139,12 +152,26 @@ impl Server {
             Arc::new(Orders { waker, is_ending: AtomicBool::new(false), is_paused: AtomicBool::new(false) });
         let clients = Arc::<Clients>::default();
         let theirs = (Arc::clone(&orders), Arc::clone(&clients));
-        place.own();
+        let (begin, begins) = channel();
         let acceptor = std::thread::Builder::new()
             .name("admin".to_owned())
-            .spawn(move || accept_all(&listener, &answers, &theirs.0, &theirs.1))
+            .spawn(move || {
+                if begins.recv().is_ok() {
+                    accept_all(&listener, &answers, &theirs.0, &theirs.1);
+                }
+            })
             .map_err(|error| failed(&error))?;
-        Ok(Self { socket: place, listener: other, orders, clients, acceptor: Some(acceptor) })
+        let (acceptor, begin) = (Some(acceptor), Some(begin));
+        Ok(Self { socket: place, listener: other, orders, clients, acceptor, begin })
+    }
+
+    /// Begins to accept clients. The socket is removed at the end from now on.
+    pub fn begin(&mut self) {
+        if let Some(begin) = self.begin.take() {
+            self.socket.own();
+            // The acceptor receives it, or ended with a panic that is reported elsewhere.
+            let _ = begin.send(());
+        }
     }
 
     /// Returns other descriptors of the listening socket and of its lock, for a daemon that takes them over.
@@ -178,6 +205,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.begin.take().is_some() {
+            // The acceptor has not begun, and ends.
+            return;
+        }
         self.orders.is_ending.store(true, Ordering::Release);
         self.orders.waker.wake();
         if let Some(acceptor) = self.acceptor.take() {

@@ -15,7 +15,7 @@ use crate::scratch::Scratch;
 use super::api::{ErrorKind, Failure, Method, REQUEST_LEN_MAX, Request};
 use super::change::{Client, PreparedChange};
 use super::client::{ClientError, request};
-use super::server::{AdminSocketError, RequestHandler, Server};
+use super::server::{AdminSocketError, BoundSocket, RequestHandler, Server};
 
 /// Returns the method's name; fails for `luns`, and notes a prepared change for `prepare`.
 struct Echo;
@@ -61,6 +61,32 @@ fn answers_what_is_asked_and_passes_refusals_on() {
     let refused = request(&scratch.socket(), Method::Luns).unwrap_err();
     assert!(matches!(refused, ClientError::Refused(Failure { kind: ErrorKind::Unavailable, .. })));
     assert_eq!(refused.to_string(), "the reactor is silent");
+}
+
+#[test]
+fn a_daemon_that_prepares_to_take_over_accepts_no_client_and_leaves_the_socket() {
+    let scratch = Scratch::new();
+    let serving = scratch.serve();
+    let path = scratch.socket();
+    let prepare = || {
+        let taken = BoundSocket::take_over(&path, serving.descriptors().unwrap());
+        taken.prepare(Arc::new(Silent)).unwrap()
+    };
+    for _ in 0..16 {
+        let prepared = prepare();
+        assert_eq!(request(&path, Method::Status).unwrap(), json!({ "asked": "status" }));
+        drop(prepared);
+    }
+    assert!(path.exists(), "the other daemon serves on");
+}
+
+/// Refuses everything.
+struct Silent;
+
+impl RequestHandler for Silent {
+    fn handle(&self, _: Request, _: &mut Client) -> Result<Value, Failure> {
+        Err(Failure { kind: ErrorKind::Unavailable, message: "this daemon does not serve yet".to_owned() })
+    }
 }
 
 #[test]

@@ -93,6 +93,7 @@ pub(super) struct Daemon {
     forgotten_discs: Vec<UnitId>,
     name_servers: NameServers,
     inherited: InheritedSockets,
+    watchdog: Option<Watchdog>,
     /// Dropping this ends the thread of the media watch.
     _watch: Sender<()>,
 }
@@ -126,15 +127,15 @@ impl Daemon {
         let mut numbers = IdAllocator::default();
         let Listening { clear, tls, addresses, portal_sockets } =
             sockets.listen(&config, numbers.portals(&config))?;
-        let count = reactors::reactor_count(&config).min(placement::components(&config).len()).max(1);
-        let former = succession.as_ref().map(|succession| succession.placement(count)).transpose()?;
+        let (count, former) = succession.as_ref().map_or_else(
+            || (reactors::reactor_count(&config).min(placement::components(&config).len()), <_>::default()),
+            |succession| succession.placement(),
+        );
+        let count = count.max(1);
         numbers.restore_interfaces(succession.as_ref().map_or(&[], |succession| &succession.interfaces));
-        let owners = placement::owners(&config, &former.unwrap_or_default(), count)?;
+        let owners = placement::owners(&config, &former, count)?;
         numbers.reactors = count;
-        numbers.ports = state.load_ports(&config)?;
-        numbers.assign_ports_and_records(&config).map_err(ServeError::Failed)?;
-        // The identifiers are durable before anything can be reserved through one of the ports.
-        state.save_ports(&numbers.ports)?;
+        assign_ports(&mut numbers, &config, &state, succession.is_some())?;
         let runtime = numbers.runtime_config(config, &addresses, &owners);
         let former = runtime.owners();
         let mut provisional = FileRollback::default();
@@ -163,19 +164,10 @@ impl Daemon {
             (&state_writer, &media_watch),
             (&occasions.0, sessions.is_some()),
         )?;
-        if let Some((succession, sessions)) = succession.as_mut().zip(sessions) {
-            succession.take_over(sessions, &reactors, &runtime)?;
-            go_on(&reactors, router.as_ref());
-            succession.serving();
-        }
+        let watch = media_watch.start().map_err(ServeError::Thread)?;
+        let watchdog = Watchdog::start(&reactors).map_err(ServeError::Thread)?;
         let tls_handshakes = Arc::default();
         let mut tls_portals = TlsPortals::new(router.as_ref(), &reactors, Arc::clone(&tls_handshakes));
-        tls_portals.open(&runtime, tls).map_err(ServeError::Thread)?;
-        provisional.commit();
-        if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
-            crate::warning!("{error}");
-        }
-        let watch = media_watch.start().map_err(ServeError::Thread)?;
         let running = (&runtime, loaded.revision);
         let file = flags.config.as_ref().map(|file| environment.absolute(file));
         let mut name_servers = NameServers::default();
@@ -184,9 +176,24 @@ impl Daemon {
         let shared =
             Arc::new(Shared::new(file, running, counted, occasions.0.clone(), state.clone(), reports));
         let Sockets { inherited, admin, http: http_socket, .. } = sockets;
-        let http = http_api::start(runtime.config.http.as_ref(), http_socket.as_ref(), &shared)?;
+        let mut admin = admin.prepare(Arc::clone(&shared) as Arc<_>)?;
+        let is_successor = sessions.is_some();
+        if let Some((succession, sessions)) = succession.as_mut().zip(sessions) {
+            succession.take_over(sessions, &reactors, &runtime)?;
+            go_on(&reactors, router.as_ref());
+            succession.serving();
+        }
+        // From here on nothing may end a process that has taken over: no other one has the sessions.
+        provisional.commit();
+        admin.begin();
+        let opened = tls_portals.open(&runtime, tls).map_err(ServeError::Thread);
+        unless_successor(is_successor, "accept TLS connections", opened)?;
+        let http = http_api::start(runtime.config.http.as_ref(), http_socket.as_ref(), &shared);
+        let http = unless_successor(is_successor, "serve HTTP", http)?.flatten();
         shared.serves_http_on(http.as_ref().map(HttpServer::address));
-        let admin = admin.serve(Arc::clone(&shared) as Arc<_>)?;
+        if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
+            crate::warning!("{error}");
+        }
         name_servers.apply(&runtime);
         Ok(Self {
             flags,
@@ -212,6 +219,7 @@ impl Daemon {
             media_watch,
             name_servers,
             inherited,
+            watchdog,
             _watch: watch,
         })
     }
@@ -231,7 +239,9 @@ impl Daemon {
 
     /// Serves until an event stops the daemon, or the daemon cannot continue.
     pub(super) fn run(mut self) -> Result<Ended, ServeError> {
-        let _watchdog = Watchdog::start(&self.reactors).map_err(ServeError::Thread)?;
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.begin();
+        }
         service_manager::ready(&self.status());
         loop {
             let due = self.store_bindings_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -253,7 +263,8 @@ impl Daemon {
                 Ok(DaemonEvent::Change(request)) => self.change(*request),
                 Ok(DaemonEvent::Upgrade(order)) => {
                     if let Some(ended) = self.upgrade(*order) {
-                        // Another process owns everything that dropping this would close or remove.
+                        drop(self.watchdog.take());
+                        // Another process owns everything else that dropping this would close or remove.
                         std::mem::forget(self);
                         return ended;
                     }
@@ -413,6 +424,44 @@ impl Daemon {
         drop((admin, http));
         crate::info!("stopped");
         if failed.is_empty() { Ok(Ended::Stopped) } else { Err(ServeError::Failed(failed.join("; "))) }
+    }
+}
+
+/// Assigns identifiers to the target ports.
+fn assign_ports(
+    numbers: &mut IdAllocator,
+    config: &Config,
+    state: &StateDir,
+    is_successor: bool,
+) -> Result<(), ServeError> {
+    numbers.ports = state.load_ports(config)?;
+    let known = numbers.ports.clone();
+    numbers.assign_ports_and_records(config).map_err(ServeError::Failed)?;
+    if !is_successor {
+        // The identifiers are durable before anything can be reserved through one of the ports.
+        return Ok(state.save_ports(&numbers.ports)?);
+    }
+    if numbers.ports != known {
+        // The state directory is that of the other process, which has assigned all of them.
+        return Err(ServeError::Failed("the identifiers of the target ports differ".to_owned()));
+    }
+    Ok(())
+}
+
+/// Returns a failure, unless this process has taken over: then it logs the failure, and the daemon serves
+/// without what has failed.
+fn unless_successor<T>(
+    is_successor: bool,
+    what: &str,
+    result: Result<T, ServeError>,
+) -> Result<Option<T>, ServeError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_successor => {
+            crate::error!("cannot {what} until targe is restarted: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

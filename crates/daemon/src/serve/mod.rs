@@ -92,6 +92,10 @@ pub enum ServeError {
     /// Any other reason.
     #[error("{0}")]
     Failed(String),
+    /// This process was to take over what another one serves. It has not, and the other one uses the state
+    /// directory.
+    #[error("{0}")]
+    NotTakenOver(Box<ServeError>),
 }
 
 /// Formats an error with the system's message.
@@ -141,12 +145,12 @@ pub fn serve(
     started: impl FnOnce(&Started),
 ) -> Result<Ended, ServeError> {
     let program = program::path().map_err(ServeError::Thread)?;
-    let mut succession = upgrade::Succession::from_process()?;
+    let mut succession =
+        upgrade::Succession::from_process().map_err(|error| ServeError::NotTakenOver(Box::new(error)))?;
     let daemon = start((flags, environment, program), &mut succession);
-    let daemon = daemon.inspect_err(|error| {
-        if let Some(succession) = &succession {
-            succession.fail(error);
-        }
+    let daemon = daemon.map_err(|error| match &succession {
+        Some(succession) => succession.fail(error),
+        None => error,
     })?;
     match succession {
         Some(predecessor) => crate::info!("took over the sessions of targe {}", predecessor.version),

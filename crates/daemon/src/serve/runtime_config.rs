@@ -181,8 +181,7 @@ impl IdAllocator {
         let (mut interfaces, mut records) = (Vec::new(), BTreeMap::new());
         if let Some(frames) = &config.hyperscsi {
             for name in &frames.interfaces {
-                let next = u32::try_from(self.interfaces.len()).unwrap_or(u32::MAX);
-                let number = *self.interfaces.entry(name.clone()).or_insert(next);
+                let number = self.interface(name);
                 interfaces.push((EtherPort(number), name.clone()));
             }
             let known = frames
@@ -205,6 +204,13 @@ impl IdAllocator {
             ports,
             group_ports,
         }
+    }
+
+    /// Assigns a number to an interface. Lower numbers can be those of interfaces that were removed before
+    /// this process took over.
+    fn interface(&mut self, name: &str) -> u32 {
+        let next = self.interfaces.values().max().map_or(0, |highest| highest.saturating_add(1));
+        *self.interfaces.entry(name.to_owned()).or_insert(next)
     }
 
     /// Assigns an identifier to a unit. Identifiers of removed units are used again as late as possible.

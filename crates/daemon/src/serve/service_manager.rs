@@ -57,11 +57,12 @@ type Ask = Box<dyn Fn(Sender<()>) + Send>;
 /// ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    _end: Sender<()>,
+    /// The first message makes the thread begin.
+    end: Sender<()>,
 }
 
 impl Watchdog {
-    /// Starts the thread, if the service manager expects signs of life.
+    /// Starts the thread, if the service manager expects signs of life. It tells nothing yet.
     pub(super) fn start(reactors: &[ReactorThread]) -> io::Result<Option<Self>> {
         let Some(within) = sd_notify::watchdog_enabled().filter(|within| !within.is_zero()) else {
             return Ok(None);
@@ -75,9 +76,19 @@ impl Watchdog {
         });
         let asks: Vec<Ask> = asks.collect();
         let (end, ends) = channel();
-        let watch = move || watch(&asks, within / 4, &ends, || tell(&[NotifyState::Watchdog]));
+        let watch = move || {
+            if ends.recv().is_ok() {
+                watch(&asks, within / 4, &ends, || tell(&[NotifyState::Watchdog]));
+            }
+        };
         std::thread::Builder::new().name("watchdog".to_owned()).spawn(watch)?;
-        Ok(Some(Self { _end: end }))
+        Ok(Some(Self { end }))
+    }
+
+    /// Tells the service manager from now on.
+    pub(super) fn begin(&self) {
+        // The thread receives until this is dropped.
+        let _ = self.end.send(());
     }
 }
 

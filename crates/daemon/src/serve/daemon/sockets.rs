@@ -19,7 +19,7 @@ pub(super) struct Sockets {
     pub(super) inherited: InheritedSockets,
     pub(super) admin: BoundSocket,
     pub(super) http: Option<TcpListener>,
-    /// Those of the portals, by the index in the configuration, of the process that served.
+    /// Those of the portals that the process that serves gave, by the index in the configuration.
     portals: BTreeMap<usize, TcpListener>,
 }
 
@@ -48,11 +48,12 @@ impl Sockets {
         let inherited = InheritedSockets::handed_over(std::mem::take(&mut succession.activated))?;
         let admin = succession.admin.take();
         let admin = admin.ok_or_else(|| ServeError::Failed("the admin socket is missing".to_owned()))?;
+        let configured: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
         Ok(Self {
             inherited,
             admin: BoundSocket::take_over(&config.admin_socket, admin),
             http: succession.http.take(),
-            portals: std::mem::take(&mut succession.portals),
+            portals: succession.listeners(&configured),
         })
     }
 

@@ -282,6 +282,7 @@ impl Daemon {
         let interfaces = self.runtime.interfaces.iter();
         let welcome = Welcome {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            portals: self.runtime.config.portals.iter().map(|portal| portal.listen).collect(),
             sockets,
             reactors: self.reactors.len(),
             owners: owners.map(|(name, reactor)| (name.to_string(), reactor)).collect(),

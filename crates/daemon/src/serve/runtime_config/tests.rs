@@ -319,3 +319,14 @@ fn a_unit_that_becomes_read_only_or_gets_a_port_is_changed_first() {
     let fewer = TWO.split("[[target]]\nname = \"iqn.2001-04.com.example:a\"").next().unwrap();
     assert_eq!(changed_first(fewer), [false, false]);
 }
+
+#[test]
+fn a_new_interface_does_not_get_a_number_that_another_process_has_assigned() {
+    let mut numbers = IdAllocator::default();
+    // The process that served had `eth0` as number 0 once.
+    numbers.restore_interfaces(&[(EtherPort(1), "eth1".to_owned())]);
+    let both = GROUPS.replace(r#"["eth0"]"#, r#"["eth1", "eth2", "eth3"]"#);
+    let interfaces = runtime(&mut numbers, &both).interfaces;
+    let numbered: Vec<_> = interfaces.iter().map(|(port, name)| (name.as_str(), port.0)).collect();
+    assert_eq!(numbered, [("eth1", 1), ("eth2", 2), ("eth3", 3)]);
+}

@@ -19,6 +19,7 @@ use rustix::net::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 use super::document::DOCUMENT_LEN_MAX;
 
@@ -28,6 +29,9 @@ const DESCRIPTORS_PER_CALL: usize = 200;
 /// The most descriptors of one message: the connections that a daemon can have, and as many portals and media
 /// as it can be configured with.
 const DESCRIPTORS_MAX: usize = 1 << 17;
+
+/// How much memory is taken for a message before anything has arrived, in bytes.
+const PART_LEN: usize = 1 << 20;
 
 /// The byte that a piece of descriptors comes with.
 const PIECE: u8 = b'D';
@@ -97,12 +101,27 @@ impl Channel {
         Ok((serde_json::from_slice(&bytes)?, descriptors))
     }
 
+    /// Receives a message, however long the other process takes.
+    ///
+    /// # Errors
+    /// The error of the system; the other process has ended or closed the connection, or it sent nonsense.
+    pub(in crate::serve) fn receive_without_limit<T: DeserializeOwned>(&self) -> io::Result<T> {
+        let (bytes, _) = self.receive_until(None)?;
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+
     /// Receives the bytes and the descriptors of a message.
     ///
     /// # Errors
     /// As [`Self::receive`].
-    pub(in crate::serve) fn receive_bytes(&self, within: Duration) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-        let deadline = Instant::now() + within;
+    pub(in crate::serve) fn receive_bytes(
+        &self,
+        within: Duration,
+    ) -> io::Result<(Zeroizing<Vec<u8>>, Vec<OwnedFd>)> {
+        self.receive_until(Some(Instant::now() + within))
+    }
+
+    fn receive_until(&self, deadline: Option<Instant>) -> io::Result<(Zeroizing<Vec<u8>>, Vec<OwnedFd>)> {
         let mut head = [0; 8];
         self.read_exact(&mut head, deadline)?;
         let [a, b, c, d, e, f, g, h] = head;
@@ -111,11 +130,16 @@ impl Channel {
         if len > DOCUMENT_LEN_MAX || count > DESCRIPTORS_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut bytes = Vec::new();
+        let mut bytes = Zeroizing::new(Vec::new());
         while bytes.len() < len {
-            // The length is what the other process claims, so memory is taken for what arrives.
+            // The length is what the other process claims, so memory is taken for what arrives. The bytes can
+            // be keys: a vector that grows by itself would leave a copy of them behind.
             let have = bytes.len();
-            bytes.resize((have + (1 << 20)).min(len), 0);
+            let next = (2 * have + PART_LEN).min(len);
+            let mut longer = Zeroizing::new(Vec::with_capacity(next));
+            longer.extend_from_slice(&bytes);
+            longer.resize(next, 0);
+            bytes = longer;
             self.read_exact(bytes.get_mut(have..).unwrap_or_default(), deadline)?;
         }
         let mut descriptors = Vec::new();
@@ -162,7 +186,7 @@ impl Channel {
         Ok(())
     }
 
-    fn read_exact(&self, mut into: &mut [u8], deadline: Instant) -> io::Result<()> {
+    fn read_exact(&self, mut into: &mut [u8], deadline: Option<Instant>) -> io::Result<()> {
         while !into.is_empty() {
             self.wait_until(deadline)?;
             match (&self.0).read(into) {
@@ -175,7 +199,7 @@ impl Channel {
         Ok(())
     }
 
-    fn receive_piece(&self, deadline: Instant) -> io::Result<Vec<OwnedFd>> {
+    fn receive_piece(&self, deadline: Option<Instant>) -> io::Result<Vec<OwnedFd>> {
         self.wait_until(deadline)?;
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_PER_CALL))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -195,9 +219,9 @@ impl Channel {
         Ok(rights.flatten().collect())
     }
 
-    /// Sets how long the next call may wait.
-    fn wait_until(&self, deadline: Instant) -> io::Result<()> {
-        self.0.set_read_timeout(Some(left_until(deadline)?))
+    /// Sets how long the next call may wait; `None` for no limit.
+    fn wait_until(&self, deadline: Option<Instant>) -> io::Result<()> {
+        self.0.set_read_timeout(deadline.map(left_until).transpose()?)
     }
 }
 
@@ -296,6 +320,32 @@ mod tests {
                 if is_received { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::ConnectionReset };
             assert_eq!(ended, expected);
         }
+    }
+
+    #[test]
+    fn a_long_message_arrives_whole() {
+        let (one, other) = pair();
+        let bytes: Vec<u8> = (0..5 * PART_LEN).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let sent = bytes.clone();
+        let sender = std::thread::spawn(move || one.send_bytes(&sent, &[], WITHIN).unwrap());
+        assert!(other.receive_bytes(WITHIN).unwrap().0.to_vec() == bytes);
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn a_message_without_a_limit_is_awaited_until_it_comes_or_the_other_end_is_closed() {
+        let (one, other) = pair();
+        // A limit of an earlier message does not hold for it.
+        assert!(other.receive_bytes(Duration::from_millis(1)).is_err());
+        let receiver = std::thread::spawn(move || (other.receive_without_limit::<u8>().unwrap(), other));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!receiver.is_finished());
+        one.send(&7_u8, &[], WITHIN).unwrap();
+        let (message, other) = receiver.join().unwrap();
+        assert_eq!(message, 7);
+        drop(one);
+        let ended = other.receive_without_limit::<u8>().unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]

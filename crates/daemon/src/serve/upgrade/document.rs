@@ -5,9 +5,13 @@
 //! can say so. The document is only ever in memory and in a Unix socket between the two processes: it can
 //! hold keys of sessions.
 
+use std::io::{self, Write};
+
 use iscsi::digest::Crc32c;
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 use shard::handover::ShardState;
+use zeroize::Zeroizing;
 
 /// What the header begins with.
 pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
@@ -41,7 +45,9 @@ pub(in crate::serve) struct ReactorState {
     /// The state.
     pub(in crate::serve) shard: ShardState,
     /// The connections of each session, in the order in which the state refers to them: each by the index of
-    /// its portal in the configuration. The sockets follow the document in the same order.
+    /// its portal in the list that the other process got before
+    /// ([`Welcome::portals`](super::messages::Welcome::portals)). The sockets follow the document in the same
+    /// order.
     pub(in crate::serve) connections: Vec<Vec<usize>>,
 }
 
@@ -75,13 +81,18 @@ pub(in crate::serve) enum DocumentError {
 }
 
 impl Document {
-    /// Returns the document as bytes.
+    /// Returns the document as bytes. They can hold keys of sessions, so the caller erases them; no other
+    /// copy of them is left.
     ///
     /// # Errors
     /// [`DocumentError`], if it is too long.
     pub(in crate::serve) fn encode(&self) -> Result<Vec<u8>, DocumentError> {
-        let damaged = |error: serde_json::Error| DocumentError::Damaged(error.to_string());
-        let body = serde_json::to_vec(self).map_err(damaged)?;
+        let damaged = |error: serde_json::Error| DocumentError::Damaged(kind_of(&error));
+        let mut counter = Counter(0);
+        serde_json::to_writer(&mut counter, self).map_err(damaged)?;
+        // A vector that grows would leave copies of its bytes behind.
+        let mut body = Zeroizing::new(Vec::with_capacity(counter.0));
+        serde_json::to_writer(&mut *body, self).map_err(damaged)?;
         let header = Header {
             magic: MAGIC.to_owned(),
             format: FORMAT,
@@ -89,7 +100,9 @@ impl Document {
             len: body.len(),
             crc32c: crc32c(&body),
         };
-        let mut bytes = serde_json::to_vec(&header).map_err(damaged)?;
+        let header = serde_json::to_vec(&header).map_err(damaged)?;
+        let mut bytes = Vec::with_capacity(header.len() + 1 + body.len());
+        bytes.extend_from_slice(&header);
         bytes.push(b'\n');
         bytes.extend_from_slice(&body);
         if bytes.len() > DOCUMENT_LEN_MAX {
@@ -122,8 +135,33 @@ impl Document {
         if body.len() != header.len || crc32c(body) != header.crc32c {
             return Err(damaged("its length or its checksum is wrong"));
         }
-        serde_json::from_slice(body).map_err(|error| DocumentError::Damaged(error.to_string()))
+        serde_json::from_slice(body).map_err(|error| DocumentError::Damaged(kind_of(&error)))
     }
+}
+
+/// Counts the bytes that are written.
+struct Counter(usize);
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Describes an error without the text that it is about: that can be a key.
+fn kind_of(error: &serde_json::Error) -> String {
+    let kind = match error.classify() {
+        Category::Io => "it cannot be written",
+        Category::Syntax => "it is not JSON",
+        Category::Data => "a value is missing, unknown or of another kind",
+        Category::Eof => "it ends early",
+    };
+    format!("{kind} (line {}, column {})", error.line(), error.column())
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -170,8 +208,19 @@ mod tests {
     }
 
     #[test]
+    fn an_error_does_not_repeat_what_the_document_holds() {
+        let error = Document::decode(&with_header(br#"{"reactors":"the key"}"#)).unwrap_err();
+        let told = "the state of the sessions is damaged: a value is missing, unknown or of another kind (line 1, column 21)";
+        assert_eq!(error.to_string(), told);
+    }
+
+    #[test]
     fn a_field_that_this_release_does_not_know_is_refused() {
-        let body = br#"{"reactors":[],"later":1}"#;
+        let bytes = with_header(br#"{"reactors":[],"later":1}"#);
+        assert!(matches!(Document::decode(&bytes), Err(DocumentError::Damaged(_))));
+    }
+
+    fn with_header(body: &[u8]) -> Vec<u8> {
         let header = Header {
             magic: MAGIC.to_owned(),
             format: FORMAT,
@@ -179,7 +228,6 @@ mod tests {
             len: body.len(),
             crc32c: crc32c(body),
         };
-        let bytes = [&serde_json::to_vec(&header).unwrap()[..], b"\n", body].concat();
-        assert!(matches!(Document::decode(&bytes), Err(DocumentError::Damaged(_))));
+        [&serde_json::to_vec(&header).unwrap()[..], b"\n", body].concat()
     }
 }

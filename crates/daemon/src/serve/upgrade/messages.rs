@@ -1,6 +1,7 @@
 //! What the two processes of a live upgrade tell each other.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,9 @@ pub(in crate::serve) struct Hello {
 pub(in crate::serve) struct Welcome {
     /// The release.
     pub(in crate::serve) version: String,
+    /// The configured address of each portal. The configuration of the other process can list the portals in
+    /// another order.
+    pub(in crate::serve) portals: Vec<SocketAddr>,
     /// What the descriptors are, in order.
     pub(in crate::serve) sockets: Vec<Socket>,
     /// The number of reactors.
@@ -35,7 +39,7 @@ pub(in crate::serve) struct Welcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::serve) enum Socket {
-    /// The listening socket of the portal at this index of the configuration.
+    /// The listening socket of the portal at this index of [`Welcome::portals`].
     Portal(usize),
     /// A listening socket of the service manager, with the name that it has there.
     Activated(String),

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use backends::open::handed_over::HandedOverFiles;
 use base::ether::EtherPort;
-use base::state_machine::ConnId;
+use base::state_machine::{ConnId, PortalId};
 use drivers::inherited;
 use drivers::message_queue::Adoption;
 use iscsi::name::IscsiName;
-use zeroize::Zeroizing;
 
 use super::channel::Channel;
 use super::document::{Document, FORMATS, MAGIC, ReactorState};
@@ -36,8 +35,12 @@ pub(in crate::serve) struct Succession {
     channel: Channel,
     /// The release of the process that serves.
     pub(in crate::serve) version: String,
-    /// The listening socket of each portal, by its index in the configuration.
-    pub(in crate::serve) portals: BTreeMap<usize, TcpListener>,
+    /// The configured address of each portal, in the order of the process that serves.
+    portals: Vec<SocketAddr>,
+    /// The listening socket of each portal, by its index there.
+    listeners: BTreeMap<usize, TcpListener>,
+    /// The index of each of these portals in the configuration of this process.
+    places: Vec<Option<usize>>,
     /// The listening sockets of the service manager, with their names.
     pub(in crate::serve) activated: Vec<(TcpListener, String)>,
     /// The listening socket of the admin API, and its lock.
@@ -86,12 +89,17 @@ impl Succession {
         if welcome.sockets.len() != descriptors.len() {
             return Err(wrong());
         }
-        let owner = |(name, reactor): (String, usize)| Some((name.parse::<IscsiName>().ok()?, reactor));
+        let count = welcome.reactors;
+        let owner = |(name, reactor): (String, usize)| {
+            Some((name.parse::<IscsiName>().ok()?, Some(reactor).filter(|reactor| *reactor < count)?))
+        };
         let owners = welcome.owners.into_iter().map(owner).collect::<Option<_>>().ok_or_else(wrong)?;
         let mut new = Self {
             channel,
             version: welcome.version,
-            portals: BTreeMap::new(),
+            portals: welcome.portals,
+            listeners: BTreeMap::new(),
+            places: Vec::new(),
             activated: Vec::new(),
             admin: None,
             http: None,
@@ -104,7 +112,7 @@ impl Succession {
         let (mut admin, mut lock) = (None, None);
         for (socket, descriptor) in welcome.sockets.into_iter().zip(descriptors) {
             match socket {
-                Socket::Portal(at) => drop(new.portals.insert(at, descriptor.into())),
+                Socket::Portal(at) => drop(new.listeners.insert(at, descriptor.into())),
                 Socket::Activated(name) => new.activated.push((descriptor.into(), name)),
                 Socket::Admin => admin = Some(descriptor),
                 Socket::AdminLock => lock = Some(descriptor),
@@ -116,13 +124,21 @@ impl Succession {
         Ok(new)
     }
 
-    /// Returns the reactor of each target, if this process has as many reactors as the one that serves.
-    pub(in crate::serve) fn placement(&self, count: usize) -> Result<Placement, ServeError> {
-        if self.reactors == count {
-            return Ok(Placement { targets: self.owners.clone(), ..Placement::default() });
-        }
-        let why = format!("the process that serves has {} reactors, and this one has {count}", self.reactors);
-        Err(ServeError::Failed(why))
+    /// Returns the number of reactors, and the reactor of each target. Both are those of the process that
+    /// serves, which reloads can have given another configuration than it started with.
+    pub(in crate::serve) fn placement(&self) -> (usize, Placement) {
+        (self.reactors, Placement { targets: self.owners.clone(), ..Placement::default() })
+    }
+
+    /// Returns the listening sockets of the portals that are configured with these addresses, by index.
+    pub(in crate::serve) fn listeners(&mut self, configured: &[SocketAddr]) -> BTreeMap<usize, TcpListener> {
+        let (known, own) = (names(&self.portals), names(configured));
+        self.places = known.iter().map(|name| own.iter().position(|other| other == name)).collect();
+        let places = std::mem::take(&mut self.listeners).into_iter().filter_map(|(at, listener)| {
+            let place = self.places.get(at).copied().flatten()?;
+            Some((place, listener))
+        });
+        places.collect()
     }
 
     /// Says that everything is open that the configuration of this revision needs, and waits for the
@@ -138,7 +154,6 @@ impl Succession {
         let failed = |error| lost("given its sessions", &error);
         self.channel.send(&Answer::Prepared(revision), &[], MESSAGE_MAX).map_err(failed)?;
         let (bytes, sockets) = self.channel.receive_bytes(DOCUMENT_MAX).map_err(failed)?;
-        let bytes = Zeroizing::new(bytes);
         let document = Document::decode(&bytes).map_err(|error| ServeError::Failed(error.to_string()))?;
         Ok(Sessions { document, sockets })
     }
@@ -153,10 +168,13 @@ impl Succession {
         reactors: &[ReactorThread],
         runtime: &RuntimeConfig,
     ) -> Result<(), ServeError> {
-        resume(sessions, reactors, runtime).map_err(ServeError::Failed)?;
+        let portal = |at: usize| runtime.portals.get(self.places.get(at).copied().flatten()?);
+        resume(sessions, reactors, |at| portal(at).map(|(id, _)| *id)).map_err(ServeError::Failed)?;
         let failed = |error| lost("committed", &error);
         self.channel.send(&Answer::Ready, &[], MESSAGE_MAX).map_err(failed)?;
-        let _: (Commit, _) = self.channel.receive(MESSAGE_MAX).map_err(failed)?;
+        // The other process can commit at any time until it closes the connection. If this one ended before,
+        // none would have the sessions.
+        let Commit = self.channel.receive_without_limit().map_err(failed)?;
         self.is_committed = true;
         Ok(())
     }
@@ -167,16 +185,31 @@ impl Succession {
         let _ = self.channel.send(&Answer::Serving, &[], MESSAGE_MAX);
     }
 
-    /// Tells the process that serves why this one does not take over.
-    pub(in crate::serve) fn fail(&self, why: &ServeError) {
-        if !self.is_committed {
-            let _ = self.channel.send(&Answer::Failed(why.to_string()), &[], MESSAGE_MAX);
+    /// Tells the process that serves why this one does not take over. Returns the error of this process.
+    pub(in crate::serve) fn fail(&self, why: ServeError) -> ServeError {
+        if self.is_committed {
+            return why;
         }
+        let _ = self.channel.send(&Answer::Failed(why.to_string()), &[], MESSAGE_MAX);
+        ServeError::NotTakenOver(Box::new(why))
     }
 }
 
-/// Resumes the sessions of every reactor.
-fn resume(sessions: Sessions, reactors: &[ReactorThread], runtime: &RuntimeConfig) -> Result<(), String> {
+/// Returns what distinguishes portals: the address of each, and how many before it have the same. Several
+/// portals may ask for any free port.
+fn names(portals: &[SocketAddr]) -> Vec<(SocketAddr, usize)> {
+    let mut met = BTreeMap::new();
+    let name = |listen: &SocketAddr| (*listen, *met.entry(*listen).and_modify(|nth| *nth += 1).or_insert(0));
+    portals.iter().map(name).collect()
+}
+
+/// Resumes the sessions of every reactor. `portal_at` returns the portal that has this index in the process
+/// that serves.
+fn resume(
+    sessions: Sessions,
+    reactors: &[ReactorThread],
+    portal_at: impl Fn(usize) -> Option<PortalId>,
+) -> Result<(), String> {
     let Sessions { document, sockets } = sessions;
     if document.reactors.len() != reactors.len() {
         return Err(format!(
@@ -190,11 +223,11 @@ fn resume(sessions: Sessions, reactors: &[ReactorThread], runtime: &RuntimeConfi
     for (running, ReactorState { shard, connections }) in reactors.iter().zip(document.reactors) {
         let counts: Vec<usize> = connections.iter().map(Vec::len).collect();
         let adopt = |at: usize| {
-            let (portal, _) = runtime.portals.get(at).ok_or("a connection has an unknown portal")?;
+            let portal = portal_at(at).ok_or("a connection has an unknown portal")?;
             let socket = sockets.next().ok_or("the socket of a connection is missing")?;
             let (local, peer, socket) = addresses(socket)
                 .map_err(|error| format!("a connection was lost meanwhile: {}", crate::os_error(&error)))?;
-            Ok(Adoption { socket, portal: *portal, local, peer, bytes: Vec::new() })
+            Ok(Adoption { socket, portal, local, peer, bytes: Vec::new() })
         };
         let adoptions = connections.into_iter().flatten().map(adopt).collect::<Result<Vec<_>, String>>()?;
         let (answer, answers) = channel();
@@ -227,4 +260,72 @@ fn lost(step: &str, error: &io::Error) -> ServeError {
         "the process that serves has not {step}, so this one ends: {}",
         crate::os_error(error)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn welcomed(portals: &[SocketAddr], sockets: Vec<Socket>, descriptors: Vec<OwnedFd>) -> Succession {
+        let (ours, _) = UnixStream::pair().unwrap();
+        let welcome = welcome(portals, sockets);
+        Succession::new(Channel::new(ours), welcome, descriptors).unwrap()
+    }
+
+    fn welcome(portals: &[SocketAddr], sockets: Vec<Socket>) -> Welcome {
+        Welcome {
+            version: "0.0.0".to_owned(),
+            portals: portals.to_vec(),
+            sockets,
+            reactors: 2,
+            owners: BTreeMap::new(),
+            interfaces: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn portals_in_another_order_keep_their_sockets() {
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let listeners = [listen(), listen(), listen()];
+        let actual = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+        let [a, any, b]: [SocketAddr; 3] =
+            ["192.0.2.1:3260", "192.0.2.1:0", "192.0.2.2:3260"].map(|text| text.parse().unwrap());
+        let sockets = (0..3).map(Socket::Portal).collect();
+        let mut succession =
+            welcomed(&[a, any, b], sockets, listeners.into_iter().map(OwnedFd::from).collect());
+        let taken = succession.listeners(&[b, a, any]);
+        let taken: Vec<_> = taken.into_iter().map(|(at, one)| (at, one.local_addr().unwrap())).collect();
+        let [of_a, of_any, of_b] = actual;
+        assert_eq!(taken, [(0, of_b), (1, of_a), (2, of_any)]);
+        assert_eq!(succession.places, [Some(1), Some(2), Some(0)], "for the connections");
+    }
+
+    #[test]
+    fn portals_of_the_same_address_are_told_apart_by_their_order() {
+        let [a, b]: [SocketAddr; 2] = ["192.0.2.1:0", "192.0.2.2:0"].map(|text| text.parse().unwrap());
+        let mut succession = welcomed(&[a, b, a], Vec::new(), Vec::new());
+        assert!(succession.listeners(&[a, a]).is_empty());
+        assert_eq!(succession.places, [Some(0), None, Some(1)]);
+    }
+
+    #[test]
+    fn the_reactors_are_those_of_the_process_that_serves() {
+        let (count, _) = welcomed(&[], Vec::new(), Vec::new()).placement();
+        assert_eq!(count, 2);
+        let (ours, _) = UnixStream::pair().unwrap();
+        let mut welcome = welcome(&[], Vec::new());
+        welcome.owners.insert("iqn.2001-04.com.example:a".to_owned(), 2);
+        assert!(Succession::new(Channel::new(ours), welcome, Vec::new()).is_err(), "there are 0 and 1");
+    }
+
+    #[test]
+    fn a_failure_tells_whether_the_other_process_serves_on() {
+        let why = || ServeError::Failed("no memory".to_owned());
+        let mut succession = welcomed(&[], Vec::new(), Vec::new());
+        let failed = succession.fail(why());
+        assert!(matches!(&failed, ServeError::NotTakenOver(_)), "{failed}");
+        assert_eq!(failed.to_string(), "no memory");
+        succession.is_committed = true;
+        assert!(matches!(succession.fail(why()), ServeError::Failed(_)));
+    }
 }

@@ -197,8 +197,8 @@ impl Judge {
     }
 
     /// Returns whether a command can have been executed next, before another one was answered. Commands that
-    /// wait for their turn at a drive are answered when their turn ends, so of those without an answer at
-    /// most one was executed whenever commands were aborted, or the target crashed: the one whose turn it was.
+    /// wait for their turn at a drive are answered when their turn ends. So whenever commands were aborted,
+    /// or the target crashed, at most one without an answer was executed: the one whose turn it was.
     fn may_apply(&self, branch: &Branch, ticket: Ticket, answered: Option<Ticket>) -> bool {
         let this = self.pending[&ticket];
         if branch.has_begun(ticket) {

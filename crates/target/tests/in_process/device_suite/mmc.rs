@@ -20,3 +20,5 @@ mod rewritable;
 mod sequential;
 
 use fixture::*;
+#[path = "../../../../device/src/mmc/tests/verifying.rs"]
+mod verifying;

@@ -182,6 +182,12 @@ impl TapeDrive {
         self.deferred.record(nexus, deferred::ABORTED);
     }
 
+    /// Records that a nexus knows the position, also if a movement of its that has not ended fails.
+    pub(crate) fn position_is_known(&mut self, nexus: NexusId) {
+        self.lost_positions.remove(&nexus);
+        self.repositioning.retain(|_, host| *host != nexus);
+    }
+
     /// Returns whether the cartridge refuses to be written.
     pub(crate) fn is_write_protected(&self) -> bool {
         self.cartridge.label().is_some_and(|label| label.is_write_protected)

@@ -28,7 +28,7 @@ impl DeviceServer {
         if depends_on_position(&task.cdb) {
             drive.lost_positions.insert(task.nexus);
         } else if task.cdb.opcode() == op::TEST_UNIT_READY {
-            drive.lost_positions.remove(&task.nexus);
+            drive.position_is_known(task.nexus);
         }
     }
 
@@ -47,8 +47,7 @@ impl DeviceServer {
     /// Records that a command ended with GOOD: its host knows the position if it has moved there.
     pub(crate) fn tape_command_succeeded(&mut self, task: &TaskInfo) {
         if let Some(drive) = self.tape.as_mut().filter(|_| moves_absolutely(&task.cdb)) {
-            drive.repositioning.remove(&task.id);
-            drive.lost_positions.remove(&task.nexus);
+            drive.position_is_known(task.nexus);
         }
     }
 

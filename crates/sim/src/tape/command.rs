@@ -140,9 +140,14 @@ impl TapeCommand {
         matches!(self, Self::Drive(_, command) if command.depends_on_position())
     }
 
-    /// Returns whether the command waits until those before it at its unit have ended.
+    /// Returns whether the command waits until those before it at its unit have ended. SPACE over nothing
+    /// does not use the medium, so its answer does not say that anybody's turn has ended.
     pub(super) const fn waits_its_turn(self) -> bool {
-        matches!(self, Self::Drive(..) | Self::Move(..) | Self::Exchange(..))
+        match self {
+            Self::Drive(_, DriveCommand::SpaceRecords(0) | DriveCommand::SpaceMarks(0)) => false,
+            Self::Drive(..) | Self::Move(..) | Self::Exchange(..) => true,
+            Self::Test(_) | Self::Elements => false,
+        }
     }
 
     /// Returns the command on the wire.

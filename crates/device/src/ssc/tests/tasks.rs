@@ -308,6 +308,43 @@ fn a_movement_that_fails_or_is_aborted_leaves_the_position_lost() {
     assert_eq!(rig.read_block(700).good(), pattern(700, 1));
 }
 
+/// A host that was told of another cartridge by a WRITE, and moves to a place that does not exist while its
+/// former WRITE waits for data. Returns that WRITE, the LOAD behind it, and the movement.
+fn with_pending_movement(rig: &mut Rig) -> [TaskKey; 3] {
+    let write = rig.start(A, &cdb_6(op::WRITE_6, 0, 100), 0, 100);
+    let load = rig.start(A, &[op::LOAD_UNLOAD, 0, 0, 0, 1, 0], 0, 0);
+    for flags in [0, 1] {
+        rig.run(B, &[op::LOAD_UNLOAD, 0, 0, 0, flags, 0], 0, &[]).good();
+    }
+    rig.write_block(&[1; 10]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    let locate = rig.start(A, &[op::LOCATE_10, 0, 0, 0, 0, 0, 99, 0, 0, 0], 0, 0);
+    [write, load, locate]
+}
+
+#[test]
+fn a_movement_that_fails_after_another_one_leaves_the_position_known() {
+    let mut rig = tape();
+    let [write, load, locate] = with_pending_movement(&mut rig);
+    rig.finish(write, &pattern(100, 9)).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.finish(load, &[]).good();
+    rig.finish(locate, &[]).check(SenseKey::BLANK_CHECK, Asc::END_OF_DATA);
+    rig.write_block(&pattern(100, 1)).good();
+}
+
+#[test]
+fn a_movement_that_is_aborted_after_test_unit_ready_was_told_leaves_the_position_known() {
+    let mut rig = tape();
+    let [write, load, locate] = with_pending_movement(&mut rig);
+    for flags in [0, 1] {
+        rig.run(B, &[op::LOAD_UNLOAD, 0, 0, 0, flags, 0], 0, &[]).good();
+    }
+    rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    for task in [load, locate, write] {
+        assert_eq!(rig.manage(A, Tmf::AbortTask(task)), Some(TmfOutcome::Complete));
+    }
+    rig.write_block(&pattern(100, 1)).good();
+}
+
 #[test]
 fn a_command_that_takes_another_unit_attention_leaves_the_position_lost() {
     let (mut rig, _) = with_lost_position();

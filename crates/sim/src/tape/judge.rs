@@ -13,7 +13,7 @@ use crate::property::{Property, PropertyViolation};
 use crate::transport::Ticket;
 
 /// The most states that are followed. More than these are a bug of the judge or of the plan.
-const BRANCHES_MAX: usize = 50_000;
+const BRANCHES_MAX: usize = 200_000;
 
 /// Follows the states.
 pub(super) struct Judge {

@@ -28,6 +28,9 @@ const FAILS_FOR: Duration = Duration::from_millis(400);
 /// A command or function that has not ended after this time never will.
 const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// How often the last inspection looks for a cartridge that a drive should hold, a millisecond apart.
+const MOTION_LOOKS: usize = 200;
+
 /// The bound on the steps of a run.
 const STEPS_MAX: u64 = 1_000_000;
 
@@ -458,17 +461,35 @@ impl World {
                     0
                 }
             };
-            // The unit attention of a READ would make the position unknown.
-            self.execute(TapeCommand::Test(drive + 1));
-            self.execute(TapeCommand::Drive(drive, DriveCommand::Load));
-            while let Some(answer) = self.execute(TapeCommand::Drive(drive, DriveCommand::Read)) {
-                if matches!(answer, Answer::Sense(0x08, ..)) {
+            // A motion whose end nobody knows may still take the cartridge away, or bring one.
+            for _ in 0..MOTION_LOOKS {
+                if self.read_to_end(drive) {
                     break;
                 }
+                self.clock.set(self.clock.now().after(Duration::from_millis(1)));
             }
             self.execute(TapeCommand::Drive(drive, DriveCommand::Position));
         }
         self.execute(TapeCommand::Elements);
+    }
+
+    /// Reads the cartridge in a drive to its end. Returns false if the drive has none.
+    fn read_to_end(&mut self, drive: usize) -> bool {
+        let is_empty = |answer: &Option<Answer>| matches!(answer, Some(Answer::Sense(0x02, 0x3a00, _)));
+        // The unit attention of a READ would make the position unknown.
+        let commands = [TapeCommand::Test(drive + 1), TapeCommand::Drive(drive, DriveCommand::Load)];
+        if commands.into_iter().any(|command| is_empty(&self.execute(command))) {
+            return false;
+        }
+        while let Some(answer) = self.execute(TapeCommand::Drive(drive, DriveCommand::Read)) {
+            if matches!(answer, Answer::Sense(0x08, ..)) {
+                break;
+            }
+            if is_empty(&Some(answer)) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Logs out the initiators, and checks that nothing is left.

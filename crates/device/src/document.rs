@@ -1,4 +1,4 @@
-//! What the documents consist of in which one process hands its units over to the next.
+//! The parts of the documents in which one process hands its units over to the next.
 
 pub(crate) mod hex;
 pub(crate) mod sense;

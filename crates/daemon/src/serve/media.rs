@@ -187,7 +187,7 @@ pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, M
         .map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
 }
 
-/// What a reload does with the writable disc in a drive, whose image is at the path.
+/// The action of a reload on the writable disc in a drive, whose image is at the path.
 #[derive(Debug)]
 pub(super) enum SameDisc {
     /// It is served again.

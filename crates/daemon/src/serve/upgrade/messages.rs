@@ -25,7 +25,7 @@ pub(in crate::serve) struct Welcome {
     /// The configured address of each portal. The configuration of the other process can list the portals in
     /// another order.
     pub(in crate::serve) portals: Vec<SocketAddr>,
-    /// What the descriptors are, in order.
+    /// The use of each descriptor, in order.
     pub(in crate::serve) sockets: Vec<Socket>,
     /// The number of reactors.
     pub(in crate::serve) reactors: usize,
@@ -35,7 +35,7 @@ pub(in crate::serve) struct Welcome {
     pub(in crate::serve) interfaces: Vec<(u32, String)>,
 }
 
-/// What a descriptor is.
+/// The use of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::serve) enum Socket {

@@ -154,7 +154,7 @@ impl Process {
     /// Gives it the sessions, and waits until it has resumed them.
     ///
     /// # Errors
-    /// What it has not done until `deadline`. [`Self::explain`] makes a sentence of it.
+    /// The other process did not take this step before `deadline`. [`Self::explain`] makes a sentence of it.
     pub(super) fn give(
         &self,
         document: &[u8],

@@ -363,6 +363,23 @@ impl Shard {
         if matches!(target.admit(initiator), Admission::Refused) {
             return None;
         }
+        self.map_of_served(config, entry)
+    }
+
+    /// Returns the LUN map with which the session of an I_T nexus could begin under a configuration; `None`
+    /// if it could not. A HyperSCSI handshake demands the membership in the group alone: an initiator that
+    /// the target does not admit has a session without LUNs.
+    pub(crate) fn map_at_login(&self, config: &ShardConfig, entry: &NexusEntry) -> Option<Vec<MapEntry>> {
+        match entry.session() {
+            (HYPERSCSI, _) => self.map_of_served(config, entry),
+            _ => self.map_of(config, entry),
+        }
+    }
+
+    /// Returns the LUN map that a configuration gives an I_T nexus, which is empty if the target does not
+    /// admit the initiator; `None` if the configuration does not serve the target where the session is.
+    fn map_of_served(&self, config: &ShardConfig, entry: &NexusEntry) -> Option<Vec<MapEntry>> {
+        let (target, initiator) = (config.target_of(entry.target())?, entry.initiator());
         match entry.session() {
             (ISCSI, session) => {
                 let portal = self.iscsi_ingresses.get(session)?.portal;

@@ -252,7 +252,7 @@ impl Shard {
         self.notices.truncate(told);
         for (id, session) in nexuses.iter().zip(sessions) {
             let entry = self.target.nexus(*id);
-            if entry.and_then(|entry| self.map_of(&self.config, entry)).is_none() {
+            if entry.and_then(|entry| self.map_at_login(&self.config, entry)).is_none() {
                 return Err(ResumeError::Refused(session.initiator()));
             }
         }

@@ -156,6 +156,36 @@ fn both_protocols_go_on_in_another_process() {
 }
 
 #[test]
+fn a_member_of_a_group_that_the_target_does_not_admit_keeps_no_upgrade_from_happening() {
+    let ((first, keeper), (second, other)) = (held(8 << 20), held(8 << 20));
+    let config = || {
+        let mut config = both(Level::Integrity);
+        let only_alice =
+            InitiatorEntry { pattern: ALICE.into(), luns: None, auth: None, quota: Default::default() };
+        config.targets[0].initiators = vec![only_alice];
+        config
+    };
+    let mut world = World::new(config(), vec![first, second]);
+    let mut alice = Initiator::login(&mut world, ALICE, 1);
+    alice.clear_attentions(&mut world, 0);
+    let mut bob = Member::up(&mut world, BOB, "backup", Some("correct horse battery"));
+    let quiet = |bob: &mut Member, world: &mut World| {
+        let polled = std::cell::Cell::new(0);
+        bob.until(world, |_| polled.replace(polled.get() + 1) > 20);
+    };
+    let sees_nothing = |bob: &mut Member, world: &mut World| {
+        let told = bob.run(world, lun(0), &[0; 6], &[], 0);
+        assert_eq!((told.status, told.code()), (CHECK, (5, 0x2500)), "logical unit not supported");
+    };
+    sees_nothing(&mut bob, &mut world);
+    world.shard.freeze(world.now);
+    quiet(&mut bob, &mut world);
+    world.hand_over(config(), vec![keeper.again(), other.again()]);
+    sees_nothing(&mut bob, &mut world);
+    assert_eq!(alice.run(&mut world, 0, &[0; 6], &[], 0).status, GOOD);
+}
+
+#[test]
 fn what_is_under_way_is_told_and_a_thawed_shard_goes_on() {
     let (medium, keeper) = held(8 << 20);
     let mut world = World::new(config(&[(0, 0)], vec![]), vec![medium]);

@@ -111,8 +111,8 @@ test-reload: build packages  ## LUNs added, removed and remapped by 1000 random 
 test-upgrade: build packages  ## live upgrades while whole disks are verified
 	$(PYTEST) tests/foreign/upgrade $(ARGS)
 
-test-upgrade-long: build packages  ## the same, 200 upgrades and 50 that fail
-	$(PYTEST) tests/foreign/upgrade --upgrades 200 --failures 50 $(ARGS)
+test-upgrade-long: build packages  ## the same, 200 upgrades and 50 that fail; and under fio in a QEMU guest
+	$(PYTEST) tests/foreign/upgrade tests/foreign/guest/test_kernel_upgrade.py --upgrades 200 --failures 50 $(ARGS)
 
 test-changes: build packages  ## random admin commands, edits by hand, reloads and kills: the file and what runs always agree
 	$(PYTEST) tests/foreign/changes $(ARGS)

@@ -54,6 +54,8 @@ CHANGER_MODULES = ["ch"]
 PASS_THROUGH_PROGRAMS = ["/usr/bin/setpriv"]
 PASS_THROUGH_MODULES = ["virtio_pci", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "sg", "scsi_debug"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
+# What the guest has that verifies a disk of ours while the target is replaced.
+VERIFY_PROGRAMS = ["/usr/bin/fio"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"
 MIRROR, SECURITY_MIRROR = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
@@ -100,6 +102,11 @@ def prepare_tape(out):
 def prepare_changer(out):
     """The same with what a tape library needs, and the programs that judge it."""
     return prepare_drive(out, "changer", [*TAPE_PROGRAMS, *CHANGER_PROGRAMS], [*TAPE_MODULES, *CHANGER_MODULES])
+
+
+def prepare_verify(out):
+    """The same with fio."""
+    return prepare_drive(out, "verify", VERIFY_PROGRAMS, [])
 
 
 def prepare_pass_through(out):

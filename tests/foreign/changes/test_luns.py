@@ -19,8 +19,9 @@ pytestmark = pytest.mark.servers("targe")
 NAME = "iqn.2026-11.org.targe:disk"
 WAIT_S = 120
 MIB = 1 << 20
-# Each writer has one command at a time, and a part of the LUN.
-WRITERS, PART, BLOCK = 3, 8 * MIB, 4096
+# Each writer has one command at a time, and a part of the LUN, which it writes again and again.
+WRITERS, PART, BLOCK = 3, MIB, 4096
+BLOCKS = PART // BLOCK
 HEAD = """state_dir = "{state}"
 admin_socket = "{state}/admin/admin.sock"
 
@@ -93,7 +94,7 @@ def content(daemon, number, length):
 
 
 class Writer(threading.Thread):
-    """qemu-io, which writes one block after the other and is told of each when it is written."""
+    """qemu-io, which writes one block after the other, and is told of each when it is written, until it is to stop."""
 
     def __init__(self, url, at):
         super().__init__(daemon=True)
@@ -102,13 +103,12 @@ class Writer(threading.Thread):
                                         stderr=subprocess.STDOUT, text=True, bufsize=1, preexec_fn=servers.die_with_parent)
 
     def run(self):
-        for number in range(PART // BLOCK):
-            if self.ends.is_set():
-                break
-            self.process.stdin.write(f"write -P {number % 255 + 1} {self.at + number * BLOCK} {BLOCK}\n")
+        while not self.ends.is_set():
+            number = self.acknowledged
+            self.process.stdin.write(f"write -P {pattern(number)} {self.at + number % BLOCKS * BLOCK} {BLOCK}\n")
             while "wrote" not in (line := self.process.stdout.readline()):
                 if not line or "fail" in line or "rror" in line:
-                    self.wrong = line
+                    self.wrong = line or "qemu-io has ended"
                     return
             self.acknowledged = number + 1
 
@@ -125,10 +125,19 @@ def load(url):
     writers = [Writer(url, number * PART) for number in range(WRITERS)]
     for writer in writers:
         writer.start()
-    wait_for(lambda: all(writer.acknowledged > 20 for writer in writers), "the load")
+    go_on(writers, [20] * WRITERS)
     yield writers
     for writer in writers:
         writer.stop()
+
+
+def go_on(writers, counts):
+    """Waits until each writer has written more blocks than so many. Writers end by nothing but an error."""
+    def have():
+        for writer in writers:
+            expect(writer.wrong is None and writer.is_alive(), f"a write failed: {writer.wrong}")
+        return all(writer.acknowledged > count for writer, count in zip(writers, counts))
+    wait_for(have, f"a write after {counts}")
 
 
 def wait_for(holds, what):
@@ -138,14 +147,52 @@ def wait_for(holds, what):
         time.sleep(0.01)
 
 
-def written(data, at):
-    """How many blocks of a writer are there; each is whole, and none is missing before the last."""
+def pattern(number):
+    """The bytes of a write. Those of two writes of the same block that follow each other differ."""
+    return number % 255 + 1
+
+
+def written(data, at, least):
+    """How many writes of a writer are there, which are at least so many: each is whole, and none is missing before the last."""
     blocks = [data[start:start + BLOCK] for start in range(at, at + PART, BLOCK)]
-    count = next((number for number, block in enumerate(blocks) if not any(block)), len(blocks))
-    for number, block in enumerate(blocks):
-        expected = bytes([number % 255 + 1]) if number < count else b"\0"
-        expect(block == expected * BLOCK, f"block {number} of the writer at {at} is wrong, of {count}")
+    count = least
+    while count < least + BLOCKS and blocks[count % BLOCKS] == bytes([pattern(count)]) * BLOCK:
+        count += 1
+    for place, block in enumerate(blocks):
+        # The last write of this block before the first that is not there.
+        last = count - 1 - (count - 1 - place) % BLOCKS
+        expected = bytes([pattern(last) if last >= 0 else 0]) * BLOCK
+        expect(block == expected, f"block {place} of the writer at {at} is wrong after {count} writes, {least} of them acknowledged")
     return count
+
+
+def test_a_lost_torn_or_late_write_is_found():
+    """The judge of the other tests."""
+    def after(count):
+        blocks = [bytes(BLOCK)] * BLOCKS
+        for number in range(count):
+            blocks[number % BLOCKS] = bytes([pattern(number)]) * BLOCK
+        return blocks
+
+    def found(blocks, least):
+        return written(b"".join(blocks), 0, least)
+
+    def refuses(blocks, least):
+        with pytest.raises(AssertionError):
+            found(blocks, least)
+
+    for count in (0, 1, 5, BLOCKS - 1, BLOCKS, BLOCKS + 1, 3 * BLOCKS + 7):
+        whole = after(count)
+        for least in range(max(0, count - 3), count + 1):
+            same("the writes", found(whole, least), count)
+        for number in range(count - 1, max(-1, count - 1 - BLOCKS), -5):
+            place = number % BLOCKS
+            refuses(after(number), count)
+            before = after(number)[place]
+            for block in (before, whole[place][:512] + before[512:]):
+                refuses(whole[:place] + [block] + whole[place + 1:], count)
+    # A write that was not acknowledged is there, and not the one before it.
+    refuses(after(7)[:8] + after(9)[8:], 7)
 
 
 @pytest.mark.parametrize("reactor", ["uring", "epoll"])
@@ -165,11 +212,11 @@ def test_a_snapshot_holds_what_was_acknowledged(request, tmp_path, reflinks, rea
             same("its mode", os.stat(copy).st_mode & 0o777, 0o600)
             for writer, least, most in zip(writers, before, after):
                 # One more can be under way than was acknowledged.
-                count = written(data, writer.at)
+                count = written(data, writer.at, least)
                 expect(least <= count <= most + 1, f"snapshot {number} has {count} blocks, of {least} to {most}")
         code, said = daemon.command("lun", "snapshot", NAME, "0", copy)
         expect(code == 1 and "exists already" in said, said)
-        wait_for(lambda: all(writer.acknowledged > least for writer, least in zip(writers, after)), "another write")
+        go_on(writers, [writer.acknowledged for writer in writers])
     expect(not [name for name in os.listdir(reflinks) if name.startswith("#")], "a file without a name is left")
 
 
@@ -227,6 +274,16 @@ def test_what_cannot_be_cloned_is_refused(request, tmp_path, reflinks):
         expect("no target is named" in refused(daemon, "lun", "snapshot", "iqn.x", "0", str(away)), "another target")
 
 
+@pytest.mark.parametrize("reactor", ["uring", "epoll"])
+def test_a_refused_snapshot_holds_no_write(request, tmp_path, reflinks, reactor):
+    """The file system refuses to clone the file when the writes wait for that."""
+    disk = lun("file", path=str(reflinks / f"refused-{reactor}.img"), size="4M", bs=4096)
+    with serving(request, tmp_path, disk, reactor=reactor) as daemon, load(f"{daemon.url}/0") as writers:
+        for _ in range(6):
+            expect("another file system" in refused(daemon, "lun", "snapshot", NAME, "0", str(tmp_path / "new.img")), "another reason")
+            go_on(writers, [writer.acknowledged for writer in writers])
+
+
 def can_clone(folder):
     (folder / "probe").write_bytes(b"x" * BLOCK)
     return subprocess.run(["cp", "--reflink=always", folder / "probe", folder / "probe2"], capture_output=True, check=False).returncode == 0
@@ -248,7 +305,7 @@ def test_a_drained_lun_waits(request, tmp_path):
             with open(tmp_path / "disk.img", "rb") as file:
                 data = file.read()
             for writer, count in zip(writers, acknowledged):
-                expect(count <= written(data, writer.at) <= count + 1, "the file has not what was acknowledged")
+                expect(written(data, writer.at, count) <= count + 1, "the file has not what was acknowledged")
             # A reload does not end it.
             reloads = daemon.ask("status")["reloads"]
             os.kill(daemon.process.pid, 1)
@@ -256,6 +313,6 @@ def test_a_drained_lun_waits(request, tmp_path):
             same("after a reload", luns(daemon)[0]["not_ready"], "the operator drains it")
             same("a second time", json.loads(done(daemon, "lun", "drain", NAME, "0", "--json")), {"drained": True, "ended": True, "durable": True, "tasks": 0})
             expect("can be used again" in done(daemon, "lun", "drain", NAME, "0", "--undo"), "the end of the drain")
-            wait_for(lambda: all(writer.acknowledged > count for writer, count in zip(writers, acknowledged)), "a write")
+            go_on(writers, acknowledged)
         same("after it", luns(daemon)[0]["not_ready"], None)
         expect("no LUN" in refused(daemon, "lun", "drain", NAME, "5"), "another LUN")

@@ -121,6 +121,11 @@ class UnderWay:
     def text(self):
         return self.written.decode(errors="replace")
 
+    def progress(self):
+        """The last progress line."""
+        assert self.process.poll() is None, self.text()
+        return self.text().rsplit("\x1b[K", 1)[-1]
+
     def percent(self):
         """How much is done, as the last progress line tells it."""
         assert self.process.poll() is None, self.text()
@@ -152,15 +157,26 @@ def daemons():
 
 
 def copy_traces():
-    """What copies of files could leave behind besides: loop devices, mounts, and programs of their folders. Other rigs have theirs."""
+    """What copies of files could leave behind besides: loop devices, mounts, and programs of their folders. What other experiments have
+    may go meanwhile."""
     listed = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME,BACK-FILE"], capture_output=True, text=True, check=True).stdout
-    loops = [line for line in listed.splitlines() if LAB_FOLDER.search(line)]
+    found = {line for line in listed.splitlines() if LAB_FOLDER.search(line)}
     with open("/proc/self/mounts") as mounts:
-        mounted = [line for line in mounts if LAB_FOLDER.search(line)]
+        found.update(line for line in mounts if LAB_FOLDER.search(line))
     listed = subprocess.run(["ps", "-eo", "stat=,pid=,args="], capture_output=True, text=True, check=True).stdout
     # A program that has ended may wait for long to be reaped by the machine's init.
-    programs = [line for line in listed.splitlines() if COPY_PROGRAM.search(line) and not line.startswith("Z")]
-    return sorted(loops), mounted, programs
+    running = (line.split(None, 1)[1] for line in listed.splitlines() if not line.startswith("Z"))
+    return found.union(program for program in running if COPY_PROGRAM.search(program))
+
+
+def folders_of(process):
+    """The folders that an experiment has now: a program that it has started works in each."""
+    children = subprocess.run(["pgrep", "--parent", str(process.pid)], capture_output=True, text=True).stdout.split()
+    found = set()
+    for pid in children:
+        with contextlib.suppress(OSError):
+            found.update(LAB_FOLDER.findall(os.readlink(f"/proc/{pid}/cwd")))
+    return found
 
 
 def wait_for(what, condition, patience=PATIENCE_S):

@@ -92,4 +92,4 @@ class QuickRun:
         assert (self.lab.out / "plan.toml").read_text() == self.result["plan"]
         self.lab.expect_nothing_left()
         if name == "copies":
-            wait_for("the end of what the copies made", lambda: copy_traces() == left)
+            wait_for("the end of what the copies made", lambda: copy_traces() <= left)

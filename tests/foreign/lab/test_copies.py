@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
 import threading
 import time
 
 import pytest
 
-from lab_runs import Lab, copy_traces, wait_for
+from lab_runs import LAB_FOLDER, Lab, UnderWay, copy_traces, folders_of, wait_for
 from quick_runs import PLANS
 
 CARRIERS = {"local disk", "HyperSCSI", "iSCSI", "NFS"}
@@ -27,7 +26,7 @@ def lab(tmp_path, loop_devices):
     left = copy_traces()
     lab = Lab("hyperscsi", LONG, tmp_path)
     yield lab
-    wait_for("the end of what the experiment made", lambda: copy_traces() == left)
+    wait_for("the end of what the experiment made", lambda: copy_traces() <= left)
     wait_for("the end of its files", lambda: not os.listdir(lab.temporary))
     lab.expect_nothing_left()
 
@@ -57,69 +56,73 @@ def test_every_carrier_copies_both_ways(quick_copies):
 
 
 def test_a_signal_during_the_copies_leaves_a_partial_report(lab):
-    process = lab.start()
-    wait_for_copies(process)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1 and "ended early" in errors
+    run = copying(lab)
+    run.process.send_signal(signal.SIGINT)
+    told = run.end(patience=60)
+    assert run.process.returncode == 1 and "ended early" in told, told
     assert "of the copies" in lab.report()["ended"]["early"]
 
 
 def test_a_killed_experiment_leaves_no_disk(lab):
-    process = lab.start()
-    wait_for_copies(process)
-    process.kill()
+    run = copying(lab)
+    run.process.kill()
     # What a killed process leaves in its folder for temporary files is the target's, which ends by itself.
-    process.communicate(timeout=60)
+    run.end(patience=60)
 
 
 class LoopDevices(threading.Thread):
     """Looks at the loop devices of an experiment again and again: each must be one that the kernel detaches by itself, at any moment."""
 
-    def __init__(self):
+    def __init__(self, process):
         super().__init__(daemon=True)
+        self.process = process
+        # The folders of this experiment, and of others.
+        self.own, self.others = set(), set()
         self.seen, self.kept, self.ends = set(), set(), threading.Event()
 
     def run(self):
         while not self.ends.is_set():
-            for name, detaches in experiment_loop_devices():
+            for name, detaches in self.devices():
                 self.seen.add(name)
                 if not detaches:
                     self.kept.add(name)
             time.sleep(INTERVAL_S)
 
+    def devices(self):
+        """The loop devices over files of the experiment, and whether the kernel detaches each when it is closed."""
+        for name in os.listdir(LOOP_DEVICES):
+            folder = f"{LOOP_DEVICES}/{name}/loop"
+            try:
+                with open(f"{folder}/autoclear") as flag, open(f"{folder}/backing_file") as backing:
+                    behind, detaches = backing.read(), flag.read()
+            except OSError:
+                continue
+            if (found := LAB_FOLDER.search(behind)) and self.is_own(found[0]):
+                yield name, detaches == "1\n"
 
-def experiment_loop_devices():
-    """The loop devices over files of experiments, and whether the kernel detaches each when it is closed."""
-    for name in os.listdir(LOOP_DEVICES):
-        folder = f"{LOOP_DEVICES}/{name}/loop"
-        try:
-            with open(f"{folder}/autoclear") as flag, open(f"{folder}/backing_file") as backing:
-                behind, detaches = backing.read(), flag.read()
-        except OSError:
-            continue
-        if "targe-lab-" in behind:
-            yield name, detaches == "1\n"
+    def is_own(self, folder):
+        if folder not in self.own | self.others:
+            # The program that a folder belongs to runs before there is a loop device.
+            (self.own if folder in folders_of(self.process) else self.others).add(folder)
+        return folder in self.own
 
 
 def test_no_moment_leaves_a_loop_device_behind(lab):
     """Killed at the moment at which its first disk appears, and until then watched."""
-    watch = LoopDevices()
-    watch.start()
     process = lab.start()
+    watch = LoopDevices(process)
+    watch.start()
     wait_for("a disk", lambda: watch.seen or process.poll() is not None, COPIES_WITHIN_S)
     process.kill()
     process.communicate(timeout=60)
-    wait_for("the end of its disks", lambda: not list(experiment_loop_devices()))
+    wait_for("the end of its disks", lambda: not list(watch.devices()))
     watch.ends.set()
     watch.join()
     assert watch.seen and not watch.kept
 
 
-def wait_for_copies(process):
-    """Waits until every carrier has its disk, and copies are under way."""
-    def has_disks():
-        assert process.poll() is None, process.communicate()
-        loops = subprocess.run(["losetup", "--list", "--noheadings", "--output=BACK-FILE"], capture_output=True, text=True).stdout
-        return sum("targe-lab-" in line or line.strip() == "/disk" for line in loops.splitlines()) >= 4
-    wait_for("a disk of every carrier", has_disks, COPIES_WITHIN_S)
+def copying(lab):
+    """An experiment whose copies are under way, as its progress line tells: every carrier has its disk."""
+    run = UnderWay(lambda terminal: lab.start(stderr=terminal))
+    wait_for("a copy", lambda: ", files " in run.progress(), COPIES_WITHIN_S)
+    return run

@@ -47,6 +47,8 @@ class Driver:
         self.node, self.environment = node, environment
         self.process, self.calls = None, None
         self.log_path = os.path.join(self.folder, "csi.log")
+        # Loop devices that others have left.
+        self.others = unreachable_loop_devices()
 
     def command(self):
         words = [servers.Targe.binary, "csi", "--endpoint", f"unix://{self.socket}", "--controller", "--pool", self.pool,
@@ -97,7 +99,7 @@ class Driver:
         for process in attached(self.run_dir):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        loops = loop_devices(self.run_dir)
+        loops = self.loop_devices()
         with open("/proc/self/mountinfo") as mounts:
             points = [line.split()[4] for line in mounts]
         for point in reversed(points):
@@ -109,7 +111,12 @@ class Driver:
     def leftovers(self):
         """What the driver should have removed."""
         files = [os.path.join(folder, name) for folder, _, names in os.walk(self.pool) for name in names if name != "lock"]
-        return files + attached(self.run_dir) + loop_devices(self.run_dir)
+        return files + attached(self.run_dir) + self.loop_devices()
+
+    def loop_devices(self):
+        """Loop devices of its volumes, also those that were left when FUSE was unmounted."""
+        known = [name for name, path in loop_devices() if path.startswith(f"{self.run_dir}/")]
+        return known + sorted(unreachable_loop_devices() - self.others)
 
 
 def attached(run_dir):
@@ -122,10 +129,13 @@ def attached(run_dir):
     return found
 
 
-def loop_devices(run_dir):
-    found = []
+def loop_devices():
+    """The loop devices of this host, and the files behind them."""
     for name in os.listdir("/sys/block"):
         with contextlib.suppress(OSError), open(f"/sys/block/{name}/loop/backing_file") as file:
-            if file.read().startswith(f"{run_dir}/"):
-                found.append(name)
-    return found
+            yield name, file.read().strip()
+
+
+def unreachable_loop_devices():
+    """Those over the file of a FUSE file system that is not mounted any more."""
+    return {name for name, path in loop_devices() if path == "/disk"}

@@ -15,7 +15,7 @@ import pytest
 import namespaces
 import servers
 from csi.calls import MULTI_WRITER, Refused
-from csi.driver import NODE, WAIT_S, Driver, loop_devices
+from csi.driver import NODE, WAIT_S, Driver
 from serving import add_verdict
 from verdicts import expect, same
 
@@ -240,7 +240,7 @@ def test_data_survives_everything_that_a_node_does(request, tmp_path, kind, size
     expect(not os.path.exists(target), "the target path is still there")
     calls.unstage(volume, staged)
     calls.unstage(volume, staged)
-    same("loop devices", loop_devices(driver.run_dir), [])
+    same("loop devices", driver.loop_devices(), [])
     calls.unpublish(volume, NODE)
     # Somewhere else, read-only.
     calls.stage(volume, staged, calls.publish(volume, NODE))
@@ -278,7 +278,7 @@ def test_a_node_leaves_no_disk_behind_when_the_target_has_gone(request, tmp_path
     driver.daemon.kill()
     calls.node_unpublish(volume, target)
     calls.unstage(volume, staged)
-    same("loop devices", loop_devices(driver.run_dir), [])
+    same("loop devices", driver.loop_devices(), [])
     driver.daemon.start()
     # Data that is no file system is never formatted.
     context = calls.publish(volume, NODE)

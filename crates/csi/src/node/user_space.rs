@@ -1,6 +1,7 @@
 //! Volumes attached by `targe attach`, as ublk devices, or as loop devices over a file in a FUSE mount. Each
 //! has a process of its own, which outlives the driver and is found by its arguments.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -100,7 +101,7 @@ pub(super) fn rescan(
     device: &Path,
     required: u64,
 ) -> CsiResult<()> {
-    let file = Files::of(settings, staged).mountpoint.join("disk");
+    let file = Files::of(settings, staged).mountpoint.join(DISK);
     let failed = |error: std::io::Error| CsiError::io("read", &file, &error);
     let began = Instant::now();
     loop {
@@ -133,12 +134,24 @@ struct Files {
     log: PathBuf,
     /// Where FUSE is mounted.
     mountpoint: PathBuf,
+    /// Which loop device was made of the disk.
+    device: PathBuf,
 }
+
+/// The name of the disk where FUSE is mounted. It is all that the kernel tells of the file behind a loop device
+/// when that is no longer mounted.
+const DISK: &str = "disk";
 
 impl Files {
     fn of(settings: &NodeSettings, staged: &Staged) -> Self {
         let path = |ending: &str| settings.run_dir.join(format!("{}.{ending}", staged.id));
-        Self { secret: path("secret"), address: path("address"), log: path("log"), mountpoint: path("disk") }
+        Self {
+            secret: path("secret"),
+            address: path("address"),
+            log: path("log"),
+            mountpoint: path("disk"),
+            device: path("device"),
+        }
     }
 
     /// Returns the URL of a volume.
@@ -178,15 +191,30 @@ impl Files {
         Some(PathBuf::from(line)).filter(|path| path.is_absolute())
     }
 
-    /// Finds the loop device of the file.
+    /// Finds the loop device of the file. After FUSE is no longer mounted, no path leads to the file: the device
+    /// is then the one that was noted, if its file is not mounted either.
     fn loop_device(&self) -> Option<PathBuf> {
-        let file = self.mountpoint.join("disk");
-        let devices = fs::read_dir("/sys/block").ok()?;
-        let name = devices.flatten().map(|entry| entry.file_name()).find(|name| {
-            let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-            fs::read_to_string(backing).is_ok_and(|path| Path::new(path.trim_end()) == file)
-        })?;
-        Some(Path::new("/dev").join(name))
+        let file = self.mountpoint.join(DISK);
+        let backing = |name: &OsStr| {
+            let path =
+                fs::read_to_string(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()?;
+            Some(PathBuf::from(path.trim_end()))
+        };
+        let mut devices = fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.file_name());
+        if let Some(name) = devices.find(|name| backing(name).as_ref() == Some(&file)) {
+            return Some(Path::new("/dev").join(name));
+        }
+        let noted = PathBuf::from(fs::read_to_string(&self.device).ok()?);
+        let is_it = backing(noted.file_name()?)? == Path::new("/").join(DISK);
+        is_it.then_some(noted)
+    }
+
+    /// Makes a loop device of the file, and notes which.
+    fn make_loop_device(&self, file: &Path) -> CsiResult<PathBuf> {
+        let printed = run_well(&["losetup", "--find", "--show", "--direct-io=on", text(file)?])?;
+        let device = printed.trim();
+        fs::write(&self.device, device).map_err(|error| CsiError::io("write", &self.device, &error))?;
+        Ok(PathBuf::from(device))
     }
 
     /// Asks the process to end, and waits until it has.
@@ -229,6 +257,7 @@ impl Files {
         while mounts::at(&self.mountpoint)?.is_some() {
             mounts::unmount(&self.mountpoint, true)?;
         }
+        let _ = fs::remove_file(&self.device);
         Ok(())
     }
 }
@@ -251,10 +280,7 @@ fn start(settings: &NodeSettings, staged: &Staged, files: &Files) -> CsiResult<P
     let address = address?;
     match (staged.method, files.loop_device()) {
         (AttachMethod::Loop, Some(device)) => Ok(device),
-        (AttachMethod::Loop, None) => {
-            let words = ["losetup", "--find", "--show", "--direct-io=on", text(&address)?];
-            Ok(PathBuf::from(run_well(&words)?.trim()))
-        }
+        (AttachMethod::Loop, None) => files.make_loop_device(&address),
         _ => Ok(address),
     }
 }
@@ -375,6 +401,7 @@ mod tests {
             address: path("address"),
             log: path("log"),
             mountpoint: path("disk"),
+            device: path("device"),
         };
         assert!(is_found(&folder, &files, None));
         if rustix::process::geteuid().is_root() {

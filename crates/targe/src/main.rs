@@ -5,6 +5,21 @@
 //! configuration.
 #![forbid(unsafe_code)]
 
+// The macros of the standard library panic when stderr cannot be written, because its reader is gone or the
+// disk is full, so that a command would end without its result. These hide them in every module below, and
+// lose the message.
+macro_rules! eprint {
+    ($($text:tt)*) => {
+        $crate::message(format_args!($($text)*))
+    };
+}
+
+macro_rules! eprintln {
+    ($($text:tt)*) => {
+        $crate::message(format_args!("{}\n", format_args!($($text)*)))
+    };
+}
+
 mod admin;
 mod attach;
 mod bench;
@@ -44,6 +59,7 @@ mod upgrade;
 mod verify;
 mod version;
 
+use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -133,6 +149,11 @@ fn report(done: Result<(), Failure>) -> ExitCode {
         eprintln!("targe: {message}");
     }
     ExitCode::from(code)
+}
+
+/// Prints a message, if stderr takes it.
+fn message(text: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_fmt(text);
 }
 
 /// The first error of a write to stdout.

@@ -162,7 +162,8 @@ class Load(threading.Thread):
             except subprocess.TimeoutExpired as error:
                 self.failed = f"{error}"
             except ValueError:
-                self.failed = f"no report, but: {done.stderr.strip()}"
+                # One that a signal has ended says nothing.
+                self.failed = f"no report, but it ended with {done.returncode}: {done.stderr.strip()}"
 
     def judge(self):
         """No error, no wrong block, and no session that had to log in again."""

@@ -9,11 +9,11 @@ use super::arena::Key;
 use super::connection::index;
 use super::engine::{CONTROL_COST, Engine};
 use super::output::{Body, Control, Output};
-use super::status_log::LoggedStatus;
+use super::status_log::{AckPing, LoggedStatus};
 use super::task::SentStatus;
 use super::timer::{Owner, Timer};
 use crate::pdu::nop_in::NopIn;
-use crate::pdu::{Bhs, Itt, TargetSn};
+use crate::pdu::{Bhs, Itt, TargetSn, Ttt};
 use crate::serial::StatSn;
 
 impl Engine {
@@ -39,7 +39,7 @@ impl Engine {
         if many {
             self.ask_for_ack(conn);
         }
-        self.ask_for_last_ack(conn);
+        self.ask_for_last_acks(conn);
         sn
     }
 
@@ -59,7 +59,7 @@ impl Engine {
         let (keeps, session) = (connection.level.retains_statuses(), connection.session);
         if keeps {
             self.forget_before(conn, exp);
-            self.ask_for_last_ack(conn);
+            self.ask_for_last_acks(conn);
         }
         if let Some(session) = session
             && self.sessions.get(session).is_some_and(|state| !state.response_fence.is_idle())
@@ -101,7 +101,7 @@ impl Engine {
         if connection.ack_ping.is_some() || all_acked || connection.closing {
             return;
         }
-        connection.ack_ping = Some(ttt);
+        connection.ack_ping = Some(AckPing { ttt, stat_sn: connection.stat_sn });
         let ping = NopIn { lun: 0, itt: Itt::NONE, ttt, sn: TargetSn::default() };
         // The ping overtakes responses that cannot be sent before others are acknowledged.
         let ping = Output::Control(Box::new((Control::NopIn(ping), Body::Empty)));
@@ -110,6 +110,17 @@ impl Engine {
         connection.send_queue.push_front(ping);
         self.control_bytes += CONTROL_COST;
         self.ask_transmit(conn);
+    }
+
+    /// Handles the answer to a ping, whose ExpStatSN was handled before.
+    pub(super) fn handle_ack_pong(&mut self, conn: ConnId, ttt: Ttt) {
+        let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
+        let Some(ping) = connection.ack_ping.take_if(|ping| ping.ttt == ttt) else { return };
+        // Nothing else would ask for the statuses that were sent after the ping. If none was, the initiator
+        // cannot acknowledge more yet.
+        if ping.stat_sn != connection.stat_sn {
+            self.ask_for_last_acks(conn);
+        }
     }
 
     /// Asks for an acknowledgement on every connection of a session.

@@ -16,7 +16,7 @@ use super::output::Output;
 use super::protection::Protection;
 use super::protocol_error::ProtocolError;
 use super::states::{self, ConnectionEvent};
-use super::status_log::StatusLog;
+use super::status_log::{AckPing, StatusLog};
 use super::timer::Deadlines;
 use crate::aead::{Decryptor, RecordKeys};
 use crate::framing::{Framing, Receiver};
@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     /// From level 1 on: its unacknowledged statuses; the ping that asks the initiator to acknowledge them;
     /// the first unacknowledged one at the last poll.
     pub(crate) status_log: StatusLog,
-    pub(crate) ack_ping: Option<Ttt>,
+    pub(crate) ack_ping: Option<AckPing>,
     pub(crate) first_unacked_at_poll: Option<StatSn>,
     pub(crate) send_queue: VecDeque<Output>,
     /// How many control PDUs are queued, and how many bytes the queued and the retained ones take.

@@ -149,15 +149,16 @@ impl Engine {
         }
     }
 
-    /// Asks for an acknowledgement on a connection of a frozen engine, if its session has nothing else under
-    /// way: no further PDU of the initiator would bring it.
-    pub(super) fn ask_for_last_ack(&mut self, conn: ConnId) {
+    /// Asks for an acknowledgement on each connection of the session of `conn`, if the engine is frozen and
+    /// the session has nothing else under way: no further PDU of the initiator would bring it. Each
+    /// connection has status numbers of its own.
+    pub(super) fn ask_for_last_acks(&mut self, conn: ConnId) {
         if !self.is_frozen {
             return;
         }
-        let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
-        if session.is_some_and(|session| session.tasks == session.unacked_tasks) {
-            self.ask_for_ack(conn);
+        let Some(key) = self.conn(conn).and_then(|connection| connection.session) else { return };
+        if self.sessions.get(key).is_some_and(|session| session.tasks == session.unacked_tasks) {
+            self.ask_session_for_ack(key);
         }
     }
 }

@@ -33,10 +33,8 @@ impl Engine {
         if ping.ttt != Ttt::NONE && connection.ping == Some(ping.ttt) {
             connection.ping = None;
         }
-        if ping.ttt != Ttt::NONE && connection.ack_ping == Some(ping.ttt) {
-            connection.ack_ping = None;
-        }
         let limit = usize::try_from(connection.parameters.initiator_max_recv).unwrap_or(usize::MAX);
+        self.handle_ack_pong(conn, ping.ttt);
         if ping.itt == Itt::NONE {
             self.recycle(data);
             return Ok(());

@@ -14,6 +14,7 @@ use alloc::collections::VecDeque;
 
 use super::arena::Key;
 use super::output::{Body, Control, MAX_CONTROL_BYTES};
+use crate::pdu::Ttt;
 use crate::serial::StatSn;
 
 /// The statuses of a connection that were sent and are not acknowledged.
@@ -36,6 +37,14 @@ pub(crate) enum LoggedStatus {
     Control(Box<(Control, Body)>),
     /// Nothing: the last Login Response, without which no initiator can continue.
     Nothing,
+}
+
+/// A ping that asks the initiator to acknowledge statuses, and that is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AckPing {
+    pub(super) ttt: Ttt,
+    /// The number of the next status when the ping was queued.
+    pub(super) stat_sn: StatSn,
 }
 
 /// How many control PDUs a connection retains in addition to the responses to two full windows of commands.

@@ -317,3 +317,17 @@ fn a_write_goes_on_when_its_target_comes_back() {
     assert_eq!(content(&fixture, &url, 0, 4 << 20), data);
     assert_eq!(daemon.stop().0, 0);
 }
+
+#[test]
+fn a_command_whose_messages_nobody_reads_tells_its_result() {
+    let (fixture, daemon) = two_disks();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let (gone, pipe) = std::io::pipe().unwrap();
+    drop(gone);
+    for stderr in [Stdio::from(full), Stdio::from(pipe)] {
+        let args = ["verify", &url(&daemon, 1), "--write", "--full", "--json"];
+        let ended = fixture.command(&args).stderr(stderr).output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        assert_eq!((ended.status.code(), &report["sound"]), (Some(0), &true.into()));
+    }
+}

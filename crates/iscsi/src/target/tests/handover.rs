@@ -417,6 +417,83 @@ fn a_frozen_engine_asks_for_the_last_acknowledgements_and_not_for_each() {
 }
 
 #[test]
+fn a_frozen_engine_asks_every_connection_of_a_session_for_its_last_acknowledgements() {
+    let (mut world, conns, _) = session(2, 4);
+    let tasks: Vec<_> = conns
+        .iter()
+        .map(|conn| {
+            let command = world.command(*conn);
+            issue(&mut world, &conns, *conn, &command, &[]);
+            world.expect_command().task
+        })
+        .collect();
+    world.engine.freeze(world.now);
+    world.drain();
+    for conn in &conns {
+        // The last Login Response, unless a command has acknowledged it.
+        while let Some(asked) = world.receive(*conn) {
+            let asked: NopIn = asked.read();
+            ping(&mut world, *conn, asked.ttt, asked.sn.stat_sn);
+        }
+    }
+    let sent: Vec<ScsiResponse> = conns
+        .iter()
+        .zip(tasks)
+        .map(|(conn, task)| {
+            world.expect_silence(*conn);
+            world.finish(task, Finish::good(0));
+            world.expect(*conn)
+        })
+        .collect();
+    // Each connection has numbers of its own, and no further PDU of the initiator acknowledges them.
+    for (conn, last) in conns.iter().zip(&sent) {
+        assert_eq!(reason(&world), Some(BusyReason::Unacknowledged));
+        let asked: NopIn = world.expect(*conn);
+        assert_eq!(asked.sn.stat_sn, last.sn.stat_sn.next());
+        ping(&mut world, *conn, asked.ttt, asked.sn.stat_sn);
+    }
+    assert_eq!(reason(&world), None);
+    conns.iter().for_each(|conn| world.expect_silence(*conn));
+}
+
+#[test]
+fn statuses_that_follow_a_ping_are_asked_for_when_it_is_answered() {
+    let (mut world, conns, _) = session(2, 4);
+    for conn in &conns {
+        ack(&mut world, *conn, StatSn(2));
+    }
+    let first = conns[0];
+    let tasks: Vec<_> = (0..2)
+        .map(|_| {
+            let command = world.command(first);
+            issue(&mut world, &conns, first, &command, &[]);
+            world.expect_command().task
+        })
+        .collect();
+    world.finish(tasks[0], Finish::good(0));
+    let withheld: ScsiResponse = world.expect(first);
+    world.engine.freeze(world.now);
+    world.drain();
+    let asked: NopIn = world.expect(first);
+    assert_eq!(asked.sn.stat_sn, withheld.sn.stat_sn.next());
+    world.finish(tasks[1], Finish::good(0));
+    let last: ScsiResponse = world.expect(first);
+    world.expect_silence(first);
+    // The initiator acknowledges nothing while it lacks data of the first command.
+    ping(&mut world, first, asked.ttt, withheld.sn.stat_sn);
+    let asked: NopIn = world.expect(first);
+    assert_eq!(asked.sn.stat_sn, last.sn.stat_sn.next());
+    // A ping that no status followed is not repeated at once.
+    ping(&mut world, first, asked.ttt, withheld.sn.stat_sn);
+    world.expect_silence(first);
+    assert_eq!(reason(&world), Some(BusyReason::Unacknowledged));
+    world.pass(Duration::from_millis(150));
+    let asked: NopIn = world.expect(first);
+    ping(&mut world, first, asked.ttt, asked.sn.stat_sn);
+    assert_eq!(reason(&world), None);
+}
+
+#[test]
 fn a_login_to_a_frozen_engine_succeeds_and_its_session_waits() {
     for thaws in [true, false] {
         let mut world = World::new();

@@ -146,8 +146,8 @@ fn resume(state: &ShardState, counts: &[usize]) -> Option<Value> {
     Some(told)
 }
 
-/// Checks that two states are equal, but for what moves on at every upgrade: the packet numbers of sent frames,
-/// and the keys of sent PDUs, for a resumed session sends one at once.
+/// Checks that two states are equal, but for what moves on at every upgrade: the packet numbers of sent
+/// frames, and the keys of sent PDUs, for a resumed session sends one at once.
 fn assert_equal(path: &str, one: &Value, other: &Value) {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) if one.keys().eq(other.keys()) => {

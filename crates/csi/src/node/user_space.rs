@@ -138,8 +138,8 @@ struct Files {
     device: PathBuf,
 }
 
-/// The name of the disk where FUSE is mounted. It is all that the kernel tells of the file behind a loop device
-/// when that is no longer mounted.
+/// The name of the disk where FUSE is mounted. It is all that the kernel tells of the file behind a loop
+/// device when that is no longer mounted.
 const DISK: &str = "disk";
 
 impl Files {
@@ -191,8 +191,8 @@ impl Files {
         Some(PathBuf::from(line)).filter(|path| path.is_absolute())
     }
 
-    /// Finds the loop device of the file. After FUSE is no longer mounted, no path leads to the file: the device
-    /// is then the one that was noted, if its file is not mounted either.
+    /// Finds the loop device of the file. After FUSE is no longer mounted, no path leads to the file: the
+    /// device is then the one that was noted, if its file is not mounted either.
     fn loop_device(&self) -> Option<PathBuf> {
         let file = self.mountpoint.join(DISK);
         let backing = |name: &OsStr| {

@@ -10,6 +10,7 @@ mod shard;
 mod upgrade;
 mod wire_monitor;
 
+use ::shard::admin::ShardEvent;
 use ::shard::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use target::units::UnitId;
@@ -285,10 +286,24 @@ impl HyperScsi {
             let delay = Duration::from_micros(self.rng.below(2000));
             self.schedule(now.after(delay), Scheduled::Saved(request.unit, request.ticket));
         }
+        self.handle_notices();
+        any
+    }
+
+    /// Handles what the shard tells its operator.
+    fn handle_notices(&mut self) {
         while let Some(notice) = self.shard.poll_event() {
             self.trace.say(|| format!("target: {notice:?}"));
+            let (initiator, ended) = match &notice {
+                ShardEvent::HyperScsiSessionUp { initiator, .. } => (initiator, false),
+                ShardEvent::HyperScsiSessionDown { initiator, .. } => (initiator, true),
+                _ => continue,
+            };
+            let hosts = self.hosts.iter_mut().enumerate();
+            for (_, host) in hosts.filter(|(at, _)| crate::units::initiator(*at) == *initiator) {
+                host.ended_by_target = ended;
+            }
         }
-        any
     }
 
     /// Sends all frames that the state machines have ready.

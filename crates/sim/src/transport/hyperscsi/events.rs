@@ -95,11 +95,13 @@ impl HyperScsi {
             _ => "sessions lost otherwise",
         });
         self.hosts[at].session_lost = true;
+        let is_untold = std::mem::take(&mut self.hosts[at].untold);
         let wrong = match why {
             LossReason::Misbehaved(_) => true,
             // A target whose keys are used up cannot even report that.
             LossReason::PathLost | LossReason::UnknownToTarget => {
-                !self.plan.has_cuts() && self.scenario.crashes == 0 && self.plan.key_frames[0].is_none()
+                let has_faults = self.plan.has_cuts() || self.scenario.crashes > 0;
+                !has_faults && !is_untold && self.plan.key_frames[0].is_none()
             }
             _ => false,
         };

@@ -23,6 +23,10 @@ pub(super) struct Host {
     pub(super) leaving: bool,
     /// Whether the loss of its session was reported in this round of events.
     pub(super) session_lost: bool,
+    /// Whether the target has ended its session and has no other one of it.
+    pub(super) ended_by_target: bool,
+    /// Whether the target was replaced after that: nobody repeats the message that tells the initiator.
+    pub(super) untold: bool,
     /// Commands that ended as lost or not sent in this round; they are violations unless the session was
     /// lost.
     unexplained_losses: Vec<Ticket>,
@@ -40,6 +44,8 @@ impl Host {
             aborting: BTreeSet::new(),
             leaving: false,
             session_lost: false,
+            ended_by_target: false,
+            untold: false,
             unexplained_losses: Vec::new(),
         }
     }

@@ -45,6 +45,11 @@ impl HyperScsi {
             self.counters.one("upgrades that failed");
         } else {
             self.counters.one("upgrades");
+            self.handle_notices();
+            // A session that has ended does not move.
+            for host in &mut self.hosts {
+                host.untold = host.ended_by_target;
+            }
             let stats = *self.shard.frame_stats();
             self.bugs += stats.bugs;
             self.counters.engine(&stats);

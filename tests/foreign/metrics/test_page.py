@@ -114,6 +114,16 @@ def answers(browser, path):
     return bodies
 
 
+def every_refusal_is_noted(browser):
+    """Whether no request of the page is open, and the console has noted each that was refused for its token."""
+    browser.evaluate("0")
+    of = lambda *methods: [event["params"] for event in browser.events if event["method"] in methods]
+    asked = {request["requestId"] for request in of("Network.requestWillBeSent")}
+    ended = {request["requestId"] for request in of("Network.loadingFinished", "Network.loadingFailed")}
+    refused = [answer for answer in of("Network.responseReceived") if answer["response"]["status"] == 401]
+    return asked <= ended and sum("401" in one for one in browser.complaints()) == len(refused)
+
+
 def judge(browser, picture, width, scheme):
     expect(browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == (scheme == "dark"), "another scheme")
     faults = browser.evaluate(ACCESSIBLE) + [fault for fault in browser.evaluate(CHECK)["found"] if "figure" not in fault and "plot" not in fault]
@@ -278,6 +288,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_only(tmp_path, browser):
         # The browser notes each answer with 401 in its console; that is all that it may note.
         sign_in("not-the-token-at-all")
         wait("the page says that the token is wrong", lambda: text_of(browser, "login-error") == "The daemon does not accept this token.")
+        wait("the refusals are noted", lambda: every_refusal_is_noted(browser))
         complaints = [one for one in browser.complaints() if "401" not in one]
         expect(not complaints, str(complaints))
         browser.events.clear()

@@ -1,4 +1,4 @@
-//! The document by which a live upgrade hands sessions and units to the next process.
+//! Documents of live upgrades: a process hands its sessions and units to the next one in such a document.
 //!
 //! The first byte says what follows: the bytes of a document, the body of one whose header is right, or
 //! changes of the document that a shard exports here. No document may make the decoder panic or take memory

@@ -54,7 +54,7 @@ CHANGER_MODULES = ["ch"]
 PASS_THROUGH_PROGRAMS = ["/usr/bin/setpriv"]
 PASS_THROUGH_MODULES = ["virtio_pci", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "sg", "scsi_debug"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
-# What the guest has that verifies a disk of ours while the target is replaced.
+# What the guest has beside that, which verifies a disk while another process of targe takes over.
 VERIFY_PROGRAMS = ["/usr/bin/fio"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"

@@ -11,7 +11,7 @@ use transport::target::{Finish, SessionId, TargetTransport};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::erl1::{ack, policy};
-use super::mcs::{issue, session, several};
+use super::mcs::{issue, issue_on_each, session, several};
 use super::world::{TLS_PORTAL, World, data_out, keys, pattern};
 use crate::login::directory::TargetId;
 use crate::pdu::data_in::DataIn;
@@ -419,14 +419,7 @@ fn a_frozen_engine_asks_for_the_last_acknowledgements_and_not_for_each() {
 #[test]
 fn a_frozen_engine_asks_every_connection_of_a_session_for_its_last_acknowledgements() {
     let (mut world, conns, _) = session(2, 4);
-    let tasks: Vec<_> = conns
-        .iter()
-        .map(|conn| {
-            let command = world.command(*conn);
-            issue(&mut world, &conns, *conn, &command, &[]);
-            world.expect_command().task
-        })
-        .collect();
+    let tasks = issue_on_each(&mut world, &conns);
     world.engine.freeze(world.now);
     world.drain();
     for conn in &conns {

@@ -61,6 +61,16 @@ pub(super) fn issue(world: &mut World, conns: &[ConnId], on: ConnId, command: &S
     }
 }
 
+/// Issues a command on each of these connections, and returns their tasks.
+pub(super) fn issue_on_each(world: &mut World, conns: &[ConnId]) -> Vec<TaskRef> {
+    let issued = conns.iter().map(|conn| {
+        let command = world.command(*conn);
+        issue(world, conns, *conn, &command, &[]);
+        world.expect_command().task
+    });
+    issued.collect()
+}
+
 fn logout(world: &mut World, on: ConnId, reason: LogoutReason, cid: u16) -> LogoutResponse {
     let (itt, cmd_sn) = world.numbers(on);
     let request = LogoutRequest { immediate: true, reason, itt, cid, cmd_sn, exp_stat_sn: StatSn(0) };
@@ -426,14 +436,7 @@ fn tasks_of_all_connections_end_behind_one_fence() {
     //# A TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step e)
     for level in [0, 1] {
         let (mut world, conns, _) = session(level, 2);
-        let commands: Vec<_> = conns
-            .iter()
-            .map(|conn| {
-                let command = world.command(*conn);
-                issue(&mut world, &conns, *conn, &command, &[]);
-                world.expect_command().task
-            })
-            .collect();
+        let commands = issue_on_each(&mut world, &conns);
         // One task is answered before the function; the function ends the other one.
         world.finish(commands[1], Finish::good(0));
         let before: ScsiResponse = world.expect(conns[1]);

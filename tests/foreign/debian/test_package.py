@@ -12,11 +12,12 @@ import time
 
 import pytest
 
+import listening
 import servers
 from debian.clean_root import CleanRoot
 from debian.service import UNIT, Service
 from namespaces import is_real_root
-from verdicts import same
+from verdicts import expect, same
 
 FOLDER = os.path.join(servers.OUT, "deb")
 CONFIG = "/etc/targe/targe.toml"
@@ -128,6 +129,7 @@ def test_the_service_says_when_it_is_ready_reloads_and_stops(installed):
 def test_a_portal_uses_the_socket_that_systemd_passes(installed):
     with Service(installed, *activate("127.0.0.1:3260")) as service:
         # The program that passes the socket waits for a connection before it starts the daemon.
+        wait_for_listener(service, 3260)
         use_the_disk(installed)
         same("the first message", service.next(ALIVE)["READY"], "1")
         same("the daemon ends with", service.stop()[0], 0)
@@ -135,7 +137,7 @@ def test_a_portal_uses_the_socket_that_systemd_passes(installed):
 
 def test_a_socket_without_a_portal_is_an_error_that_names_it(installed):
     with Service(installed, *activate("127.0.0.1:3261")) as service:
-        # The program that passes the socket may not listen yet when a connection comes.
+        wait_for_listener(service, 3261)
         deadline = time.monotonic() + 60
         while service.process.poll() is None and time.monotonic() < deadline:
             installed.run("targe", "discover", "127.0.0.1:3261")
@@ -174,6 +176,14 @@ def use_the_disk(root):
     """Writes to the disk through the network, and reads it again."""
     root.check("sh", "-c", f"head -c 1048576 /dev/urandom > /tmp/data && targe write --write {URL} < /tmp/data")
     root.check("sh", "-c", f"targe read --length 1M {URL} | cmp - /tmp/data")
+
+
+def wait_for_listener(service, port):
+    """Waits until a program listens on the port, without connecting to it."""
+    deadline = time.monotonic() + 60
+    while ("127.0.0.1", port) not in listening.listeners(service.process.pid):
+        expect(service.process.poll() is None and time.monotonic() < deadline, f"nothing listens on port {port}")
+        time.sleep(0.01)
 
 
 def activate(address):

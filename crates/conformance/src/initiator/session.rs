@@ -335,14 +335,23 @@ fn judge_ping(fixture: &mut Fixture, conn: usize, pdu: &Pdu) -> Outcome {
 
 fn pings(fixture: &mut Fixture) -> Outcome {
     fixture.start(&[])?;
-    // The target becomes silent: it accepts the command and does not answer.
     let got = fixture.command("READ or WRITE", Event::moves)?;
+    // The target becomes silent: it answers neither this command nor those that follow. An answer would put
+    // the ping off.
     let wait = fixture.options.limit / 2;
-    let event = fixture
-        .serve_until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.itt() != Itt::NONE))?;
-    let Some(Event { conn, what: EventKind::Received(pdu), .. }) = event else {
+    let until = Instant::now() + wait;
+    let mut unanswered = Vec::new();
+    let ping = loop {
+        let Some(event) = fixture.step(until)? else { break None };
+        match event.is(Opcode::NOP_OUT) {
+            Some(pdu) if pdu.itt() != Itt::NONE => break Some((event.conn, pdu.clone())),
+            _ => unanswered.push(event),
+        }
+    };
+    let Some((conn, pdu)) = ping else {
         return Err(Stop::Skip(format!("the initiator does not ping within {wait:?}; it need not")));
     };
+    unanswered.iter().try_for_each(|event| fixture.serve(event))?;
     judge_ping(fixture, conn, &pdu)?;
     fixture.execute(got.conn, &got.command, &got.pdu.data)
 }

@@ -45,6 +45,7 @@ pub(crate) enum Message<M> {
     Run(Job<M>),
     Adopt(Adoption),
     TakeOver(Vec<Adoption>, TakeOverJob<M>),
+    Accept(bool),
     Park(Job<M>),
     Unpark,
     Sockets(Vec<ConnId>, SocketsReply),
@@ -108,6 +109,15 @@ impl<M> Handle<M> {
         job: impl FnOnce(&mut M, Instant, io::Result<Vec<ConnId>>) + Send + 'static,
     ) -> Result<(), Stopped> {
         self.message_queue.put(Message::TakeOver(connections, Box::new(job)))
+    }
+
+    /// Makes the reactor stop accepting connections, or accept them again. Connections that peers make
+    /// meanwhile wait in the kernel. Those that the kernel has accepted already may still be admitted.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn accept(&self, accepts: bool) -> Result<(), Stopped> {
+        self.message_queue.put(Message::Accept(accepts))
     }
 
     /// Makes the reactor stop using its sockets and driving its state machine, and runs `job` on its thread

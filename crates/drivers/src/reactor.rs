@@ -70,6 +70,8 @@ pub struct Reactor<M> {
     spin_policy: Box<dyn SpinPolicy>,
     stop: Option<Stop>,
     parking: Parking<M>,
+    /// False while the owner wants no connections accepted.
+    accepts: bool,
     /// Connections that other threads gave while the reactor was parked.
     waiting: Vec<Adoption>,
     /// The state machine served no session over frames when it was last drained.
@@ -117,6 +119,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             spin_policy: spin_policy::policy(config.spin_mode, clock.now()),
             stop: None,
             parking: Parking::Off,
+            accepts: true,
             waiting: Vec::new(),
             quiet: true,
             eventful: false,
@@ -169,7 +172,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         let number = u32::try_from(self.listeners.len()).unwrap_or(u32::MAX);
         self.engine.listen(number, socket)?;
         self.listeners.push(Some(Listening { portal }));
-        if !self.parking.is_off() {
+        if !self.may_accept() {
             self.engine.pause_accepts(number);
         }
         Ok(())
@@ -425,6 +428,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 Message::Adopt(adoption) if self.parking.is_parked() => self.adopt_later(adoption),
                 Message::Adopt(adoption) => self.adopt(machine, now, adoption),
                 Message::TakeOver(list, job) => self.take_over(machine, now, list, job),
+                Message::Accept(accepts) => self.set_accepts(accepts),
                 Message::Park(job) => self.park(machine, now, job),
                 Message::Unpark => self.unpark_and_adopt(machine, now),
                 Message::Sockets(conns, reply) => reply(self.connections.sockets(&conns)),

@@ -171,6 +171,12 @@ impl Shard {
         self.process_pending(now);
     }
 
+    /// Returns how many iSCSI connections would be lost with the shard: those that have not logged in, and
+    /// those of discovery sessions.
+    pub fn unmovable_connections(&self) -> usize {
+        self.transports.iscsi.unmovable_connections()
+    }
+
     /// Returns what keeps the shard from being handed over; `None` if it is idle. A shutdown and a unit that
     /// can never be handed over come first, so that an owner learns of them before it freezes anything.
     pub fn busy(&self) -> Option<ShardBusy> {

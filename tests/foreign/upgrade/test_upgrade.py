@@ -11,7 +11,7 @@ import time
 import pytest
 
 import servers
-from hostile.initiator import Session, pdu, write_10
+from hostile.initiator import Session, connect, pdu, write_10
 from servers import IQN, MIB, Export, Lun
 from upgrade.held import CONFLICT, GOOD, PREEMPT, REGISTER, RESERVE, WRITE_EXCLUSIVE, Answering, Held
 from upgrade.live import END_MAX_S, SECOND, Client, Load, Replaced, histogram, wait_for_file
@@ -21,6 +21,8 @@ from verdicts import expect, same
 CASES = [(0, 1, "none", "uring"), (1, 1, "crc32c", "epoll"), (2, 4, "crc32c", "uring")]
 SIZE = 16 * MIB
 NOP_OUT = 0x40
+# How many initiators log in and out meanwhile, and how many upgrades they see.
+LOGGERS, LOGIN_UPGRADES = 4, 10
 pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(3600)]
 
 
@@ -171,6 +173,46 @@ def test_initiators_find_what_they_left(tmp_path, reactor):
         server.kill()
 
 
+@pytest.mark.parametrize("reactors", [1, 2])
+def test_no_login_fails(tmp_path, reactors):
+    """Initiators log in and out all the time: each login ends in the process where it began, or waits for the next one."""
+    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    server.has_second = reactors == 2
+    server.start()
+    ends, logins, failed = threading.Event(), [0] * LOGGERS, []
+
+    def log_in_and_out(number):
+        try:
+            while not ends.is_set():
+                session = Session(server.port, server.iqn, f"iqn.2026-11.org.targe:{number}")
+                session.ready()
+                session.close()
+                logins[number] += 1
+        except Exception as error:
+            failed.append(f"login {logins[number]} of initiator {number}: {error!r}")
+
+    threads = [threading.Thread(target=log_in_and_out, args=(number,), daemon=True) for number in range(LOGGERS)]
+    # A peer that never logs in delays an upgrade, and ends with the process that has accepted it.
+    with connect(server.port) as silent:
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in range(LOGIN_UPGRADES):
+                answer, why = server.upgrade("--wait", "60")
+                expect(answer, f"an upgrade is refused: {why}")
+                server.expect_replaced_ended()
+            ends.set()
+            for thread in threads:
+                thread.join()
+            expect(not failed, f"{failed}")
+            expect(min(logins) > LOGIN_UPGRADES, f"few logins: {logins}")
+            same("the silent peer receives", silent.recv(1), b"")
+            expect(server.stop() == 0, "the daemon does not end in order")
+        finally:
+            ends.set()
+            server.kill()
+
+
 def test_a_file_that_is_not_what_runs_is_refused(tmp_path):
     server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
     server.start()
@@ -319,4 +361,5 @@ def test_a_link_to_the_program_is_followed_again(tmp_path):
 
 __all__ = ["test_a_daemon_that_waits_can_be_stopped", "test_a_file_that_is_not_what_runs_is_refused", "test_a_link_to_the_program_is_followed_again",
            "test_a_process_that_has_the_sessions_is_left_alone", "test_a_process_that_was_replaced_does_nothing_for_its_clients",
-           "test_a_program_has_an_absolute_path", "test_data_in_memory_is_not_lost", "test_initiators_find_what_they_left", "test_nobody_notices"]
+           "test_a_program_has_an_absolute_path", "test_data_in_memory_is_not_lost", "test_initiators_find_what_they_left", "test_no_login_fails",
+           "test_nobody_notices"]

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -53,6 +54,7 @@ enum RouterCommand {
     Owners(BTreeMap<IscsiName, usize>),
     Timeout(Duration),
     Pause(bool),
+    CountPending(Sender<usize>),
     End,
 }
 
@@ -116,10 +118,17 @@ impl Router {
 pub(super) struct Pauser(Arc<Orders>);
 
 impl Pauser {
-    /// Makes the router stop accepting and reading, or go on. Connections that peers make meanwhile wait in
-    /// the kernel.
+    /// Makes the router stop accepting, or go on. Connections that peers make meanwhile wait in the kernel.
+    /// Those that were accepted already are read and passed on.
     pub(super) fn pause(&self, is_paused: bool) {
         self.0.add(RouterCommand::Pause(is_paused));
+    }
+
+    /// Asks how many accepted connections the router has not passed on. No answer comes if it has ended.
+    pub(super) fn count_pending(&self) -> Receiver<usize> {
+        let (answer, pending) = channel();
+        self.0.add(RouterCommand::CountPending(answer));
+        pending
     }
 }
 
@@ -181,11 +190,8 @@ impl Work {
             if !self.handle_commands() {
                 return;
             }
-            if self.is_paused {
-                continue;
-            }
             self.read(&ready.pending);
-            if ready.listeners && self.rest_until.is_none() {
+            if ready.listeners && !self.is_paused && self.rest_until.is_none() {
                 self.accept();
             }
         }
@@ -193,15 +199,8 @@ impl Work {
 
     fn wait(&self, now: Instant) -> io::Result<Ready> {
         let mut fds = vec![PollFd::new(&self.orders.waker, PollFlags::IN)];
-        if self.is_paused {
-            let unlimited = None;
-            return match poll(&mut fds, unlimited) {
-                Ok(_) | Err(Errno::INTR) => Ok(Ready { pending: Vec::new(), listeners: false }),
-                Err(errno) => Err(errno.into()),
-            };
-        }
         fds.extend(self.pending.iter().map(|pending| PollFd::new(&pending.arrived.socket, PollFlags::IN)));
-        if self.rest_until.is_none() {
+        if self.rest_until.is_none() && !self.is_paused {
             fds.extend(self.listeners.iter().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
         }
         let deadlines = self.pending.iter().map(|pending| pending.deadline);
@@ -231,6 +230,10 @@ impl Work {
                 RouterCommand::Owners(owners) => self.owners = owners,
                 RouterCommand::Timeout(timeout) => self.timeout = timeout,
                 RouterCommand::Pause(is_paused) => self.is_paused = is_paused,
+                RouterCommand::CountPending(answer) => {
+                    // Who asked may not wait any more.
+                    let _ = answer.send(self.pending.len());
+                }
                 RouterCommand::End => return false,
             }
         }
@@ -322,11 +325,9 @@ fn is_peers_fault(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
-    use std::sync::mpsc::{Receiver, channel};
-
-    use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -387,6 +388,30 @@ mod tests {
         ours.write_all(&login("iqn.2001-04.com.example:b")).unwrap();
         let arrived = world.reactors[1].recv_timeout(PATIENCE).unwrap();
         assert_eq!((arrived.portal, arrived.peer), (portal, peer));
+    }
+
+    #[test]
+    fn a_paused_router_passes_on_what_it_has_accepted_and_accepts_no_more() {
+        let world = world(PATIENCE);
+        let pauser = world.router.pauser();
+        let pending = || pauser.count_pending().recv_timeout(PATIENCE).unwrap();
+        let mut first = TcpStream::connect(world.address).unwrap();
+        while pending() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        pauser.pause(true);
+        let mut second = TcpStream::connect(world.address).unwrap();
+        for stream in [&mut first, &mut second] {
+            stream.write_all(&login("iqn.2001-04.com.example:b")).unwrap();
+        }
+        let arrived = world.reactors[1].recv_timeout(PATIENCE).unwrap();
+        assert_eq!(arrived.peer, first.local_addr().unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(pending(), 0);
+        assert!(world.reactors[1].try_recv().is_err(), "a paused router accepts a connection");
+        pauser.pause(false);
+        let arrived = world.reactors[1].recv_timeout(PATIENCE).unwrap();
+        assert_eq!(arrived.peer, second.local_addr().unwrap());
     }
 
     #[test]

@@ -120,6 +120,22 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         job(machine, now, conns);
     }
 
+    /// Stops accepting connections, or accepts them again, see
+    /// [`Handle::accept`](crate::message_queue::Handle::accept).
+    pub(super) fn set_accepts(&mut self, accepts: bool) {
+        self.accepts = accepts;
+        if accepts {
+            self.resume_accepts();
+        } else {
+            self.pause_accepts();
+        }
+    }
+
+    /// Returns whether connections are accepted, except for a rest after a failure.
+    pub(super) fn may_accept(&self) -> bool {
+        self.accepts && self.parking.is_off()
+    }
+
     fn pause_accepts(&mut self) {
         for (number, place) in (0..).zip(&self.listeners) {
             if place.is_some() {
@@ -128,9 +144,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
     }
 
-    /// Accepts connections again, unless the reactor parks.
+    /// Accepts connections again, unless the reactor parks or was told to accept none.
     pub(super) fn resume_accepts(&mut self) {
-        if !self.parking.is_off() {
+        if !self.may_accept() {
             return;
         }
         for (number, place) in (0..).zip(&self.listeners) {

@@ -119,6 +119,29 @@ pub(crate) fn accepts_no_connection_while_it_is_parked(engine: EngineChoice) {
     assert_eq!((receive(&mut stream, 3), receive(&mut before, 3)), (b"abc".to_vec(), b"abc".to_vec()));
 }
 
+pub(crate) fn accepts_no_connection_until_it_is_told_to(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut before = rig.connect();
+    rig.await_that("the first connection", |parrot| parrot.conns.len() == 1);
+    rig.handle.accept(false).unwrap();
+    rig.ask(|_| ());
+    // Parking does not end it.
+    park(&rig.handle, |_| ());
+    rig.handle.unpark().unwrap();
+    let mut stream = rig.connect();
+    for stream in [&mut before, &mut stream] {
+        send(stream, ECHO, 3);
+        stream.write_all(b"abc").unwrap();
+    }
+    assert_eq!(receive(&mut before, 3), b"abc", "what is connected is served");
+    for _ in 0..20 {
+        assert_eq!(rig.ask(|parrot| parrot.conns.len()), 1);
+        thread::sleep(std::time::Duration::from_millis(1));
+    }
+    rig.handle.accept(true).unwrap();
+    assert_eq!(receive(&mut stream, 3), b"abc");
+}
+
 pub(crate) fn stops_in_order_while_it_is_parked(engine: EngineChoice) {
     let Some(rig) = Rig::start(engine) else { return };
     let _stream = rig.connect();

@@ -3,22 +3,24 @@
 //! A session moves only when nothing is under way in it, so its state has no tasks, no data and no parts of
 //! PDUs ([`SessionState`]). The owner proceeds in these steps:
 //!
-//! 1. [`Engine::freeze`]: MaxCmdSN of normal sessions advances no further. It never moves back (RFC 7143
+//! 1. The owner stops accepting connections, and waits for a while until no connection is left that cannot
+//!    move ([`Engine::unmovable_connections`]).
+//! 2. [`Engine::freeze`]: MaxCmdSN of normal sessions advances no further. It never moves back (RFC 7143
 //!    §4.2.2.1), so the commands that the initiators may still send are served as usual, and when an
 //!    initiator has used its window up, its session becomes idle. From ErrorRecoveryLevel 1 on, pings ask for
 //!    the acknowledgement of statuses.
-//! 2. The owner waits until [`Engine::busy`] returns `None`, and goes on serving meanwhile.
-//! 3. The driver stops receiving, and sends whatever it holds. If [`Engine::busy`] still returns `None`, the
+//! 3. The owner waits until [`Engine::busy`] returns `None`, and goes on serving meanwhile.
+//! 4. The driver stops receiving, and sends whatever it holds. If [`Engine::busy`] still returns `None`, the
 //!    owner calls [`Engine::export`] for each session.
-//! 4. The other engine learns of each connection with [`Engine::taken_over`], and then resumes each session
+//! 5. The other engine learns of each connection with [`Engine::taken_over`], and then resumes each session
 //!    with [`Engine::resume`]. Nothing may be transmitted or received before the first engine is out of use.
-//! 5. If anything fails before that, [`Engine::thaw`] lets the first engine go on.
+//! 6. If anything fails before that, [`Engine::thaw`] lets the first engine go on.
 //!
 //! What does not move:
 //!
-//! * Connections that have not logged in. Their logins go on while the engine is frozen. A normal session
-//!   that begins then has a closed window, so it is idle at once and can move; its window opens when it is
-//!   resumed or the engine thaws.
+//! * Connections that have not logged in ([`Engine::unmovable_connections`]). Their logins go on while the
+//!   engine is frozen. A normal session that begins then has a closed window, so it is idle at once and can
+//!   move; its window opens when it is resumed or the engine thaws.
 //! * Discovery sessions. They are not frozen, and do not make the engine busy.
 //! * Sessions with a connection inside TLS ([`BusyReason::Tls`]).
 //! * Timers, which start anew. Pings that are open need no answer any more: the answer is accepted like any
@@ -42,8 +44,10 @@ use base::time::{Duration, Instant};
 use transport::target::SessionId;
 
 use super::arena::Key;
-use super::connection::index;
+use super::connection::{Connection, index};
 use super::engine::Engine;
+use super::session::Session;
+use super::states;
 use super::timer::{Owner, Timer};
 use crate::login::directory::TargetId;
 
@@ -78,6 +82,16 @@ impl Engine {
         for session in sessions {
             self.mark_dirty(session);
         }
+    }
+
+    /// Returns how many connections would be lost with the engine: those that have not logged in, and those
+    /// of discovery sessions.
+    pub fn unmovable_connections(&self) -> usize {
+        let is_unmovable = |conn: &&Connection| match conn.session {
+            Some(session) => self.sessions.get(session).is_some_and(Session::is_discovery),
+            None => matches!(conn.state, states::Connection::TransportUp | states::Connection::InLogin),
+        };
+        self.conns.iter().flatten().map(|conn| &**conn).filter(is_unmovable).count()
     }
 
     /// Returns what keeps the engine from being exported: a session that is not idle, with the reason. A

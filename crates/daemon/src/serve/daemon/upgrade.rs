@@ -32,7 +32,7 @@ use crate::serve::upgrade::PREPARE_MAX;
 use crate::serve::upgrade::document::{Document, ReactorState};
 use crate::serve::upgrade::messages::{Answer, Socket, Welcome};
 use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
-use freeze::{Acceptors, Frozen, ask};
+use freeze::{Acceptors, Frozen, Unaccepting, ask};
 use obstacles::unmovable_medium;
 use process::{Outcome, Process};
 
@@ -314,18 +314,20 @@ impl Daemon {
     }
 
     fn freeze(&mut self) -> Result<(Frozen, Exported), Obstacle> {
-        let bound = ask(&self.reactors, |member, _| member.binding_changes())?;
-        self.store_bindings();
-        if self.store_bindings_at.is_some() {
-            return Err("the record of which disks hosts have used cannot be stored".into());
-        }
         let cannot_pause = |error: io::Error| Obstacle {
             sentence: format!("cannot pause the TLS portals: {}", crate::os_error(&error)),
             can_end: false,
         };
         let tls = self.tls_portals.pausers().map_err(cannot_pause)?;
         let acceptors = Acceptors { router: self.router.as_ref().map(Router::pauser), tls };
-        let frozen = Frozen::begin(&self.reactors, acceptors);
+        let unaccepting = Unaccepting::begin(&self.reactors, acceptors);
+        unaccepting.wait_for_logins()?;
+        let bound = ask(&self.reactors, |member, _| member.binding_changes())?;
+        self.store_bindings();
+        if self.store_bindings_at.is_some() {
+            return Err("the record of which disks hosts have used cannot be stored".into());
+        }
+        let frozen = Frozen::begin(unaccepting);
         frozen.wait_until_idle()?;
         let exported = frozen.park()?;
         if frozen.ask(|member, _| member.binding_changes())? != bound {

@@ -65,6 +65,11 @@ impl ReactorShard {
         self.shard.thaw(now);
     }
 
+    /// Returns how many connections would be lost with this process.
+    pub(in crate::serve) fn unmovable_connections(&self) -> usize {
+        self.shard.unmovable_connections()
+    }
+
     /// Returns what is under way, if anything is.
     pub(in crate::serve) fn busy(&self) -> Option<Obstacle> {
         let passing = |sentence| Some(Obstacle { sentence, can_end: true });

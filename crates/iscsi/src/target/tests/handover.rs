@@ -12,9 +12,11 @@ use transport::task_management::{TmfFunction, TmfResult};
 
 use super::erl1::{ack, policy};
 use super::mcs::{issue, issue_on_each, session, several};
-use super::world::{TLS_PORTAL, World, data_out, keys, pattern};
+use super::world::{TARGET, TLS_PORTAL, World, data_out, keys, pattern};
 use crate::login::directory::TargetId;
 use crate::pdu::data_in::DataIn;
+use crate::pdu::login_request::LoginRequest;
+use crate::pdu::login_response::LoginResponse;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::LogoutResponse;
 use crate::pdu::nop_in::NopIn;
@@ -487,6 +489,30 @@ fn statuses_that_follow_a_ping_are_asked_for_when_it_is_answered() {
 }
 
 #[test]
+fn connections_that_cannot_move_are_those_without_a_normal_session() {
+    let mut world = World::new();
+    let unmovable = |world: &World| world.engine.unmovable_connections();
+    assert_eq!(unmovable(&world), 0);
+    let silent = world.connect();
+    assert_eq!(unmovable(&world), 1);
+    let halfway = world.connect();
+    let request = LoginRequest { transit: false, ..world.login_request(halfway, (0, 0, 0)) };
+    let names = ["InitiatorName=", world.initiator, "\0TargetName=", TARGET, "\0"].concat();
+    world.send(halfway, &request, names.as_bytes());
+    world.expect_any(halfway);
+    assert_eq!(unmovable(&world), 2);
+    let discovery = world.discover();
+    assert_eq!(unmovable(&world), 3);
+    world.send(halfway, &LoginRequest { transit: true, ..request }, &[]);
+    assert_eq!(world.expect::<LoginResponse>(halfway).status, 0);
+    assert_eq!(unmovable(&world), 2);
+    for conn in [silent, discovery] {
+        world.hang_up(conn, DisconnectReason::Closed);
+    }
+    assert_eq!(unmovable(&world), 0);
+}
+
+#[test]
 fn a_login_to_a_frozen_engine_succeeds_and_its_session_waits() {
     for thaws in [true, false] {
         let mut world = World::new();
@@ -562,7 +588,7 @@ fn logins_find_the_resumed_session() {
         // The session is replaced.
         world.events.clear();
         let again = world.connect();
-        world.login_pdu(again, 0, &["SessionType=Normal", &["TargetName=", super::world::TARGET].concat()]);
+        world.login_pdu(again, 0, &["SessionType=Normal", &["TargetName=", TARGET].concat()]);
         assert_eq!(world.engine.stats().sessions_reinstated, 1);
         assert_eq!(world.engine.stats().bugs, 0);
     }
@@ -626,7 +652,7 @@ fn counters_and_times_go_on() {
 #[test]
 fn hosts_that_take_a_session_over_from_each_other_are_noticed_across_a_move() {
     let mut world = World::new();
-    let name = ["TargetName=", super::world::TARGET].concat();
+    let name = ["TargetName=", TARGET].concat();
     let take_over = |world: &mut World, host: u8| {
         let conn = world.connect_from(([127, 0, 0, host], 40000).into());
         world.login_pdu(conn, 0, &["SessionType=Normal", &name]);

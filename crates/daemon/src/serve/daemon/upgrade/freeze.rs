@@ -1,4 +1,5 @@
-//! Frozen reactors: their sessions become idle, then their drivers stop using the connections.
+//! Frozen reactors: no connection is accepted, the sessions become idle, then the drivers stop using the
+//! connections.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -16,6 +17,10 @@ use crate::serve::router::Pauser;
 
 /// How often the reactors are asked whether their sessions are idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// How long logins and discoveries may take to end before the sessions are frozen. Meanwhile the sessions are
+/// served, and new connections wait in the kernel.
+const LOGINS_MAX: Duration = Duration::from_secs(1);
 
 /// How long the sessions may take to become idle.
 const IDLE_MAX: Duration = Duration::from_millis(380);
@@ -39,24 +44,83 @@ impl Acceptors {
     }
 }
 
-/// The reactors, with closed command windows. Dropping this makes them serve again.
-pub(super) struct Frozen {
+/// The reactors while they accept no connections. Dropping this makes them accept again.
+pub(super) struct Unaccepting {
     reactors: Vec<Handle<ReactorShard>>,
     acceptors: Acceptors,
-    began: Instant,
     is_left: bool,
+}
+
+impl Unaccepting {
+    /// Makes the reactors and `acceptors` stop accepting connections.
+    pub(super) fn begin(reactors: &[ReactorThread], acceptors: Acceptors) -> Self {
+        let reactors = reactors.iter().map(|running| running.handle.clone()).collect();
+        let begun = Self { reactors, acceptors, is_left: false };
+        begun.accept(false);
+        begun
+    }
+
+    fn accept(&self, accepts: bool) {
+        self.acceptors.pause(!accepts);
+        for handle in &self.reactors {
+            // The end of a reactor is an event of its own.
+            let _ = handle.accept(accepts);
+        }
+    }
+
+    /// Waits until every connection belongs to a session that can move, for [`LOGINS_MAX`] at most: a peer
+    /// that does not finish its login delays an upgrade, and cannot prevent it.
+    ///
+    /// # Errors
+    /// A reactor does not answer.
+    pub(super) fn wait_for_logins(&self) -> Result<(), String> {
+        let deadline = Instant::now() + LOGINS_MAX;
+        // A connection that the kernel had accepted may be reported a little later.
+        let mut was_none = false;
+        while Instant::now() < deadline {
+            let is_none = self.unmovable_connections()? == 0;
+            if is_none && was_none {
+                break;
+            }
+            was_none = is_none;
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    fn unmovable_connections(&self) -> Result<usize, String> {
+        let until = Instant::now() + REACTOR_REPLY_TIMEOUT;
+        // What the router has passed on reaches a reactor before the question does.
+        let pending = self.acceptors.router.as_ref().map(Pauser::count_pending);
+        let pending = pending.map_or(Ok(0), |answer| answer.recv_timeout(REACTOR_REPLY_TIMEOUT));
+        let counts = ask_handles(&self.reactors, until, |member, _| member.unmovable_connections())?;
+        Ok(pending.map_err(|_| "the router does not answer")? + counts.iter().sum::<usize>())
+    }
+}
+
+impl Drop for Unaccepting {
+    fn drop(&mut self) {
+        if !self.is_left {
+            self.accept(true);
+        }
+    }
+}
+
+/// The reactors, with closed command windows. Dropping this makes them serve again.
+pub(super) struct Frozen {
+    unaccepting: Unaccepting,
+    began: Instant,
 }
 
 impl Frozen {
     /// Freezes the sessions of every reactor.
-    pub(super) fn begin(reactors: &[ReactorThread], acceptors: Acceptors) -> Self {
-        let reactors: Vec<_> = reactors.iter().map(|running| running.handle.clone()).collect();
+    pub(super) fn begin(unaccepting: Unaccepting) -> Self {
         let began = Instant::now();
-        for handle in &reactors {
+        for handle in &unaccepting.reactors {
             // The end of a reactor is an event of its own.
             let _ = handle.post(|member: &mut ReactorShard, now| member.freeze(now));
         }
-        Self { reactors, acceptors, began, is_left: false }
+        Self { unaccepting, began }
     }
 
     /// Returns when the command windows stopped.
@@ -74,7 +138,7 @@ impl Frozen {
         &self,
         question: impl Fn(&mut ReactorShard, base::time::Instant) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, String> {
-        ask_handles(&self.reactors, self.deadline(), question)
+        ask_handles(&self.unaccepting.reactors, self.deadline(), question)
     }
 
     /// Waits until no session has anything under way.
@@ -98,9 +162,8 @@ impl Frozen {
     /// # Errors
     /// What is under way, or was at the deadline.
     pub(super) fn park(&self) -> Result<Vec<ExportedReactor>, Obstacle> {
-        self.acceptors.pause(true);
         let deadline = self.deadline();
-        let answers = self.reactors.iter().map(|handle| {
+        let answers = self.unaccepting.reactors.iter().map(|handle| {
             let (answer, exported) = channel();
             let park = move |member: &mut ReactorShard, now| drop(answer.send(member.export(now)));
             let _ = handle.park(park);
@@ -122,7 +185,7 @@ impl Frozen {
     /// Returns other descriptors of the sockets of connections of the reactor at this index.
     pub(super) fn sockets(&self, reactor: usize, conns: Vec<ConnId>) -> Result<Vec<OwnedFd>, Obstacle> {
         let (answer, sockets) = channel();
-        let handle = self.reactors.get(reactor).ok_or("a reactor is missing")?;
+        let handle = self.unaccepting.reactors.get(reactor).ok_or("a reactor is missing")?;
         let stopping = |_| "targe is stopping".to_owned();
         handle.sockets(conns, move |sockets| drop(answer.send(sockets))).map_err(stopping)?;
         let left = self.deadline().saturating_duration_since(Instant::now());
@@ -136,20 +199,19 @@ impl Frozen {
 
     /// Leaves the reactors as they are, because another process has their sessions.
     pub(super) fn leave(mut self) {
-        self.is_left = true;
+        self.unaccepting.is_left = true;
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        if self.is_left {
+        if self.unaccepting.is_left {
             return;
         }
-        for handle in &self.reactors {
+        for handle in &self.unaccepting.reactors {
             let _ = handle.post(|member: &mut ReactorShard, now| member.thaw(now));
             let _ = handle.unpark();
         }
-        self.acceptors.pause(false);
     }
 }
 

@@ -32,9 +32,10 @@ def judged(request, pytestconfig):
     """The tool while it judges an initiator by the cases that are selected."""
     name, judge, manage = (pytestconfig.getoption(option) for option in ("initiator", "judge", "manage"))
     if name == "targe" and not manage:
-        build = ["cargo", "build", "--release", "--locked", "--quiet", "--package", "targe-initiator", "--example", "manage"]
+        # With the features of the whole workspace and unoptimised, as the tests of the workspace have built it already.
+        build = ["cargo", "build", "--workspace", "--locked", "--quiet", "--example", "manage"]
         subprocess.run(build, cwd=servers.ROOT, check=True)
-        manage = os.path.join(servers.ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "examples", "manage")
+        manage = os.path.join(servers.ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "debug", "examples", "manage")
     cases = [item.callspec.params["case"] for item in request.session.items if item.path == request.path]
     use, discover, subject = INITIATORS[name]
     tools = {"drive": os.path.join(HERE, "drive"), "targe": servers.Targe.binary, "manage": manage}

@@ -42,6 +42,8 @@ base::bugs! {
     OutdatedTurnRuns,
     /// WRITE FILEMARKS writes one filemark, whatever its count.
     FilemarksWrittenOnce,
+    /// WRITE of a tape drive is acknowledged while the block is in memory only.
+    WriteUndrained,
     /// A motion of a medium changer is answered, and forgotten, when it is requested.
     MotionAnsweredEarly,
 }
@@ -49,7 +51,13 @@ base::bugs! {
 impl Bug {
     /// Returns whether only worlds of tape libraries can show the bug.
     pub const fn is_of_tapes(self) -> bool {
-        matches!(self, Self::OutdatedTurnRuns | Self::FilemarksWrittenOnce | Self::MotionAnsweredEarly)
+        matches!(
+            self,
+            Self::OutdatedTurnRuns
+                | Self::FilemarksWrittenOnce
+                | Self::WriteUndrained
+                | Self::MotionAnsweredEarly
+        )
     }
 
     /// The bugs of saving the persistent state, which only the unit's own tests look for.

@@ -165,7 +165,7 @@ impl Property {
             Bug::OrderedStartsEarly | Bug::SimplePassesOrdered => &[Self::TaskOrder],
             Bug::RemovalForgetsCommands => &[Self::Answered],
             Bug::VerifyNothing => &[Self::Verified],
-            Bug::OutdatedTurnRuns | Bug::FilemarksWrittenOnce => &[Self::Records],
+            Bug::OutdatedTurnRuns | Bug::FilemarksWrittenOnce | Bug::WriteUndrained => &[Self::Records],
             Bug::MotionAnsweredEarly => &[Self::Elements],
             Bug::ReserveUnsaved | Bug::SettingsUnsaved | Bug::SpareVictims | Bug::SaveTogether => &[],
         }

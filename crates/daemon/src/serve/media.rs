@@ -256,17 +256,22 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
 
 /// Makes all data of a unit's file or device durable.
 pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
-    // The unit of a cartridge makes it durable when it is removed.
-    let is_changer = matches!(unit.medium, Medium::Changer { .. });
-    let is_device = matches!(unit.medium, Medium::Sg { .. });
-    let is_rom = matches!(&unit.medium, Medium::Disc { path, .. } if !disc_image::is_writable(path));
-    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit) && !is_changer && !is_rom;
-    let Some(path) = unit.medium.path().filter(|_| is_synced) else { return Ok(()) };
+    let Some(path) = path_to_sync(unit) else { return Ok(()) };
     let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| {
         let why = format!("cannot make {} durable: {}", path.display(), os_error(&error));
         MediaError { unit: unit.label.clone(), why }
     })
+}
+
+/// Returns the path of the file or device that holds what hosts wrote to a unit, if they can write to it.
+fn path_to_sync(unit: &Unit) -> Option<&Path> {
+    // The unit of a cartridge makes it durable when it is removed.
+    let is_changer = matches!(unit.medium, Medium::Changer { .. });
+    let is_device = matches!(unit.medium, Medium::Sg { .. });
+    let is_rom = matches!(&unit.medium, Medium::Disc { path, .. } if !disc_image::is_writable(path));
+    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit) && !is_changer && !is_rom;
+    unit.medium.path().map(PathBuf::as_path).filter(|_| is_synced)
 }
 
 /// Returns whether the unit is a tape drive that hosts can write, which holds what they wrote until it is
@@ -397,5 +402,60 @@ impl ReactorMedium {
             | PlacedBare::Sg(_)
             | PlacedBare::Nbd(_) => (None, None, None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Environment, Flags};
+    use crate::scratch::Scratch;
+
+    /// Returns the unit of a LUN with these keys. Paths begin in the directory.
+    fn unit(directory: &Path, keys: &str) -> Unit {
+        let file = directory.join("targe.toml");
+        let text = format!("[[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{{ {keys} }}]\n");
+        let environment = Environment {
+            directory: directory.to_path_buf(),
+            state_dir: directory.to_path_buf(),
+            admin_socket: None,
+            host: String::new(),
+            file_mode: None,
+            name_is_ours: false,
+        };
+        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        let loaded = Config::load_text_without_media(&flags, &environment, &file, &text, None);
+        loaded.map_err(|report| report.to_string()).unwrap().config.units.remove(0)
+    }
+
+    #[test]
+    fn a_disc_is_made_durable_if_hosts_can_write_it() {
+        let scratch = Scratch::new();
+        disc_image::create(&scratch.path().join("blank.iso"), "bd-re", Some(1 << 20)).unwrap();
+        std::fs::write(scratch.path().join("rom.iso"), [0; 4096]).unwrap();
+        for (keys, is_synced) in [
+            ("path = \"blank.iso\"", true),
+            ("path = \"blank.iso\", ro = true", false),
+            ("path = \"rom.iso\"", false),
+            ("path = \"missing.iso\"", false),
+        ] {
+            let unit = unit(scratch.path(), &format!("type = \"disc\", {keys}"));
+            assert_eq!(path_to_sync(&unit).is_some(), is_synced, "{keys}");
+            sync(&unit).unwrap();
+        }
+    }
+
+    /// A program that runs cannot be opened for writing, not even by root.
+    #[test]
+    fn the_image_of_a_rom_is_not_opened_for_writing() {
+        let scratch = Scratch::new();
+        let program = std::env::current_exe().unwrap();
+        let of_type = |kind: &str| {
+            let keys = format!("type = \"{kind}\", path = \"{}\"", program.display());
+            unit(scratch.path(), &keys)
+        };
+        sync(&of_type("disc")).unwrap();
+        let why = sync(&of_type("file")).unwrap_err().to_string();
+        assert!(why.contains("cannot make"), "{why}");
     }
 }

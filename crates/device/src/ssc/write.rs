@@ -185,7 +185,13 @@ impl Write {
         if self.arrived.len() == 0 {
             server.recycle(core::mem::take(&mut self.buffers));
         }
-        if self.done < self.transfer.blocks { self.proceed(server, task) } else { run(server, kept(server)) }
+        if self.done < self.transfer.blocks {
+            self.proceed(server, task)
+        } else if fault_injection::is_injected(Bug::WriteUndrained) {
+            JobStep::Done(self.finished())
+        } else {
+            run(server, kept(server))
+        }
     }
 
     fn finished(&self) -> Outcome {

@@ -101,3 +101,86 @@ impl ReactorShard {
         self.shard.medium_replaced(now, id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use drivers::config::{Config as DriverConfig, EngineChoice};
+    use drivers::reactor::Reactor;
+    use iscsi::target::engine::Limits;
+    use shard::shard::Shard;
+
+    use super::*;
+    use crate::config::{Config, Environment, Flags};
+    use crate::scratch::Scratch;
+    use crate::serve::discs;
+    use crate::serve::disk::Disk;
+    use crate::serve::media_watch::MediaWatch;
+    use crate::serve::placement::Owners;
+    use crate::serve::reactor_shard::ReactorContext;
+    use crate::serve::runtime_config::{IdAllocator, RuntimeConfig};
+
+    /// Returns the configuration of a target without LUNs.
+    fn runtime(directory: &Path) -> RuntimeConfig {
+        let file = directory.join("targe.toml");
+        let environment = Environment {
+            directory: directory.to_path_buf(),
+            state_dir: directory.to_path_buf(),
+            admin_socket: None,
+            host: String::new(),
+            file_mode: None,
+            name_is_ours: false,
+        };
+        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        let text =
+            "[[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{ type = \"null\", size = \"1M\" }]\n";
+        let loaded = Config::load_text_without_media(&flags, &environment, &file, text, None);
+        let config = loaded.map_err(|report| report.to_string()).unwrap().config;
+        let mut numbers = IdAllocator::default();
+        let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
+        numbers.assign_ports_and_records(&config).unwrap();
+        numbers.runtime_config(Arc::new(config), &listening, &Owners::new())
+    }
+
+    #[test]
+    fn a_disc_that_has_left_does_not_withhold_the_next_one() {
+        let scratch = Scratch::new();
+        let config = DriverConfig { engine: EngineChoice::Epoll, ..DriverConfig::default() };
+        let reactor = Reactor::<ReactorShard>::new(&config).unwrap();
+        let runtime = runtime(scratch.path());
+        let shard = Shard::new(runtime.shard_config(0), Limits::default(), reactor.pool().clone());
+        let (state_writer, _writes) = channel();
+        let (events, _told) = channel();
+        let context = ReactorContext {
+            index: 0,
+            files: reactor.files().clone(),
+            pool: reactor.pool().clone(),
+            state_writer,
+            media_watch: MediaWatch::default(),
+            own: reactor.handle(),
+            events,
+        };
+        let mut member = ReactorShard::new(shard, runtime, context);
+        let (now, id, drive) = (Instant::ORIGIN, UnitId(9), DiscDrive::new(None));
+        let put = |member: &mut ReactorShard, name: &str| {
+            let path = scratch.path().join(name);
+            crate::disc_image::create(&path, "bd-re", Some(1 << 20)).unwrap();
+            let image = discs::open(&path, false).unwrap();
+            member.put_disc(now, &drive, "drive", NewDisc { id, image });
+            member.disks[&id].clone()
+        };
+        let served = |disc: &Disk| Arc::downgrade(&disc.info());
+        let first = put(&mut member, "first.iso");
+        let second = put(&mut member, "second.iso");
+        member.withhold_served(now, id, &served(&first), "its path leads elsewhere");
+        assert_eq!((first.withheld(), second.withheld()), (None, None));
+        member.withhold_served(now, id, &served(&second), "its path leads elsewhere");
+        assert!(second.withheld().is_some());
+        member.disks.remove(&id);
+        member.withhold_served(now, id, &served(&second), "the drive is empty");
+    }
+}

@@ -79,6 +79,40 @@ fn sectors_that_read_back_otherwise_than_written_are_reported() {
     }
 }
 
+/// INFORMATION is an offset in bytes from the first sector of the command, in a later part of it too.
+#[test]
+fn the_first_byte_that_differs_is_named() {
+    const LEN: usize = 600 * 2048;
+    let disc = Blank::new(WritableKind::BdRe, CAPACITY);
+    let (mut rig, drawer) = Drawer::with(&disc);
+    let list = [0, 0x02, 0, 8, 0, 0, 0x02, 0x80, 0x31 << 2, 0, 0, 0];
+    rig.run(A, &[0x04, 0x11, 0, 0, 0, 0], 0, &list).good();
+    let written = alloc::vec![5; LEN];
+    rig.run(A, &write_and_verify(BYTCHK, 3, 600), 0, &written).good();
+    drawer.spoil_reads();
+    for at in [0, 2047, 2048, LEN - 1] {
+        let mut sent = alloc::vec![0; LEN];
+        sent[at..].fill(7);
+        for cdb in [verify(BYTCHK, 3, 600), write_and_verify(BYTCHK, 3, 600)] {
+            let reply = rig.run(A, &cdb, 0, &sent);
+            reply.check(MISCOMPARE.0, MISCOMPARE.1);
+            assert_eq!(reply.information(), Some(u32::try_from(at).unwrap()), "{:#x}", cdb[0]);
+        }
+    }
+}
+
+/// What was written does not count: the host can write it again.
+#[test]
+fn the_track_does_not_go_on_behind_sectors_that_read_back_otherwise() {
+    let disc = Blank::new(WritableKind::BdR, CAPACITY);
+    let (mut rig, drawer) = Drawer::with(&disc);
+    drawer.spoil_reads();
+    let reply = rig.run(A, &write_and_verify(BYTCHK, 0, 2), 0, &[5; 4096]);
+    reply.check(MISCOMPARE.0, MISCOMPARE.1);
+    rig.run(A, &cdb_10(op::WRITE_10, 0, 2, 1), 0, &[6; 2048]).illegal(Asc::INVALID_ADDRESS_FOR_WRITE);
+    rig.run(A, &cdb_10(op::WRITE_10, 0, 0, 1), 0, &[6; 2048]).good();
+}
+
 #[test]
 fn a_sequential_disc_is_appended_to_and_read_back() {
     for kind in [WritableKind::DvdR, WritableKind::BdR] {

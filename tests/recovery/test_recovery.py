@@ -21,6 +21,8 @@ from verdicts import expect
 MIB = servers.MIB
 # After so long a case hangs, seconds. It takes a tenth of this where the machine has nothing else to do.
 CASE_MAX_S = 300
+# And a tool that tells something, or is told to end.
+TOOL_MAX_S = 60
 DATA = "data=0.5%,data_digest=0.2%"
 HEADERS = "header=0.2%,header_digest=0.1%"
 CUTS = "cut=1/1500"
@@ -79,7 +81,7 @@ def nonzero(counts):
 
 def status(server):
     command = [server.binary, "status", "--json", "--socket", os.path.join(server.folder, "admin", "admin.sock")]
-    answer = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout)
+    answer = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=TOOL_MAX_S, check=True).stdout)
     return repairs(answer)
 
 
@@ -105,7 +107,7 @@ def proxy(server, faults, seed):
 
         def end():
             process.terminate()
-            return json.loads(process.communicate(timeout=20)[0])
+            return json.loads(process.communicate(timeout=TOOL_MAX_S)[0])
 
         yield port, end
     finally:

@@ -8,8 +8,8 @@ import ending
 import servers
 
 # Longest a disk may take to appear, seconds: it is there once its address is printed.
-START_MAX_S = 20
-STOP_MAX_S = 30
+START_MAX_S = 60
+STOP_MAX_S = 60
 
 
 class Attached:

@@ -90,7 +90,7 @@ def kill_and_restart(server, disk, fio):
         server.kill()
         time.sleep(DEAD_S)
         server.start(fresh=False)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + TOOL_MAX_S
         while disk.said().count("reconnected") <= number:
             expect(time.monotonic() < deadline, f"after restart {number + 1} the target is not reached again: {disk.said()[-300:]}")
             time.sleep(0.05)

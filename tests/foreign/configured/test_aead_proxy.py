@@ -16,6 +16,8 @@ from proxying import Proxy, Redirector, pdu, read_pdu
 
 SIZE = 32 * servers.MIB
 PATTERN = b"\x5a" * 64
+# A load goes on until it is told to end.
+ENDLESS_S = 86400
 
 
 def server_with(tmp_path, level=2):
@@ -43,6 +45,11 @@ def targe(*arguments):
     return run(servers.Targe.binary, *arguments)
 
 
+def start(*arguments):
+    return subprocess.Popen([servers.Targe.binary, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=servers.die_with_parent)
+
+
 def qemu(url, *commands):
     done = run("qemu-io", "-f", "raw", "-t", "none", *(word for command in commands for word in ("-c", command)), url)
     return done, done.returncode == 0 and "Pattern verification failed" not in done.stdout
@@ -54,6 +61,15 @@ def wait_for_session(server):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return sessions
+
+
+def wait_for_commands(server, load, more=20):
+    """Waits until the LUN has executed so many more."""
+    executed = lambda: json.loads(server.admin("luns"))["luns"][0]["commands"]
+    before, deadline = executed(), time.monotonic() + RUN_MAX_S
+    while executed() < before + more:
+        assert time.monotonic() < deadline and load.poll() is None, load.poll()
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("reactor", ["uring", "epoll"])
@@ -93,13 +109,15 @@ def test_a_whole_disk_with_digests_at_every_level_and_with_several_connections(t
     server = server_with(tmp_path)
     with server, Proxy(portal(server.port, password)) as proxy:
         url = f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0?erl={level}&connections=4&header_digest=crc32c&data_digest=crc32c"
-        load = subprocess.Popen([servers.Targe.binary, "verify", url, "--full", "--write"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        load = start("bench", url, f"--time={ENDLESS_S}")
         try:
             session = wait_for_session(server)[0]
             assert session["protection"] == "encrypt" and "Y-org.targe." in session["protection_by"], session
         finally:
-            said, _ = load.communicate(timeout=RUN_MAX_S)
-        assert load.returncode == 0, said
+            load.terminate()
+            load.communicate(timeout=RUN_MAX_S)
+        verified = targe("verify", url, "--full", "--write")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
         assert proxy.stop() == (0, "")
 
 
@@ -196,17 +214,21 @@ def test_a_load_goes_on_when_the_proxy_is_killed_and_started_again(tmp_path, pas
     server = server_with(tmp_path)
     with server, Proxy(portal(server.port, password)) as proxy:
         url = f"iscsi://127.0.0.1:{proxy.port}/{server.iqn}/0?erl=2&timeout=60"
-        load = subprocess.Popen([servers.Targe.binary, "verify", url, "--time", "5", "--write", "--depth", "2"], stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True)
+        load = start("verify", url, f"--time={ENDLESS_S}", "--write", "--json", "--depth", "2")
         try:
-            wait_for_session(server)
+            wait_for_commands(server, load)
             for _ in range(2):
                 proxy.kill()
                 proxy.start()
-                wait_for_session(server)
+                wait_for_commands(server, load)
         finally:
-            said, _ = load.communicate(timeout=RUN_MAX_S)
-        assert load.returncode == 0, said
+            load.terminate()
+            said, aside = load.communicate(timeout=RUN_MAX_S)
+        # It ends in the middle, by the signal, and has seen nothing wrong so far.
+        report = json.loads(said)
+        assert load.returncode == 1 and report["writes"] > 0, (said, aside)
+        assert report["errors"] == sum(report["wrong"].values()) == 0, (said, aside)
+        assert report["session"]["connections_lost"] >= 2, report["session"]
 
 
 @pytest.mark.parametrize("name", ["data_in", "data_out"])

@@ -26,7 +26,7 @@ from verdicts import expect
 SIZE = 32 * MIB
 OUT = os.path.join(servers.OUT, "configured")
 # Longest one verify of a whole disk may take, and a daemon to have applied a reload, seconds.
-VERIFY_MAX_S, APPLIED_MAX_S = 200, 30
+VERIFY_MAX_S, APPLIED_MAX_S = 200, 90
 TARGETS, RELOADS = 4, 12
 # Longer than any reloads take: a verify that is to go on until it is told to end.
 ENDLESS_S = 86400

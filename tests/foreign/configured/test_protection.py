@@ -19,7 +19,9 @@ import tls
 TLS_HOST = "127.0.0.3"
 SIZE = 32 * servers.MIB
 RUN_MAX_S = 60
-ENCRYPT, LOG_MAX_S = (("protection", "encrypt"),), 30
+ENCRYPT, LOG_MAX_S = (("protection", "encrypt"),), 60
+# A load goes on until it is told to end.
+ENDLESS_S = 86400
 
 
 class TwoPortals(servers.Targe):
@@ -102,11 +104,13 @@ def test_sessions_show_their_level_and_a_reload_hides_luns_of_them(tmp_path, aut
     server = server_with(tmp_path, identity)
     with server:
         secure = f"iscsi://{TLS_HOST}:{server.port}/{server.iqn}/1?tls_ca={authority.certificate}"
-        loads = [subprocess.Popen([servers.Targe.binary, "bench", url, "--time", "20"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        loads = [subprocess.Popen([servers.Targe.binary, "bench", url, f"--time={ENDLESS_S}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, preexec_fn=servers.die_with_parent)
                  for url in (f"{server.url()}?timeout=0", secure)]
         try:
             deadline = time.monotonic() + RUN_MAX_S
-            while len(sessions := json.loads(server.admin("sessions"))["sessions"]) < 2:
+            # A bench looks at the LUN in one session, with a few commands, and loads it in another.
+            while len(sessions := [one for one in json.loads(server.admin("sessions"))["sessions"] if one["commands"] > 200]) < 2:
                 assert time.monotonic() < deadline, [load.poll() for load in loads]
                 time.sleep(0.05)
             shown = sorted((one["protection"], one["protection_by"], one["hidden_luns"]) for one in sessions)

@@ -16,6 +16,8 @@ import pytest
 import servers
 
 WAIT_S = 60
+# A load goes on until it is told to end.
+ENDLESS_S = 86400
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +35,45 @@ def test_rates_are_those_of_the_load(server):
     before = {one["lun"]: one for one in json.loads(server.admin("luns"))["luns"]}
     top = subprocess.Popen(command(server, "--json", "--interval", "0.5"), stdout=subprocess.PIPE, text=True)
     try:
-        # Its first sample is taken before the load begins: the second one has no rates of the load yet.
+        # Its first sample is taken before the load begins.
         lines = [json.loads(top.stdout.readline())]
-        load = subprocess.run([servers.Targe.binary, "bench", f"iscsi://127.0.0.1:{server.port}/{server.iqn}/1", "--time", "2", "--json"],
-                              capture_output=True, text=True, timeout=WAIT_S)
-        assert load.returncode == 0, load.stderr
-        while lines[-1]["total"]["commands"] > 0 or len(lines) < 3:
-            lines.append(json.loads(top.stdout.readline()))
+        load = subprocess.Popen([servers.Targe.binary, "bench", f"iscsi://127.0.0.1:{server.port}/{server.iqn}/1", f"--time={ENDLESS_S}"],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=servers.die_with_parent)
+        try:
+            # A session has rates once two samples have it.
+            while not rates_of_sessions(lines):
+                add_line(top, load, lines)
+        finally:
+            load.terminate()
+            _, said = load.communicate(timeout=WAIT_S)
+        assert "a signal ended it" in said, said
+        after = {one["lun"]: one for one in json.loads(server.admin("luns"))["luns"]}
+        # The load has ended, and samples follow until one of them has its last command.
+        while counted(lines, 1, "commands") < after[1]["commands"] - before[1]["commands"]:
+            add_line(top, load, lines)
     finally:
         top.terminate()
         top.wait(WAIT_S)
-    after = {one["lun"]: one for one in json.loads(server.admin("luns"))["luns"]}
     for lun in (0, 1):
-        of_lun = [line["luns"][lun]["rate"] for line in lines]
-        for rate, counter in (("commands", "commands"), ("read_bytes", "read_bytes"), ("write_bytes", "write_bytes")):
-            summed = sum(one[rate] * line["seconds"] for one, line in zip(of_lun, lines))
-            assert round(summed) == after[lun][counter] - before[lun][counter], (lun, rate)
+        for name in ("commands", "read_bytes", "write_bytes"):
+            assert counted(lines, lun, name) == after[lun][name] - before[lun][name], (lun, name)
     assert after[1]["read_bytes"] > before[1]["read_bytes"] and after[0]["read_bytes"] == before[0]["read_bytes"]
-    seen = [session for line in lines for session in line["sessions"] if session["rate"] and session["rate"]["commands"] > 0]
-    assert seen and all(session["target"] == server.iqn for session in seen), lines
+    assert all(session["target"] == server.iqn for session in rates_of_sessions(lines)), lines
+
+
+def rates_of_sessions(lines):
+    return [session for line in lines for session in line["sessions"] if session["rate"] and session["rate"]["commands"] > 0]
+
+
+def counted(lines, lun, name):
+    """What the samples of a LUN add up to."""
+    return round(sum(line["luns"][lun]["rate"][name] * line["seconds"] for line in lines))
+
+
+def add_line(top, load, lines):
+    assert select.select([top.stdout], [], [], WAIT_S)[0], (load.poll(), lines[-1])
+    lines.append(json.loads(top.stdout.readline()))
+    assert len(lines) < 2 * WAIT_S, (load.poll(), lines[-1])
 
 
 def test_without_a_terminal_it_prints_text(server):
@@ -144,7 +166,7 @@ def test_a_daemon_that_restarts_is_shown_and_found_again(tmp_path):
         server.stop()
         terminal.wait_for("no targe is running")
         server.start(fresh=False)
-        terminal.wait_for(r"up \ds")
+        terminal.wait_for(r"up \d")
         terminal.press("\x03")
         assert terminal.ended() == 0
         os.close(terminal.end)

@@ -8,6 +8,7 @@ import subprocess
 import relaying
 
 CHUNK = 1 << 16
+OPENSSL_MAX_S = 60
 
 
 class Authority:
@@ -31,7 +32,7 @@ class Authority:
                 "-out", self.path(name, "crt"))
 
     def openssl(self, *arguments):
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=OPENSSL_MAX_S)
 
     def sign(self, name, names, usage="serverAuth", days=2):
         """The paths of a new certificate for these names and of its key. Fewer days than 0 make one that has expired."""

@@ -21,7 +21,7 @@ ROUNDS = 4
 PIECE = 64 << 10
 # More than can be written before the kill.
 SIZE = 512 * MIB
-# Longest the writer runs before the target is killed, seconds.
+# Longest the writer runs before the target is killed, seconds; longer only where nothing is acknowledged by then.
 LOAD_S = 1.5
 TOOL_MAX_S = 60
 # Commands one qemu-io is given: they must fit its command line.
@@ -104,6 +104,9 @@ def write_until_killed(server, plan, commands, load_s):
     for thread in threads:
         thread.start()
     time.sleep(load_s)
+    deadline = time.monotonic() + TOOL_MAX_S
+    while not acknowledged and writer.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
     server.kill()
     # What was answered before the kill may still be on its way through the writer; it reconnects for ever.
     time.sleep(0.5)

@@ -69,6 +69,16 @@ def verify(net, url, *flags, process=None):
     return report
 
 
+def end_verify(process):
+    """Ends a verify by SIGTERM in the middle. Returns its report, by which it has seen nothing wrong so far, and what it said beside."""
+    process.terminate()
+    said, aside = process.communicate(timeout=servers.STOP_MAX_S + 100)
+    expect(process.returncode == 1, f"verify: exit code {process.returncode}: {aside[-800:]} {said[-1200:]}")
+    report = json.loads(said)
+    expect(report["writes"] > 0 and report["errors"] == sum(report["wrong"].values()) == 0, f"{said[-1200:]}")
+    return report, aside
+
+
 def start_verify(net, url, *flags):
     return net.initiator.start(servers.Targe.binary, "verify", "--write", "--json", "--seed=1", *flags, url)
 

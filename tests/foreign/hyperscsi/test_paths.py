@@ -9,7 +9,7 @@ import pytest
 
 from hyperscsi import network
 import servers
-from hyperscsi.served import (Accounts, Served, asked, await_that, discovered, expect_each_once, paths_of, protected, serving, start_verify, told,
+from hyperscsi.served import (Accounts, Served, asked, await_that, discovered, end_verify, expect_each_once, paths_of, protected, serving, start_verify, told,
                     verify)
 from attach.attached import Attached
 from attach.disks import finish_fio, fio_process, image, need_fuse, tool, carries_a_file_system_through_restarts
@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.servers("targe"), pytest.mark.own_process(limit_s=500)
 MIB = 1 << 20
 # How long a cable is out for which nobody may notice, seconds.
 PULLED_S = 20
+# A verify that goes on until everything was tried.
+ENDLESS = "--time=86400"
 
 
 @pytest.mark.waits(30)
@@ -34,7 +36,7 @@ def test_two_cables_carry_one_session_and_each_is_cut(seed, level):
                 url = discovered(net, "backup")[0]["url"]
                 url += f"{query}&paths=eth1" if query else "?paths=eth1"
                 accounts = Accounts(net.target, folder)
-                process = start_verify(net, url, "--full")
+                process = start_verify(net, url, ENDLESS)
                 carry(net, folder, process, "eth0", "eth1")
                 # The first one is silent from now on: nobody is told.
                 first.close()
@@ -48,7 +50,7 @@ def test_two_cables_carry_one_session_and_each_is_cut(seed, level):
                     carry(net, folder, process, "eth0")
                     net.initiator.up("eth1")
                     carry(net, folder, process, "eth0", "eth1")
-                    report = verify(net, url, process=process)
+                    report, _ = end_verify(process)
                 expect(report["session"]["sessions_rebuilt"] == 0, f"the session did not live through it: {report['session']}")
                 expect_each_once(accounts.since(), report)
 
@@ -110,7 +112,7 @@ def test_the_mtu_changes_in_mid_verify(seed, level):
         with serving(net.target, "--iface=eth0", "--group=backup", f"--lun=ram:96M,protection={level}", *flags) as folder:
             url = discovered(net, "backup")[0]["url"] + query
             accounts = Accounts(net.target, folder)
-            process = start_verify(net, url, "--full")
+            process = start_verify(net, url, ENDLESS)
             carries(net, folder, process, 9000)
             for hosts in ((net.initiator,), (net.target,), (net.initiator, net.target)):
                 for mtu in (1500, 9000):
@@ -118,7 +120,7 @@ def test_the_mtu_changes_in_mid_verify(seed, level):
                         host.run("ip", "link", "set", "eth0", "mtu", mtu)
                     carries(net, folder, process, mtu)
                     carry(net, folder, process, "eth0")
-            report, aside = finished(process)
+            report, aside = end_verify(process)
             expect(report["session"]["sessions_rebuilt"] == 0, f"the session did not live through it: {report['session']}")
             expect_each_once(accounts.since(), report)
             # Each end says so when the other one takes less.

@@ -17,7 +17,7 @@ TARGE = servers.Targe.binary
 CHARON = "/usr/sbin/charon-systemd"
 FILES = {"report.html", "samples.csv", "result.json", "plan.toml"}
 # Longest that a child may take to end after its parent, and an experiment to begin, seconds.
-PATIENCE_S = 20
+PATIENCE_S = 60
 # Longest that an experiment may take until a round is complete, and in all, seconds.
 ROUND_WITHIN_S = 90
 RUN_MAX_S = 180

@@ -14,6 +14,7 @@ import time
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+import listening
 import servers
 
 TARGE = os.environ.get("TARGE", os.path.join(servers.ROOT, "target", "release", "targe"))
@@ -22,7 +23,7 @@ MIB = 1 << 20
 DATA = 16 * MIB
 SIZE = 8 * MIB
 IQN = "iqn.2001-04.com.example:luks"
-START_MAX_S = 20
+START_MAX_S = 60
 pytestmark = pytest.mark.without_targe
 
 
@@ -223,9 +224,7 @@ class serving:
     """A daemon with one disk; gives its URL."""
 
     def __init__(self, disk, secret, sector, size=SIZE):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.portal = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.portal = f"127.0.0.1:{listening.free_port()}"
         size = f",size={size}" if size else ""
         lun = f"file:{disk}{size},bs={sector}" + (f",encrypt={secret}" if secret else "")
         self.log = disk.parent / "state" / "log"

@@ -134,7 +134,7 @@ def judge(browser, picture, width, scheme):
 
 
 def load(daemon, lun, *options):
-    return subprocess.Popen([TARGE, "bench", daemon.url(lun), "--time", "60", "--write", *options], stdin=subprocess.DEVNULL,
+    return subprocess.Popen([TARGE, "bench", daemon.url(lun), "--time=86400", "--write", *options], stdin=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=servers.die_with_parent)
 
 

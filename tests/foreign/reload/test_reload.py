@@ -28,7 +28,7 @@ DISKS, STILL_DISK, LUNS = 6, 6, 5
 DISK_MIB, DISK_MIB_MAX = 4, 24
 DEPTH = 12
 # Longest a reload may take, and a command, seconds. Nothing that is judged depends on them being short.
-RELOAD_MAX_S, COMMAND_MAX_S = 30, 40
+RELOAD_MAX_S, COMMAND_MAX_S = 90, 90
 # What a host may be told when something changed for it.
 ATTENTIONS = {0x2900, 0x2907, 0x2A09, 0x3F0E}
 WRITE_PROTECTED = (7, 0x2700)

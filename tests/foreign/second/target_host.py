@@ -19,7 +19,7 @@ from initiator.session import Lost
 from initiator.workload import whole_disk
 from verdicts import expect
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 GROUP = b"backup"
 
 

@@ -16,7 +16,7 @@ from verdicts import expect
 PR_SET_CHILD_SUBREAPER = 36
 # After so long one upgrade hangs, seconds, and one verification of the disk.
 UPGRADE_MAX_S, VERIFY_MAX_S = 90, 240
-END_MAX_S = 30
+END_MAX_S = 60
 SECOND = f"{servers.IQN}-second"
 BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500)
 

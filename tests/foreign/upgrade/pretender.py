@@ -113,6 +113,8 @@ def take_over(stream, config):
         file.write(str(os.getpid()))
     os.rename(file.name, config + ".committed")
     while not os.path.exists(config + ".serve"):
+        if os.path.exists(config + ".end"):
+            return
         time.sleep(0.01)
     send(stream, "Serving")
     while not os.path.exists(config + ".end"):

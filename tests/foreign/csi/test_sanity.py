@@ -1,4 +1,4 @@
-"""csi-sanity, the judge of the Container Storage Interface, with a daemon, a pool on Btrfs, and a node on this host.
+"""csi-sanity, the judge of the Container Storage Interface, with a daemon, a pool on Btrfs or XFS, and a node on this host.
 
 It is in no distribution: `go install github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.4.0`, and then
 `CSI_SANITY=.../csi-sanity make test-csi-sanity`.
@@ -38,7 +38,7 @@ def test_csi_sanity_passes_whole(request, tmp_path, reflinks, access):
              f"--csi.testvolumemutableparameters={mutable}", "--ginkgo.no-color", "--ginkgo.v"]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RUN_MAX_S, check=False)
     os.makedirs(os.path.join(servers.OUT, "csi"), exist_ok=True)
-    with open(os.path.join(servers.OUT, "csi", f"sanity-{access}.log"), "w") as log:
+    with open(os.path.join(servers.OUT, "csi", f"sanity-{request.node.callspec.id}.log"), "w") as log:
         log.write(done.stdout)
     expect(done.returncode == 0, done.stdout[-3000:] + driver.log()[-2000:])
     print(re.findall(r"Ran \d+ of .*|\d+ Passed.*", done.stdout))

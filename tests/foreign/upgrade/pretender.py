@@ -100,7 +100,7 @@ def pretend(stream, step, config):
 
 
 def take_over(stream, config):
-    """Says that it serves when the test makes a file; writes the names of the signals that it gets to another one."""
+    """Says that it serves when the test makes a file, and ends when it makes another; writes the names of the signals that it gets."""
     told = open(config + ".signals", "w")
 
     def note(number, _):
@@ -112,12 +112,16 @@ def take_over(stream, config):
     with open(config + ".pid", "w") as file:
         file.write(str(os.getpid()))
     os.rename(file.name, config + ".committed")
-    while not os.path.exists(config + ".serve"):
-        if os.path.exists(config + ".end"):
-            return
-        time.sleep(0.01)
-    send(stream, "Serving")
-    while not os.path.exists(config + ".end"):
+    await_any(config + ".serve", config + ".end")
+    if os.path.exists(config + ".serve"):
+        send(stream, "Serving")
+    await_any(config + ".end")
+
+
+def await_any(*paths):
+    """Returns when the test has made one of these files, or cannot be there any more."""
+    deadline = time.monotonic() + SILENCE_S
+    while time.monotonic() < deadline and not any(os.path.exists(path) for path in paths):
         time.sleep(0.01)
 
 

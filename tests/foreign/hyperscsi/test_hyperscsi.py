@@ -125,6 +125,7 @@ def test_a_whole_disk_is_verified_through_wires_from_good_to_bad(seed, mtu, leve
 
 
 def test_tshark_understands_every_frame(seed):
+    head_max = 4096  # What a capture without frames takes at most, bytes.
     for level in ("none", "encrypt"):
         file = os.path.join(out(), f"session-{level}.pcapng")
         with network.Network(9000) as net, net.wire("--loss=1%", *ILLS, f"--seed={seed}"), protected(level) as (flags, query):
@@ -135,7 +136,12 @@ def test_tshark_understands_every_frame(seed):
                 while "Capturing" not in line:
                     line = capture.stderr.readline()
                     expect(line, "tshark does not capture")
-                time.sleep(0.5)
+                # It says so before it captures: frames of a discovery tell when it does.
+                deadline = time.monotonic() + network.PATIENCE_S
+                while not os.path.exists(file) or os.path.getsize(file) < head_max:
+                    expect(time.monotonic() < deadline, "tshark captures nothing")
+                    discovered(net, "backup")
+                    time.sleep(0.5)
                 verify(net, url, "--full", "--range=2M")
                 time.sleep(0.5)
                 capture.send_signal(signal.SIGINT)

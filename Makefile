@@ -129,7 +129,7 @@ test-csi: build packages  ## the driver of Kubernetes volumes: killed, calls twi
 test-csi-sanity: build packages  ## csi-sanity, by hand: CSI_SANITY names the program
 	$(PYTEST) tests/foreign/csi/test_sanity.py $(ARGS)
 
-test-debian: build packages  ## manual pages, completions and the Debian package: built, installed in a clean root, used, purged
+test-debian: build packages  ## manual pages, completions and the Debian package: built, installed in a clean root, used, purged; its unit under systemd
 	$(PYTEST) tests/foreign/debian $(ARGS)
 
 sanitize:  ## the crates with unsafe code under AddressSanitizer, by hand; needs a nightly toolchain

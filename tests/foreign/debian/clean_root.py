@@ -28,9 +28,9 @@ exec chroot "$1/root" sh -c 'echo ready; read line'
 
 
 class CleanRoot:
-    def __init__(self):
+    def __init__(self, namespaces=("--mount", "--net"), hold=HOLD):
         self.folder = tempfile.TemporaryDirectory()
-        command = ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", HOLD, "sh", self.folder.name]
+        command = ["unshare", *namespaces, "--propagation", "private", "sh", "-c", hold, "sh", self.folder.name]
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                        preexec_fn=servers.die_with_parent)
         if self.holder.stdout.readline() != "ready\n":

@@ -19,7 +19,6 @@ from debian.service import UNIT, Service
 from namespaces import is_real_root
 from verdicts import expect, same
 
-FOLDER = os.path.join(servers.OUT, "deb")
 CONFIG = "/etc/targe/targe.toml"
 NAME = "iqn.2026-01.com.example.san:disk"
 URL = f"iscsi://127.0.0.1:3260/{NAME}/0"
@@ -27,12 +26,6 @@ URL = f"iscsi://127.0.0.1:3260/{NAME}/0"
 EXPOSURE_MAX = 2.0
 ALIVE = "WATCHDOG=1"
 pytestmark = pytest.mark.skipif(not is_real_root(), reason="dpkg installs as root only")
-
-
-@pytest.fixture(scope="module")
-def package():
-    command = [os.path.join(servers.ROOT, "packaging", "make-deb"), "--binary", servers.Targe.binary, "--out", FOLDER]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +46,8 @@ def installed(package, root):
 
 
 def test_lintian_finds_no_error_and_no_warning(package):
-    changes = [os.path.join(FOLDER, name) for name in os.listdir(FOLDER) if name.endswith(".changes")]
+    folder = os.path.dirname(package)
+    changes = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".changes")]
     done = subprocess.run(["lintian", "--allow-root", "--fail-on", "error", "--show-overrides", *changes], capture_output=True, text=True,
                           timeout=300)
     print(done.stdout)

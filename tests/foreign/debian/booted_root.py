@@ -24,13 +24,8 @@ ln -s pts/ptmx dev/ptmx
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 mount --bind "$1/upper" mnt
-if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
-    mount -t cgroup2 cgroup sys/fs/cgroup
-else
-    mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup
-    mkdir sys/fs/cgroup/systemd
-    mount -t cgroup -o none,name=systemd,xattr cgroup sys/fs/cgroup/systemd
-fi
+# With version 1 of control groups a systemd in a container does not wait for the end of a process that it has not started.
+mount -t cgroup2 cgroup sys/fs/cgroup
 ip link set lo up
 rm -rf etc/systemd/system/*.wants usr/sbin/policy-rc.d
 printf '[Unit]\\nRequires=basic.target\\nAfter=basic.target\\nAllowIsolate=yes\\n' > etc/systemd/system/bare.target

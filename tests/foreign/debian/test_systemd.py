@@ -48,9 +48,8 @@ def booted(package):
 class Load:
     """`targe verify` inside the root until it has written and read its whole range."""
 
-    def __init__(self, root, query=""):
-        self.root = root
-        self.process = subprocess.Popen(root.command("/usr/bin/targe", "verify", DISK + query, "--full", "--range=512M", "--write", "--json"),
+    def __init__(self, root, query="", over=DISK):
+        self.process = subprocess.Popen(root.command("/usr/bin/targe", "verify", over + query, "--full", "--range=512M", "--write", "--json"),
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         preexec_fn=servers.die_with_parent)
         root.wait("the load begins", lambda: any(lun["commands"] > 50 for lun in json.loads(root.check("targe", "luns", "--json"))["luns"]))
@@ -77,6 +76,12 @@ def expect_alive(root):
     told = root.unit(UNIT, "WatchdogTimestampMonotonic")
     root.wait("the daemon tells that it lives", lambda: root.unit(UNIT, "WatchdogTimestampMonotonic") != told)
     same("the unit", root.unit(UNIT, "ActiveState"), "active")
+
+
+def stop(root):
+    """Stops the unit; the daemon ends in order."""
+    root.check("systemctl", "stop", UNIT)
+    same("the unit", [root.unit(UNIT, what) for what in ("ActiveState", "Result", "ExecMainStatus")], ["inactive", "success", "0"])
 
 
 def test_the_unit_starts_and_reloads(booted):
@@ -107,6 +112,8 @@ def test_an_upgraded_package_takes_over_under_load(booted):
         same(what, report["session"][what], 0)
     same("restarts", restarts(booted), 0)
     expect_alive(booted)
+    stop(booted)
+    booted.check("systemctl", "start", UNIT)
 
 
 def test_a_daemon_that_hangs_or_is_killed_is_started_again(booted):
@@ -131,6 +138,32 @@ def test_a_configuration_with_mistakes_stops_the_restarts(booted):
     booted.check("systemctl", "reset-failed", UNIT)
 
 
+def test_the_drop_in_gives_hyperscsi_what_it_takes(booted):
+    booted.check("ip", "link", "add", "san0", "type", "veth", "peer", "name", "host0")
+    for name in ("san0", "host0"):
+        booted.check("ip", "link", "set", name, "up")
+    with open(booted.path(CONFIG)) as file:
+        text = file.read()
+    with open(booted.path(CONFIG), "w") as file:
+        file.write(re.sub(r"^(\[\[target\]\])$", '[hyperscsi]\ninterfaces = ["san0"]\n[[hyperscsi.group]]\nname = "backup"\n\n\\1\ngroups = ["backup"]',
+                          text, flags=re.MULTILINE))
+    folder = f"/etc/systemd/system/{UNIT}.d"
+    booted.check("cp", "/usr/share/doc/targe/examples/hyperscsi.conf", folder)
+    booted.check("systemctl", "daemon-reload")
+    booted.check("systemctl", "start", UNIT)
+    found = json.loads(booted.check("targe", "discover", "--group=backup", "--iface=host0", "--json"))
+    load, before = Load(booted, over=found[0]["url"]), main_pid(booted)
+    booted.check("targe", "upgrade")
+    expect(main_pid(booted) not in (0, before), f"the main process is {main_pid(booted)}, and was {before}")
+    load.end()
+    expect_alive(booted)
+    stop(booted)
+    with open(booted.path(CONFIG), "w") as file:
+        file.write(text)
+    os.remove(booted.path(f"{folder}/hyperscsi.conf"))
+    booted.check("systemctl", "daemon-reload")
+
+
 def test_the_socket_starts_the_unit_and_survives_an_upgrade(booted):
     booted.check("systemctl", "start", SOCKET)
     same("the unit before a connection", booted.unit(UNIT, "ActiveState"), "inactive")
@@ -139,7 +172,7 @@ def test_the_socket_starts_the_unit_and_survives_an_upgrade(booted):
     expect_alive(booted)
     booted.check("targe", "discover", "127.0.0.1:3260")
     # While the unit is stopped the socket holds the port, and a connection starts it.
-    booted.check("systemctl", "stop", UNIT)
+    stop(booted)
     booted.check("targe", "discover", "127.0.0.1:3260")
     expect_alive(booted)
 

@@ -28,9 +28,9 @@ def booted(package):
     """A root with the package, whose unit has a shorter watchdog, and a configuration."""
     root = BootedRoot()
     try:
-        with open(package, "rb") as source, open(root.path("/root/targe.deb"), "wb") as target:
+        with open(package, "rb") as source, open(root.path("/var/cache/targe.deb"), "wb") as target:
             target.write(source.read())
-        root.check("dpkg", "--install", "/root/targe.deb")
+        root.check("dpkg", "--install", "/var/cache/targe.deb")
         same("the unit after the installation", root.unit(UNIT, "ActiveState"), "inactive")
         with open(root.path(CONFIG)) as file:
             text = file.read()
@@ -103,7 +103,7 @@ def test_the_unit_starts_and_reloads(booted):
 
 def test_an_upgraded_package_takes_over_under_load(booted):
     load, before = Load(booted), main_pid(booted)
-    said = booted.check("dpkg", "--install", "/root/targe.deb")
+    said = booted.check("dpkg", "--install", "/var/cache/targe.deb")
     expect("it took over 1 sessions" in said, said)
     after = main_pid(booted)
     expect(after not in (0, before), f"the main process is {after}, and was {before}")

@@ -45,16 +45,29 @@ enum AfterWrite {
     Done,
 }
 
-/// Moves bytes until both directions have ended or the proxy ends.
+/// Moves bytes until both directions have ended or the proxy ends, and counts the faults.
 pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: &Shared) -> io::Result<()> {
-    let began = Clock::now();
-    let now = || Instant::ORIGIN.after(began.elapsed());
     for socket in [initiator, target] {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
     }
-    let (mut generation, faults) = shared.plan();
+    let (generation, faults) = shared.plan();
     let mut link = StreamLink::new(Iscsi::new(), faults.requests, faults.responses, seed);
+    let ended = relay(initiator, target, &mut link, generation, shared);
+    // What passed before one socket failed has reached the other one.
+    shared.happened(&link.take_log());
+    ended
+}
+
+fn relay(
+    initiator: &TcpStream,
+    target: &TcpStream,
+    link: &mut StreamLink<Iscsi>,
+    mut generation: u64,
+    shared: &Shared,
+) -> io::Result<()> {
+    let began = Clock::now();
+    let now = || Instant::ORIGIN.after(began.elapsed());
     let mut sides = [Direction::default(), Direction::default()];
     let mut chunk = vec![0; READ_LEN];
     while !shared.ends() {
@@ -66,19 +79,19 @@ pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: 
         }
         for (side, way) in sides.iter_mut().zip(StreamDirection::BOTH) {
             let (source, destination) = ends(initiator, target, way);
-            side.take_arrived(&mut link, now(), way);
+            side.take_arrived(link, now(), way);
             side.write(destination)?;
-            if side.wants(&link, way) {
-                side.read(source, &mut link, &mut chunk, now(), way, shared)?;
+            if side.wants(link, way) {
+                side.read(source, link, &mut chunk, now(), way, shared)?;
             }
-            side.take_arrived(&mut link, now(), way);
+            side.take_arrived(link, now(), way);
             side.write(destination)?;
         }
         shared.happened(&link.take_log());
         if sides.iter().all(|side| side.then == AfterWrite::Done) {
             break;
         }
-        wait(&sides, &link, initiator, target, now())?;
+        wait(&sides, link, initiator, target, now())?;
     }
     Ok(())
 }

@@ -112,6 +112,29 @@ fn flips_bits_of_data_and_counts_them() {
 }
 
 #[test]
+fn what_was_damaged_before_a_socket_failed_is_counted() {
+    let pair = || {
+        let listener = TcpListener::bind(LOCAL).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    };
+    let ((mut initiator, near_initiator), (mut target, near_target)) = (pair(), pair());
+    let faults = "requests.header=100%,unprotected,login".parse().unwrap();
+    let proxy = Proxy::start(LOCAL, LOCAL, faults, 1, None).unwrap();
+    let sent = commands(5);
+    initiator.write_all(&sent).unwrap();
+    // In the same turn in which the requests are passed on, a response cannot be.
+    target.write_all(&pdu(0x21, 0x80, &[])).unwrap();
+    near_initiator.shutdown(std::net::Shutdown::Write).unwrap();
+    relay::run(&near_initiator, &near_target, 1, &proxy.shared).unwrap_err();
+    drop(near_target);
+    let mut arrived = Vec::new();
+    target.read_to_end(&mut arrived).unwrap();
+    assert!(arrived.len() == sent.len() && arrived != sent);
+    assert_eq!(proxy.report().requests.damaged_headers, 5);
+}
+
+#[test]
 fn one_seed_does_the_same_to_the_same_pdus() {
     let sent = commands(300);
     let faults = "requests.drop=5%,requests.duplicate=5%,requests.header=3%,unprotected,login";

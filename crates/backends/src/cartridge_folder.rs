@@ -218,7 +218,7 @@ struct OpenFile {
 
 impl OpenFile {
     fn new(file: File, changes: u64) -> Self {
-        Self { file: IoFile::new(file, false), changes, durable: 0 }
+        Self { file: IoFile::sequential(file), changes, durable: 0 }
     }
 
     const fn is_dirty(&self) -> bool {

@@ -222,12 +222,28 @@ pub(crate) struct PendingOp {
     lane: Rc<QueueState>,
 }
 
+impl PendingOp {
+    /// Returns whether nobody waits for the operation yet.
+    pub(crate) fn is_ahead(&self) -> bool {
+        matches!(&self.op.kind, FileOpKind::Read { len, .. } if self.op.file.inner.habits.is_read_ahead(*len))
+    }
+}
+
 impl IoFile {
     /// Wraps an open file. `direct` tells whether it was opened with `O_DIRECT`.
     pub fn new(file: File, direct: bool) -> Self {
         let habits = FileBehavior::of(&file, direct);
         let inner = Inner { file, habits };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Wraps an open file of which one command after the other uses the next bytes. Large reads are ahead of
+    /// the commands, so the thread of the reactor passes them on, and goes on meanwhile, even if the data is
+    /// in memory. For a large write the next command waits, so the thread does it itself if it is mere
+    /// copying.
+    pub fn sequential(file: File) -> Self {
+        let habits = FileBehavior::sequential(&file);
+        Self { inner: Arc::new(Inner { file, habits }) }
     }
 
     /// Returns the file.

@@ -24,6 +24,12 @@ const READ_MAX: usize = 1 << 20;
 /// and back.
 const WRITE_MAX: usize = 64 << 10;
 
+/// The largest write that is done here if the commands behind it wait: as long as [`READ_MAX`] takes.
+const SEQUENTIAL_WRITE_MAX: usize = 1 << 20;
+
+/// The shortest read of a sequential file that is ahead of the commands. A shorter one looks for something.
+const AHEAD_MIN: usize = 128 << 10;
+
 /// A write that took this long was no mere copy, or the thread lost the processor.
 const SLOW: Duration = Duration::from_millis(2);
 
@@ -44,6 +50,8 @@ pub(super) struct FileBehavior {
     direct: bool,
     /// The file system is in memory, so that no operation waits.
     in_memory: bool,
+    /// One command after the other uses the next bytes: see [`super::IoFile::sequential`].
+    is_sequential: bool,
     reads_without_wait: AtomicBool,
     /// One of the constants below.
     writes_without_wait: AtomicU8,
@@ -72,6 +80,7 @@ impl FileBehavior {
         Self {
             direct,
             in_memory: is_in_memory(file),
+            is_sequential: false,
             reads_without_wait: AtomicBool::new(true),
             writes_without_wait: AtomicU8::new(UNKNOWN),
             rest_until: AtomicU64::new(0),
@@ -81,6 +90,19 @@ impl FileBehavior {
 
     pub(super) fn direct(&self) -> bool {
         self.direct
+    }
+
+    pub(super) fn sequential(file: &File) -> Self {
+        Self { is_sequential: true, ..Self::of(file, false) }
+    }
+
+    /// Returns whether nobody waits yet for a read of `len` bytes.
+    pub(super) fn is_read_ahead(&self, len: usize) -> bool {
+        self.is_sequential && len >= AHEAD_MIN
+    }
+
+    fn write_max(&self) -> usize {
+        if self.is_sequential { SEQUENTIAL_WRITE_MAX } else { WRITE_MAX }
     }
 
     fn rests(&self, clock: &Clock) -> bool {
@@ -113,7 +135,7 @@ pub(super) fn attempt(work: &mut PendingOp, elsewhere: Offload, clock: &Clock) -
         | FileOpKind::Discard { .. }
         | FileOpKind::ZeroOut { .. }
         | FileOpKind::CloneTo { .. } => Attempt::Blocked,
-        FileOpKind::Read { len, .. } if *len <= READ_MAX => {
+        FileOpKind::Read { len, .. } if *len <= READ_MAX && !work.is_ahead() => {
             if habits.in_memory {
                 read(work, ReadWriteFlags::empty(), elsewhere)
             } else if habits.direct
@@ -125,7 +147,7 @@ pub(super) fn attempt(work: &mut PendingOp, elsewhere: Offload, clock: &Clock) -
                 read(work, ReadWriteFlags::NOWAIT, elsewhere)
             }
         }
-        FileOpKind::Write { data, stable, .. } if data.len() <= WRITE_MAX => {
+        FileOpKind::Write { data, stable, .. } if data.len() <= habits.write_max() => {
             if habits.in_memory {
                 write(work)
             } else if habits.direct || *stable {

@@ -138,6 +138,13 @@ impl MsgHdr {
 
     /// Returns the entry for the next part of a file operation.
     pub(super) fn file_entry(&mut self, work: &mut PendingOp) -> squeue::Entry {
+        let is_ahead = work.is_ahead();
+        let entry = self.file_entry_at_once(work);
+        // Without the flag the kernel copies data that is in memory before it returns.
+        if is_ahead { entry.flags(squeue::Flags::ASYNC) } else { entry }
+    }
+
+    fn file_entry_at_once(&mut self, work: &mut PendingOp) -> squeue::Entry {
         let done = work.done;
         let file = types::Fd(work.op.file.file().as_raw_fd());
         self.pieces.clear();

@@ -85,6 +85,7 @@ with_both_engines! {
     serves_more_connections_at_once_than_it_has_buffers,
     answers_a_request_with_few_system_calls,
     finishes_file_work_before_it_stops,
+    passes_on_what_nobody_waits_for,
     spins_when_asked_to,
     loses_no_byte_when_it_parks,
     goes_on_when_parking_is_ended_before_it_is_complete,
@@ -640,6 +641,52 @@ fn finishes_file_work_before_it_stops(engine: EngineChoice) {
     let all = std::fs::read(&path).unwrap();
     assert!((0..).zip(all.chunks(4096)).all(|(token, bytes)| bytes == pattern(token, 4096)));
     std::fs::remove_file(path).unwrap();
+}
+
+/// Of a sequential file in memory, a large read is passed on and a large write is done at once. Of any other
+/// file it is the other way round.
+fn passes_on_what_nobody_waits_for(engine: EngineChoice) {
+    use drivers::files::{FileOp, FileOpKind, FileOutcome, IoFile, ReadBufs};
+    const LEN: usize = 1 << 20;
+    let (thread, process) = (std::thread::current(), std::process::id());
+    let path = format!("/dev/shm/targe-{process}-{}", thread.name().unwrap());
+    for is_sequential in [true, false] {
+        let mut reactor = match drivers::reactor::Reactor::new(&Config { engine, ..Config::default() }) {
+            Ok(reactor) => reactor,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let queue = reactor.files().queue(MediumId(0));
+        let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        std::fs::write(&path, pattern(1, LEN)).unwrap();
+        let file =
+            if is_sequential { IoFile::sequential(file.unwrap()) } else { IoFile::new(file.unwrap(), false) };
+        let bufs = ReadBufs::from_iter([base::buffer::Buf::with_capacity(LEN)]);
+        queue.submit(FileOp {
+            token: 0,
+            file: file.clone(),
+            kind: FileOpKind::Read { at: 0, len: LEN, bufs },
+        });
+        let read_at_once = queue.poll();
+        assert_eq!(read_at_once.is_none(), is_sequential, "a read is ahead");
+        let data = base::buffer::Bytes::copied_from(&pattern(2, LEN)).into();
+        let kind = FileOpKind::Write { at: LEN as u64, data, stable: false };
+        queue.submit(FileOp { token: 1, file, kind });
+        let written_at_once = queue.poll();
+        assert_eq!(written_at_once.is_some(), is_sequential, "the next command waits for a write");
+        reactor.handle().stop(HANG).unwrap();
+        reactor.run(&mut Parrot::default()).unwrap();
+        let done = read_at_once.into_iter().chain(written_at_once).chain(std::iter::from_fn(|| queue.poll()));
+        let mut read = None;
+        for done in done {
+            match done.result.unwrap() {
+                FileOutcome::Read(bufs) => read = Some(bufs),
+                other => assert!(matches!(other, FileOutcome::Wrote(_)), "{other:?}"),
+            }
+        }
+        assert!(read.is_some_and(|bufs| bufs.len() == 1 && bufs[0].filled() == pattern(1, LEN)));
+        assert!(std::fs::read(&path).unwrap() == [pattern(1, LEN), pattern(2, LEN)].concat());
+        std::fs::remove_file(&path).unwrap();
+    }
 }
 
 fn keeps_to_a_limit_that_changes(engine: EngineChoice) {

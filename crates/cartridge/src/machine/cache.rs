@@ -15,6 +15,8 @@ use crate::layout::{BLOCK_LEN, BODY_LEN, CHUNK_LEN, ChunkHeader, HEADER_LEN, Ite
 
 /// How many chunks are kept.
 const CHUNKS_MAX: usize = 8;
+/// How many chunks are read ahead, so that one is there while the next one is read.
+const AHEAD: u64 = 2;
 /// How many chunk headers are kept.
 const HEADERS_MAX: usize = 4096;
 
@@ -213,17 +215,23 @@ impl Cartridge {
         }
     }
 
-    /// Requests the chunk behind one that is read, if reads are sequential.
+    /// Requests the chunks behind one that is read, if reads are sequential.
     pub(super) fn read_ahead(&mut self, id: ChunkId) {
         let before = self.cache.last_read.replace(id);
-        let next = (id.0, id.1 + 1);
         let Ok(part) = self.part(id.0) else { return };
+        let end = part.now.end;
         let is_sequential =
             before.is_some_and(|before| before == id || (before.0, before.1 + 1) == id) || id.1 == 0;
-        let is_known =
-            self.cache.chunks.iter().any(|(of, _)| *of == next) || self.cache.failed.contains_key(&next);
-        if is_sequential && next.1 * BODY_LEN < part.now.end && !is_known {
-            self.request_chunk(next);
+        if !is_sequential {
+            return;
+        }
+        for next in (id.1 + 1..=id.1 + AHEAD).take_while(|next| next * BODY_LEN < end) {
+            let next = (id.0, next);
+            let is_known =
+                self.cache.chunks.iter().any(|(of, _)| *of == next) || self.cache.failed.contains_key(&next);
+            if !is_known {
+                self.request_chunk(next);
+            }
         }
     }
 

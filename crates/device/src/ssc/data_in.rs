@@ -32,10 +32,16 @@ impl DataIn {
 
     /// Delivers a block, of which `left` bytes and more may follow in the same command.
     pub(super) fn deliver(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList, left: u32) {
-        if data.len() >= SHORT && !holds_too_much(&data) {
-            self.pass_on(server, task);
-            return self.send(server, task, data);
-        }
+        let data = match data {
+            short if short.len() < SHORT => short,
+            data => match hold_less(server, data) {
+                Ok(data) => {
+                    self.pass_on(server, task);
+                    return self.send(server, task, data);
+                }
+                Err(data) => data,
+            },
+        };
         let has_room = |buf: &Buf| buf.capacity() - buf.len() >= data.len();
         if !self.gathered.as_ref().is_some_and(has_room) {
             self.pass_on(server, task);
@@ -62,8 +68,32 @@ impl DataIn {
     }
 }
 
-/// Returns whether data keep buffers from being reused that are far longer.
-fn holds_too_much(data: &DataList) -> bool {
-    let held = data.parts().iter().map(Bytes::block_len).fold(0, usize::saturating_add);
-    held > data.len().saturating_mul(HELD_FACTOR_MAX)
+/// Returns data that keep no buffers from being reused that are far longer. If a block is in several buffers,
+/// all but its longest part are copied.
+///
+/// # Errors
+/// The data would still hold too much, and are returned unchanged.
+fn hold_less(server: &DeviceServer, data: DataList) -> Result<DataList, DataList> {
+    let bound = data.len().saturating_mul(HELD_FACTOR_MAX);
+    if data.parts().iter().map(Bytes::block_len).fold(0, usize::saturating_add) <= bound {
+        return Ok(data);
+    }
+    let Some((longest, part)) = data.parts().iter().enumerate().max_by_key(|(_, part)| part.len()) else {
+        return Err(data);
+    };
+    if part.block_len() > bound {
+        return Err(data);
+    }
+    let mut less = DataList::new();
+    for (number, part) in data.parts().iter().enumerate() {
+        if number == longest {
+            less.push(part.clone());
+        } else {
+            let mut copy = server.pool.take(part.len());
+            copy.append(part);
+            less.push(copy.freeze());
+        }
+    }
+    server.recycle(data);
+    Ok(less)
 }

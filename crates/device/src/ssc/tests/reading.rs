@@ -115,6 +115,18 @@ fn fixed_length_blocks_have_eight_mebibytes_together() {
 }
 
 #[test]
+fn blocks_that_lie_in_two_chunks_are_whole() {
+    let mut rig = tape();
+    for seed in 0..12 {
+        rig.write_block(&pattern(256 << 10, seed)).good();
+    }
+    rig.rewind();
+    for seed in 0..12 {
+        assert!(rig.read_block(256 << 10).good() == pattern(256 << 10, seed), "block {seed}");
+    }
+}
+
+#[test]
 fn short_blocks_are_delivered_together() {
     let mut rig = tape();
     rig.set_block_len(3);

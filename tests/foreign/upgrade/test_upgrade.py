@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import stat
 import threading
@@ -23,6 +24,8 @@ SIZE = 16 * MIB
 NOP_OUT = 0x40
 # How many initiators log in and out meanwhile, and how many upgrades they see.
 LOGGERS, LOGIN_UPGRADES = 4, 10
+# How many initiators are idle while the limit of open files falls.
+FILE_HOLDERS = 24
 pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(3600)]
 
 
@@ -374,3 +377,35 @@ __all__ = ["test_a_daemon_that_waits_can_be_stopped", "test_a_file_that_is_not_w
            "test_a_process_that_has_the_sessions_is_left_alone", "test_a_process_that_was_replaced_does_nothing_for_its_clients",
            "test_a_program_has_an_absolute_path", "test_data_in_memory_is_not_lost", "test_initiators_find_what_they_left", "test_no_login_fails",
            "test_nobody_notices"]
+
+
+def test_a_limit_of_open_files_is_too_low(tmp_path):
+    """The limit falls after each upgrade. From some limit on, upgrades fail, each with one sentence, and no session ends."""
+    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    server.start()
+    try:
+        initiators = [Held(server.port, server.iqn, f"iqn.2026-11.org.targe:{number}") for number in range(FILE_HOLDERS)]
+        for initiator in initiators:
+            initiator.ready()
+        least, moved, complaints = len(os.listdir(f"/proc/{server.pid}/fd")), 0, []
+        with Answering(initiators):
+            # With fewer files the daemon cannot hear what is asked of it.
+            for limit in range(2 * least + FILE_HOLDERS, least + 3, -3):
+                resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
+                answer, why = server.upgrade()
+                if answer:
+                    expect(not complaints, f"{limit} open files are enough, and more are not: {complaints}")
+                    same("sessions that moved", answer["sessions"], FILE_HOLDERS)
+                    server.expect_replaced_ended()
+                    moved += 1
+                else:
+                    complaints.append(why)
+                    expect("too many open files" in why and "\n" not in why, f"with {limit} open files: {why}")
+                    expect(server.is_alive(), f"with {limit} open files the daemon has ended: {why}")
+        expect(moved > 0 and len(complaints) > FILE_HOLDERS // 6, f"{moved} upgrades, and {complaints}")
+        for initiator in initiators:
+            same("sense of a session that moved", initiator.sense(), None)
+            initiator.close()
+        expect(server.stop() == 0, "the daemon does not end in order")
+    finally:
+        server.kill()

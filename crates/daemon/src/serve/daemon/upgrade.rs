@@ -182,7 +182,9 @@ impl Daemon {
     ) -> Result<(Process, String), String> {
         let mut process = Process::start(binary)?;
         let hello = process.hello(&mut || self.attend())?;
-        let (welcome, sockets) = self.welcome().map_err(|error| crate::os_error(&error))?;
+        let cannot_pass =
+            |error: io::Error| format!("cannot pass sockets and files on: {}", crate::os_error(&error));
+        let (welcome, sockets) = self.welcome().map_err(cannot_pass)?;
         process.send(&welcome, &sockets)?;
         drop(sockets);
         let prepared = process.answer("prepares to take over", PREPARE_MAX, &mut || self.attend())?;

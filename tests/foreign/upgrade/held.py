@@ -18,9 +18,9 @@ WRITE_EXCLUSIVE = 1
 class Held(Session):
     """A session that never logs in again, and sends only what the command window admits."""
 
-    def __init__(self, port, iqn, name):
+    def __init__(self, port, iqn, name, over=None):
         self.max_cmd_sn = 0
-        super().__init__(port, iqn, name)
+        super().__init__(port, iqn, name, over=over)
 
     def receive(self):
         header, data = super().receive()

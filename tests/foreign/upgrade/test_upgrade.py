@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import stat
 import threading
 import time
@@ -12,6 +13,7 @@ import time
 import pytest
 
 import servers
+from configured.tls import Authority, trusting
 from hostile.initiator import Session, connect, pdu, write_10
 from servers import IQN, MIB, Export, Lun
 from upgrade.held import CONFLICT, GOOD, PREEMPT, REGISTER, RESERVE, WRITE_EXCLUSIVE, Answering, Held
@@ -21,6 +23,7 @@ from verdicts import expect, same
 # Error recovery level, connections, digests and reactor.
 CASES = [(0, 1, "none", "uring"), (1, 1, "crc32c", "epoll"), (2, 4, "crc32c", "uring")]
 SIZE = 16 * MIB
+TLS_HOST = "127.0.0.3"
 NOP_OUT = 0x40
 # How many initiators log in and out meanwhile, and how many upgrades they see.
 LOGGERS, LOGIN_UPGRADES = 4, 10
@@ -243,6 +246,55 @@ def test_data_in_memory_is_not_lost(tmp_path):
     try:
         answer, why = server.upgrade()
         expect(answer is None and "in the memory of this process" in why, why)
+        expect(server.stop() == 0, "the daemon does not end in order")
+    finally:
+        server.kill()
+
+
+class TlsReplaced(Replaced):
+    """With one more portal, which accepts TLS only."""
+
+    def config_lines(self):
+        yield from super().config_lines()
+        certificate, key = self.identity
+        yield from ("[[portal]]", f'listen = "{TLS_HOST}:{self.port}"', f'tls_certificate = "{certificate}"', f'tls_key = "{key}"')
+
+
+@pytest.mark.parametrize("reactor", ["uring", "epoll"])
+def test_a_session_inside_tls_is_not_moved(tmp_path, reactor):
+    """Its keys cannot be passed on: the upgrade is refused, and every session goes on. Without it, the portal moves."""
+    authority = Authority(tmp_path / "authority")
+    server = TlsReplaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    server.identity, server.reactor = authority.sign("target", f"IP:{TLS_HOST}"), reactor
+    server.start()
+
+    def log_in(name):
+        plain = socket.create_connection((TLS_HOST, server.port))
+        return Held(server.port, server.iqn, name, over=trusting(authority).wrap_socket(plain, server_hostname=TLS_HOST))
+
+    try:
+        initiators = [Held(server.port, server.iqn, "iqn.2026-11.org.targe:plain"), log_in("iqn.2026-11.org.targe:tls")]
+        for initiator in initiators:
+            initiator.ready()
+        for _ in range(3):
+            answer, why = server.upgrade("--wait", "60")
+            expect(answer is None and "TLS" in why and "\n" not in why, f"a session inside TLS: {answer or why}")
+            for initiator in initiators:
+                same("sense after an upgrade that was refused", initiator.sense(), None)
+                same("a write", initiator.command(write_10(0, 1), write=bytes(512))[0], GOOD)
+        initiators.pop().close()
+        deadline = time.monotonic() + END_MAX_S
+        while json.loads(server.admin("status"))["sessions"] > 1:
+            expect(time.monotonic() < deadline, "a session has not ended")
+            time.sleep(0.01)
+        answer, why = server.upgrade("--wait", "60")
+        expect(answer, f"an upgrade is refused although no session is inside TLS: {why}")
+        server.expect_replaced_ended()
+        initiators.append(log_in("iqn.2026-11.org.targe:tls"))
+        initiators[-1].ready()
+        for initiator in initiators:
+            same("sense after the upgrade", initiator.sense(), None)
+            initiator.close()
         expect(server.stop() == 0, "the daemon does not end in order")
     finally:
         server.kill()

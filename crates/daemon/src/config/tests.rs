@@ -31,14 +31,7 @@ impl Scratch {
     }
 
     fn environment(&self) -> Environment {
-        Environment {
-            directory: self.path().to_path_buf(),
-            state_dir: self.path().to_path_buf(),
-            admin_socket: None,
-            host: "host".to_owned(),
-            file_mode: None,
-            name_is_ours: false,
-        }
+        Environment { host: "host".to_owned(), ..Environment::for_tests(self.path()) }
     }
 
     fn load(&self, text: &str) -> Result<Loaded, ConfigReport> {

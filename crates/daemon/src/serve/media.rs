@@ -415,14 +415,7 @@ mod tests {
     fn unit(directory: &Path, keys: &str) -> Unit {
         let file = directory.join("targe.toml");
         let text = format!("[[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{{ {keys} }}]\n");
-        let environment = Environment {
-            directory: directory.to_path_buf(),
-            state_dir: directory.to_path_buf(),
-            admin_socket: None,
-            host: String::new(),
-            file_mode: None,
-            name_is_ours: false,
-        };
+        let environment = Environment::for_tests(directory);
         let flags = Flags { config: Some(file.clone()), ..Flags::default() };
         let loaded = Config::load_text_without_media(&flags, &environment, &file, &text, None);
         loaded.map_err(|report| report.to_string()).unwrap().config.units.remove(0)

@@ -189,12 +189,9 @@ mod tests {
         fs::write(scratch.path().join("targe.toml"), text).unwrap();
         let flags = Flags { config: Some(scratch.path().join("targe.toml")), ..Flags::default() };
         let environment = Environment {
-            directory: scratch.path().to_path_buf(),
             state_dir: scratch.path().join("state"),
-            admin_socket: None,
             host: "host".to_owned(),
-            file_mode: None,
-            name_is_ours: false,
+            ..Environment::for_tests(scratch.path())
         };
         Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config
     }

@@ -55,6 +55,19 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// Returns an environment with all files in one directory.
+    #[cfg(test)]
+    pub(crate) fn for_tests(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_path_buf(),
+            state_dir: directory.to_path_buf(),
+            admin_socket: None,
+            host: String::new(),
+            file_mode: None,
+            name_is_ours: false,
+        }
+    }
+
     /// Makes a path absolute, without accessing the file system.
     pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
         self.directory.join(path)

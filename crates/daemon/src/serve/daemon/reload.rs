@@ -328,12 +328,9 @@ mod tests {
              lun = [{{ type = \"tape\", path = \"A1\", ro = {ro} }}]\n{tables}"
         );
         let environment = Environment {
-            directory: scratch.path().to_path_buf(),
             state_dir: scratch.path().join("state"),
-            admin_socket: None,
             host: "host".to_owned(),
-            file_mode: None,
-            name_is_ours: false,
+            ..Environment::for_tests(scratch.path())
         };
         let name = scratch.path().join("targe.toml");
         let loaded = Config::load_text_without_media(&Flags::default(), &environment, &name, &text, None);

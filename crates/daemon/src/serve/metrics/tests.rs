@@ -20,14 +20,7 @@ use target::units::UnitId;
 fn runtime(text: &str) -> RuntimeConfig {
     let scratch = Scratch::new();
     let file = scratch.path().join("targe.toml");
-    let environment = Environment {
-        directory: scratch.path().to_path_buf(),
-        state_dir: scratch.path().to_path_buf(),
-        admin_socket: None,
-        host: String::new(),
-        file_mode: None,
-        name_is_ours: false,
-    };
+    let environment = Environment::for_tests(scratch.path());
     let flags = Flags { config: Some(file.clone()), ..Flags::default() };
     let loaded = Config::load_text_without_media(&flags, &environment, &file, text, None);
     let config = loaded.map_err(|report| report.to_string()).unwrap().config;

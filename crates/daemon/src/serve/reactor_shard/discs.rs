@@ -127,14 +127,7 @@ mod tests {
     /// Returns the configuration of a target without LUNs.
     fn runtime(directory: &Path) -> RuntimeConfig {
         let file = directory.join("targe.toml");
-        let environment = Environment {
-            directory: directory.to_path_buf(),
-            state_dir: directory.to_path_buf(),
-            admin_socket: None,
-            host: String::new(),
-            file_mode: None,
-            name_is_ours: false,
-        };
+        let environment = Environment::for_tests(directory);
         let flags = Flags { config: Some(file.clone()), ..Flags::default() };
         let text =
             "[[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{ type = \"null\", size = \"1M\" }]\n";

@@ -13,14 +13,7 @@ fn config(text: &str) -> Config {
     let scratch = Scratch::new();
     let file = scratch.path().join("targe.toml");
     std::fs::write(&file, text).unwrap();
-    let environment = Environment {
-        directory: scratch.path().to_path_buf(),
-        state_dir: scratch.path().to_path_buf(),
-        admin_socket: None,
-        host: String::new(),
-        file_mode: None,
-        name_is_ours: false,
-    };
+    let environment = Environment::for_tests(scratch.path());
     let flags = Flags { config: Some(file), ..Flags::default() };
     Config::load(&flags, &environment).map_err(|report| report.to_string()).unwrap().config
 }

@@ -101,7 +101,7 @@ fn the_first_byte_that_differs_is_named() {
     }
 }
 
-/// What was written does not count: the host can write it again.
+/// The sectors stay unwritten as far as the drive counts, so the host can write them again.
 #[test]
 fn the_track_does_not_go_on_behind_sectors_that_read_back_otherwise() {
     let disc = Blank::new(WritableKind::BdR, CAPACITY);

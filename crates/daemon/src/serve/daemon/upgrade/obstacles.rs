@@ -32,14 +32,7 @@ mod tests {
 
     fn obstacle(spec: &str) -> Option<String> {
         let scratch = Scratch::new();
-        let environment = Environment {
-            directory: scratch.path().to_path_buf(),
-            state_dir: scratch.path().to_path_buf(),
-            admin_socket: None,
-            host: String::new(),
-            file_mode: None,
-            name_is_ours: false,
-        };
+        let environment = Environment::for_tests(scratch.path());
         let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
         unmovable_medium(&Config::load(&flags, &environment).unwrap().config)
     }

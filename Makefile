@@ -8,7 +8,8 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # The checks of a debug build, and fast enough for thousands of worlds. The dependencies are those of the unit tests, which
 # are optimized anyway: a profile of its own would build them once more.
-SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package targe-sim
+# One build for all: it can plant bugs, and does so with PLANTED=1 alone.
+SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package targe-sim --features planted
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
@@ -34,7 +35,7 @@ sim:  ## worlds from seeds: SEEDS=2000 runs so many, FRESH=3000 so many that fol
 	$(SIM)
 
 sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS, tests the ones of a unit
-	$(SIM) --features planted
+	PLANTED=1 $(SIM)
 	cargo test --locked -p targe-device --features planted planted_bugs
 	cargo test --locked -p targe-shard --features planted planted_bugs
 	cargo test --locked -p targe-cartridge --features planted planted_bugs

@@ -48,7 +48,8 @@ pub fn inject(name: Option<&str>) {
 /// Returns whether the bug with this name is planted.
 #[cfg(feature = "planted")]
 pub fn is_planted(name: &str) -> bool {
-    PLANTED.load(core::sync::atomic::Ordering::Relaxed) == hash(name)
+    let planted = PLANTED.load(core::sync::atomic::Ordering::Relaxed);
+    planted != 0 && planted == hash(name)
 }
 
 /// Returns whether the bug with this name is planted: never.

@@ -3,10 +3,10 @@
 //! tape library; otherwise all run, one after the other.
 //! `FRESH=n` runs n more seeds that follow from the commit, so that each commit tries worlds that no earlier
 //! commit tried. `SPECIAL=1` makes a share of the worlds special (reloads, short memory, harmful media),
-//! `SPECIAL=0` none. In a build with the feature `planted`, each planted bug must be found within the given
-//! number of seeds; `BUG=name` looks for one bug only.
+//! `SPECIAL=0` none. With `PLANTED=1`, in a build with the feature `planted`, each planted bug must be found
+//! within the given number of seeds; `BUG=name` looks for one bug only. Without it, no bug is planted, in any
+//! build.
 
-#[cfg(not(feature = "planted"))]
 use std::collections::BTreeMap;
 use std::env;
 use std::panic;
@@ -51,7 +51,6 @@ impl WorldKind {
 
     /// Returns how many of so many seeds are run. A world of tapes takes several times as long as one of
     /// disks: each load of a cartridge reads a chunk of 1 MiB.
-    #[cfg(not(feature = "planted"))]
     const fn share(self, seeds: u64) -> u64 {
         match self {
             Self::Iscsi | Self::HyperScsi => seeds,
@@ -69,10 +68,15 @@ impl WorldKind {
     }
 }
 
-/// Returns whether a share of the worlds is special: as `SPECIAL` says; always in a build with planted bugs.
+/// Returns whether bugs are planted on purpose.
+fn is_planting() -> bool {
+    env::var("PLANTED").is_ok_and(|text| !text.is_empty())
+}
+
+/// Returns whether a share of the worlds is special: as `SPECIAL` says; always when bugs are planted.
 fn special() -> bool {
     match env::var("SPECIAL").as_deref() {
-        _ if cfg!(feature = "planted") => true,
+        _ if is_planting() => true,
         Err(_) | Ok("") => SPECIAL,
         Ok(text) => text != "0",
     }
@@ -94,8 +98,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    #[cfg(feature = "planted")]
-    if env::var_os("SEED").is_none() {
+    if is_planting() && env::var_os("SEED").is_none() {
         return planted(first, seeds);
     }
     match env::var("SEED").map(|seed| seed.parse()) {
@@ -195,7 +198,6 @@ fn quietly(carrier: WorldKind, seed: u64, kept: usize) -> Result<Report, Failed>
     }
 }
 
-#[cfg(not(feature = "planted"))]
 fn run_seeds(carrier: WorldKind, first: u64, seeds: u64) -> bool {
     let (began, name, seeds) = (Instant::now(), carrier.name(), carrier.share(seeds));
     let mut failed = Vec::new();
@@ -252,16 +254,15 @@ fn run_seeds(carrier: WorldKind, first: u64, seeds: u64) -> bool {
 }
 
 /// In this many worlds every counted event must happen at least once.
-#[cfg(not(feature = "planted"))]
 const WORLDS_MANY: u64 = 1000;
 
 /// The same for worlds of tapes, in which few kinds of events are counted.
-#[cfg(not(feature = "planted"))]
 const TAPE_WORLDS_MANY: u64 = 100;
 
-#[cfg(feature = "planted")]
-fn run_seeds(_carrier: WorldKind, _first: u64, _seeds: u64) -> bool {
-    false
+#[cfg(not(feature = "planted"))]
+fn planted(_first: u64, _seeds: u64) -> ExitCode {
+    eprintln!("PLANTED needs a build with the feature planted: make sim-planted");
+    ExitCode::from(2)
 }
 
 /// Plants one bug after the other and checks that it is found.

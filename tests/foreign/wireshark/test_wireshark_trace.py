@@ -157,6 +157,8 @@ def test_what_an_aead_digest_protects_is_written_only_if_the_operator_says_so(ou
         finally:
             load.kill()
             load.communicate()
+        # The daemon sees the end of the connection after the client is gone.
+        await_that(lambda: not json.loads(server.admin("sessions"))["sessions"], "the end of the session of the load")
         with traced(server, "without", "--follow") as trace:
             subprocess.run(bench_command(server, None, "--count", "50", url=url), check=True, capture_output=True, timeout=PATIENCE_S)
         expect(not any(pdu.opcode in (COMMAND, RESPONSE) for pdu in judge(trace.file, server.port)), "commands without --plain")

@@ -45,7 +45,24 @@ pub fn load_average() -> Option<f64> {
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessorTime {
     idle: u64,
+    stolen: u64,
     all: u64,
+}
+
+/// How all processors together spent a span of time, in percent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProcessorShares {
+    /// The time in which they had nothing to do.
+    pub idle: f64,
+    /// The time in which they had work and a hypervisor let others run.
+    pub stolen: f64,
+}
+
+impl ProcessorShares {
+    /// Returns the less idle share and the more stolen share of two spans.
+    pub fn worse(self, other: Self) -> Self {
+        Self { idle: self.idle.min(other.idle), stolen: self.stolen.max(other.stolen) }
+    }
 }
 
 impl ProcessorTime {
@@ -58,23 +75,28 @@ impl ProcessorTime {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         // user, nice, system, idle, iowait, irq, softirq, steal. Guests are part of user and nice.
         let ticks: Vec<u64> = line.split_whitespace().take(8).filter_map(|word| word.parse().ok()).collect();
-        Some(Self { idle: ticks.get(3)? + ticks.get(4)?, all: ticks.iter().sum() })
+        let stolen = ticks.get(7).copied().unwrap_or(0);
+        Some(Self { idle: ticks.get(3)? + ticks.get(4)?, stolen, all: ticks.iter().sum() })
     }
 
-    /// Returns the share of idle time since then, in percent. What a hypervisor took away is not idle.
-    pub fn idle_percent_since(self, before: Self) -> Option<f64> {
+    /// Returns the shares of the time since then. What a hypervisor took away is not idle.
+    pub fn shares_since(self, before: Self) -> Option<ProcessorShares> {
         let all = self.all.checked_sub(before.all).filter(|ticks| *ticks > 0)?;
         let ticks = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        Some(ticks(self.idle.saturating_sub(before.idle)) / ticks(all) * 100.0)
+        let percent = |now: u64, before: u64| ticks(now.saturating_sub(before)) / ticks(all) * 100.0;
+        Some(ProcessorShares {
+            idle: percent(self.idle, before.idle),
+            stolen: percent(self.stolen, before.stolen),
+        })
     }
 }
 
-/// Runs `work`. Returns its result, and how idle all processors were meanwhile, in percent.
-pub(crate) fn with_idle_percent<T>(work: impl FnOnce() -> T) -> (T, Option<f64>) {
+/// Runs `work`. Returns its result, and how all processors spent the time meanwhile.
+pub(crate) fn with_processor_shares<T>(work: impl FnOnce() -> T) -> (T, Option<ProcessorShares>) {
     let before = ProcessorTime::now();
     let result = work();
-    let idle = ProcessorTime::now().zip(before).and_then(|(now, before)| now.idle_percent_since(before));
-    (result, idle)
+    let shares = ProcessorTime::now().zip(before).and_then(|(now, before)| now.shares_since(before));
+    (result, shares)
 }
 
 const UNKNOWN: &str = "unknown";
@@ -125,13 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_a_share_of_all_time() {
+    fn idle_and_stolen_time_are_shares_of_all_time() {
         let at = |text| ProcessorTime::parse(text).unwrap();
         let before = at("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n");
         let after = at("cpu  110 0 55 840 55 0 5 35 9 9\ncpu0 1 2 3\n");
-        let idle = after.idle_percent_since(before).unwrap();
-        assert!((idle - 45.0).abs() < 1e-9, "{idle}");
-        assert_eq!(after.idle_percent_since(after), None);
+        let shares = after.shares_since(before).unwrap();
+        assert_eq!(shares, ProcessorShares { idle: 45.0, stolen: 35.0 });
+        assert_eq!(shares.worse(ProcessorShares { idle: 50.0, stolen: 36.0 }).stolen, 36.0);
+        assert_eq!(after.shares_since(after), None);
         assert!(ProcessorTime::parse("intr 5").is_none() && ProcessorTime::now().is_some());
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::namespace::system;
 use super::{Bed, TARGET_ADDRESS, to_f64};
 use crate::experiment::LabError;
-use crate::machine::with_idle_percent;
+use crate::machine::{ProcessorShares, with_processor_shares};
 
 /// The bytes of one send or receive call of a stream.
 pub(super) const CHUNK: usize = 256 << 10;
@@ -27,9 +27,9 @@ pub struct Calibration {
     pub to_initiator: f64,
     /// What the rate must be by the framing, payload bytes per second; none for a link that is not shaped.
     pub expected: Option<f64>,
-    /// How idle all processors of the machine were meanwhile, in percent: the less idle of the two streams. A
-    /// busy machine keeps the shaper and the streams from their time.
-    pub idle_percent: Option<f64>,
+    /// How all processors of the machine spent the time meanwhile: the worse of the two streams. A busy machine
+    /// and a busy hypervisor keep the shaper and the streams from their time.
+    pub processors: Option<ProcessorShares>,
 }
 
 impl Calibration {
@@ -45,12 +45,12 @@ impl Calibration {
 pub(super) fn calibrate(bed: &Bed, seconds: f64) -> Result<Calibration, LabError> {
     let span = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1));
     let (initiator, target) = connected(bed)?;
-    let (to_target, idle_there) = with_idle_percent(|| stream_rate(initiator, target, span));
+    let (to_target, there) = with_processor_shares(|| stream_rate(initiator, target, span));
     let (initiator, target) = connected(bed)?;
-    let (to_initiator, idle_back) = with_idle_percent(|| stream_rate(target, initiator, span));
-    let idle_percent = idle_there.zip(idle_back).map(|(there, back)| there.min(back));
+    let (to_initiator, back) = with_processor_shares(|| stream_rate(target, initiator, span));
+    let processors = there.zip(back).map(|(there, back)| there.worse(back));
     let expected = bed.link.payload_rate();
-    Ok(Calibration { to_target: to_target?, to_initiator: to_initiator?, expected, idle_percent })
+    Ok(Calibration { to_target: to_target?, to_initiator: to_initiator?, expected, processors })
 }
 
 fn connected(bed: &Bed) -> Result<(TcpStream, TcpStream), LabError> {
@@ -90,17 +90,24 @@ fn stream_rate(mut sender: TcpStream, receiver: TcpStream, span: Duration) -> Re
 
 fn receive(mut stream: TcpStream, span: Duration) -> io::Result<f64> {
     let mut buffer = vec![0; CHUNK];
-    let warm = Instant::now() + WARMUP;
-    while Instant::now() < warm {
-        read_some(&mut stream, &mut buffer)?;
-    }
-    let (start, mut bytes) = (Instant::now(), 0);
-    let mut elapsed = Duration::ZERO;
-    while elapsed < span {
-        bytes += read_some(&mut stream, &mut buffer)?;
-        elapsed = start.elapsed();
-    }
+    receive_for(&mut stream, &mut buffer, WARMUP)?;
+    let (bytes, elapsed) = receive_for(&mut stream, &mut buffer, span)?;
     Ok(to_f64(bytes) / elapsed.as_secs_f64())
+}
+
+/// Receives at least so long, until everything that has arrived is read: what waits in the kernel because this
+/// thread came late is part of the rate. A stream without a limit may always have more, so it ends at twice the span.
+fn receive_for(stream: &mut TcpStream, buffer: &mut [u8], span: Duration) -> io::Result<(u64, Duration)> {
+    let (start, mut bytes) = (Instant::now(), 0);
+    loop {
+        let len = read_some(stream, buffer)?;
+        bytes += len;
+        let elapsed = start.elapsed();
+        let has_more = usize::try_from(len).is_ok_and(|len| len == buffer.len());
+        if elapsed >= span * if has_more { 2 } else { 1 } {
+            return Ok((bytes, elapsed));
+        }
+    }
 }
 
 /// Receives something; a signal of this process does not end the measurement.

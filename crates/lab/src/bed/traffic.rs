@@ -13,7 +13,7 @@ use super::calibration::STALL_MAX;
 use super::namespace::system;
 use super::{Bed, ETHERNET_HEADER_LEN, LinkPlan, Namespace, WIRE_OVERHEAD, to_f64};
 use crate::experiment::LabError;
-use crate::machine::with_idle_percent;
+use crate::machine::{ProcessorShares, with_processor_shares};
 
 /// The EtherType for local experiments (IEEE 802).
 const ETHER_TYPE: u16 = 0x88b5;
@@ -47,8 +47,8 @@ pub struct BareFrames {
     /// The deviation from the rate of the link, counted as a wire does, in percent; none for a link that is
     /// not shaped.
     pub deviation_percent: Option<f64>,
-    /// How idle all processors of the machine were meanwhile, in percent.
-    pub idle_percent: Option<f64>,
+    /// How all processors of the machine spent the time meanwhile.
+    pub processors: Option<ProcessorShares>,
 }
 
 /// Measures how much payload bare frames of the link's MTU carry to the initiator's host. The frames are
@@ -60,7 +60,7 @@ pub struct BareFrames {
 pub fn frame_rate(bed: &Bed, memory: usize, span: Duration) -> Result<BareFrames, LabError> {
     let open = || RawPort::open(INTERFACE, Some(ETHER_TYPE), RECEIVE_BYTES);
     let stop = AtomicBool::new(false);
-    let (rate, idle_percent) = with_idle_percent(|| {
+    let (rate, processors) = with_processor_shares(|| {
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| bed.target().run(|| blast(&open()?, memory, &stop)));
             let received = bed.initiator().run(|| Ok(receive(&mut open()?, span)));
@@ -78,7 +78,7 @@ pub fn frame_rate(bed: &Bed, memory: usize, span: Duration) -> Result<BareFrames
     let (payload, overhead) = (f64::from(mtu), f64::from(WIRE_OVERHEAD));
     let bits = rate * (payload + overhead) * 8.0;
     let deviation_percent = rate_bits.map(|wanted| (bits / to_f64(wanted) - 1.0) * 100.0);
-    Ok(BareFrames { payload: rate * payload, deviation_percent, idle_percent })
+    Ok(BareFrames { payload: rate * payload, deviation_percent, processors })
 }
 
 fn refused(why: &PortError) -> LabError {
@@ -104,17 +104,19 @@ fn blast(opened: &RawPort, memory: usize, stop: &AtomicBool) -> Result<(), PortE
 }
 
 /// Returns the frames per second, from a moment after the first one; none if no frame arrives. A busy machine
-/// may take long until the sender has its frames.
+/// may take long until the sender has its frames. A span begins and ends when everything that has arrived is read, as
+/// in [`calibration`](super::calibration).
 fn receive(port: &mut RawPort, span: Duration) -> Option<f64> {
     let (opened, mut first, mut start, mut frames) = (Instant::now(), None, None, 0_u64);
     loop {
         let (count, _) = port.receive(|_| frames += 1);
         let now = Instant::now();
+        let at_least = |span: Duration| if count > 0 { span * 2 } else { span };
         match (first, start) {
             (None, _) if count > 0 => first = Some(now),
             (None, _) if now - opened >= STALL_MAX => return None,
-            (Some(first), None) if now - first >= WARMUP => (start, frames) = (Some(now), 0),
-            (_, Some(start)) if now - start >= span => {
+            (Some(first), None) if now - first >= at_least(WARMUP) => (start, frames) = (Some(now), 0),
+            (_, Some(start)) if now - start >= at_least(span) => {
                 return Some(to_f64(frames) / (now - start).as_secs_f64());
             }
             _ => {}

@@ -99,7 +99,7 @@ const PUBLISHED: &str = "Dennis Daugherty, \"Understanding iSCSI Digests\" (JDSU
 const CALIBRATION: &str = "The rates of bare TCP streams through each link before the first measurement on it. A \
      shaped link counts a frame as a wire does: an MTU of 1500 carries 1448 bytes of payload in 1538 bytes of wire. \
      Where the machine has idle processors meanwhile, it comes within 1 % of a wire; a busy machine keeps the shaper from \
-     its time.";
+     its time, and so does a hypervisor that lets others run.";
 const NOT_OFFERED: &str = "The target refuses these settings, so they were not measured.";
 
 /// Answers the question, in sentences: the advice for each link, and what explains it.

@@ -3,6 +3,7 @@
 use super::costs::throughput_costs;
 use super::*;
 use crate::bed::{Calibration, Echo, LinkPlan};
+use crate::machine::ProcessorShares;
 use crate::report::testing::{Noise, check_form};
 use crate::report::{Cell as TableCell, Table};
 use samples::{Offered, Sample};
@@ -70,8 +71,8 @@ fn the_report_finds_the_costs_that_are_there() {
     let plan = plan(GBIT);
     let mut measured = samples(&plan, &OF_ALL, seed);
     let link = LinkPlan { mtu: 1500, rate_bits: Some(1_000_000_000) };
-    let (expected, idle_percent) = (link.payload_rate(), Some(70.0));
-    let calibration = Calibration { to_target: 117e6, to_initiator: 117.5e6, expected, idle_percent };
+    let (expected, processors) = (link.payload_rate(), Some(ProcessorShares { idle: 70.0, stolen: 0.5 }));
+    let calibration = Calibration { to_target: 117e6, to_initiator: 117.5e6, expected, processors };
     measured.calibrations.push((link, calibration));
     let costs = throughput_costs(&measured);
     assert_eq!(costs.len(), 4 * 3);

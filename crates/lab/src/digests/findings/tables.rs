@@ -211,6 +211,7 @@ pub(super) fn links(measured: &Measured) -> Vec<Table> {
         ("to the target", "MB/s"),
         ("to the initiator", "MB/s"),
         ("idle processors", "%"),
+        ("stolen by a hypervisor", "%"),
         ("deviation", "%"),
     ];
     let row = |(link, found): &(LinkPlan, crate::bed::Calibration)| {
@@ -220,7 +221,8 @@ pub(super) fn links(measured: &Measured) -> Vec<Table> {
             found.expected.map_or_else(no_limit, |rate| finite(rate / 1e6)),
             finite(found.to_target / 1e6),
             finite(found.to_initiator / 1e6),
-            finite(found.idle_percent.unwrap_or(f64::NAN)),
+            finite(found.processors.map_or(f64::NAN, |shares| shares.idle)),
+            finite(found.processors.map_or(f64::NAN, |shares| shares.stolen)),
             found.deviation_percent().map_or_else(no_limit, finite),
         ]
     };

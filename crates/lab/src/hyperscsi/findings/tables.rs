@@ -2,6 +2,7 @@
 
 use super::{Comparison, copies, median, throughput as throughput_of};
 use crate::hyperscsi::samples::{Cell as Workload, CellSamples, Measured, Protocol, Sample};
+use crate::machine::ProcessorShares;
 use crate::plan::Link;
 use crate::report::cells::{absent as no_value, change_cell, columns, estimated, finite};
 use crate::report::{Cell, Table};
@@ -176,27 +177,33 @@ pub(super) fn bounds(measured: &Measured) -> Vec<Table> {
         ("link", ""),
         ("bare frames", "MB/s"),
         ("idle processors", "%"),
+        ("stolen by a hypervisor", "%"),
         ("deviation", "%"),
         ("frames of a disk", "MB/s"),
         ("TCP to the target", "MB/s"),
         ("TCP to the initiator", "MB/s"),
         ("TCP by the framing", "MB/s"),
         ("idle processors", "%"),
+        ("stolen by a hypervisor", "%"),
         ("deviation", "%"),
     ];
     let no_limit = |value: Option<f64>| value.map_or_else(|| Cell::Absent("no limit".to_owned()), finite);
     let no_bound = || Cell::Absent("the limit is the bound".to_owned());
+    let idle = |shares: Option<ProcessorShares>| shares.map_or(f64::NAN, |shares| shares.idle);
+    let stolen = |shares: Option<ProcessorShares>| shares.map_or(f64::NAN, |shares| shares.stolen);
     let rows = measured.bounds.iter().map(|found| {
         vec![
             Cell::Text(found.link.name()),
             finite(found.frames.payload / 1e6),
-            finite(found.frames.idle_percent.unwrap_or(f64::NAN)),
+            finite(idle(found.frames.processors)),
+            finite(stolen(found.frames.processors)),
             no_limit(found.frames.deviation_percent),
             found.disk_frames.map_or_else(no_bound, |frames| finite(frames.payload / 1e6)),
             finite(found.tcp.to_target / 1e6),
             finite(found.tcp.to_initiator / 1e6),
             no_limit(found.tcp.expected.map(|rate| rate / 1e6)),
-            finite(found.tcp.idle_percent.unwrap_or(f64::NAN)),
+            finite(idle(found.tcp.processors)),
+            finite(stolen(found.tcp.processors)),
             no_limit(found.tcp.deviation_percent()),
         ]
     });

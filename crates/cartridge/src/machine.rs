@@ -33,7 +33,7 @@ mod write;
 use cache::Cache;
 use label_write::LabelWrite;
 use load::Load;
-use read::ReadTask;
+use read::{ReadTask, StoredBytes};
 use resync::Skip;
 use search::Search;
 use space::SpaceTask;
@@ -68,6 +68,8 @@ pub struct Cartridge {
     damaged_headers: BTreeSet<(u8, u64)>,
     /// Whether the last movement skipped what cannot be read behind the end of data.
     is_end_skipped: bool,
+    /// The record at the position, if it was checked before a command reads it.
+    ahead: Option<StoredBytes>,
     task: Option<Task>,
     outcome: Option<Result<Outcome, Error>>,
 }
@@ -131,6 +133,9 @@ impl Cartridge {
             return;
         }
         self.is_end_skipped &= matches!(command, Command::Read | Command::Peek | Command::SkipDamage);
+        if !matches!(command, Command::Read | Command::Peek) {
+            self.ahead = None;
+        }
         match self.task_of(command) {
             Ok(task) => {
                 self.task = Some(task);

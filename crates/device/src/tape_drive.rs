@@ -50,6 +50,8 @@ pub(crate) struct TapeDrive {
     /// The operations under way, by tag.
     pub(crate) operations: BTreeMap<u32, OpId>,
     pub(crate) tag_next: u32,
+    /// Whether a record was read, so that the next one is worth checking while no task uses the drive.
+    pub(crate) is_reading: bool,
     /// Whether records were acknowledged that may not be durable.
     pub(crate) is_unsynced: bool,
     /// Whether they were lost when the unit was removed.
@@ -129,6 +131,7 @@ impl TapeDrive {
             repositioning: BTreeMap::new(),
             operations: BTreeMap::new(),
             tag_next: 0,
+            is_reading: false,
             is_unsynced: false,
             is_close_failed: false,
             sync_wanted: false,

@@ -451,13 +451,14 @@ impl LogicalUnit {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sanitizer = self.server.sanitizer.poll_timeout(self.server.info.capabilities.len);
         let delay = self.throttle.as_ref().and_then(|limits| limits.poll_timeout());
-        [sanitizer, self.io_deadline, delay].into_iter().flatten().min()
+        [sanitizer, self.io_deadline, delay, self.server.check_ahead_at()].into_iter().flatten().min()
     }
 
     /// Handles the expiry of the deadline.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.server.now = now;
         self.server.continue_sanitizing();
+        self.server.check_ahead();
         if self.io_deadline.is_some_and(|at| at <= now) {
             self.expire_operations();
         }

@@ -141,6 +141,12 @@ impl Cache {
         Some(chunk)
     }
 
+    /// Returns whether the chunks of these bytes of the stream are kept, including those of both ends.
+    pub(super) fn has_chunks(&self, partition: u8, first: u64, last: u64) -> bool {
+        let has = |number| self.chunks.iter().any(|(of, _)| *of == (partition, number));
+        (first / BODY_LEN..=last / BODY_LEN).all(has)
+    }
+
     fn is_salvaged(&self, id: ChunkId) -> bool {
         self.salvage.as_ref().is_some_and(|(of, _)| *of == id)
     }

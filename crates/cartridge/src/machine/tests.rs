@@ -143,6 +143,33 @@ fn loaded() -> Deck<MemoryFiles> {
 }
 
 #[test]
+fn a_record_is_checked_before_a_command_reads_it() {
+    let mut deck = loaded();
+    // The third record lies in two chunks.
+    let records = [vec![1; 400_000], vec![2; 400_000], vec![3; 400_000], vec![4; 1000]];
+    records.iter().for_each(|bytes| deck.write(bytes).unwrap());
+    deck.mark(1);
+    deck.go(0, 0);
+    let checked = |deck: &mut Deck<MemoryFiles>| {
+        deck.cartridge.check_ahead();
+        deck.cartridge.ahead.as_ref().map(|ahead| ahead.header.object)
+    };
+    assert_eq!(checked(&mut deck), None, "nothing is in memory");
+    for (number, bytes) in (1..).zip(&records) {
+        assert_eq!(deck.read().as_ref(), Some(bytes));
+        assert!(deck.cartridge.ahead.is_none());
+        // A filemark is no record.
+        assert_eq!(checked(&mut deck), (number < 4).then_some(number));
+    }
+    deck.go(0, 1);
+    assert_eq!(checked(&mut deck), Some(1));
+    deck.run(Command::Peek).unwrap();
+    assert_eq!(checked(&mut deck), Some(1));
+    deck.write(&[7; 400_000]).unwrap();
+    assert!(deck.cartridge.ahead.is_none(), "what a command overwrites is not kept");
+}
+
+#[test]
 fn what_is_written_reads_back_in_this_load_and_the_next() {
     let mut deck = loaded();
     let objects =

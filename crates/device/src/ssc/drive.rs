@@ -9,6 +9,7 @@
 
 use alloc::boxed::Box;
 
+use base::time::Instant;
 use cartridge::command::{Command, Outcome, Position, Space};
 use cartridge::error::Error;
 use cartridge::io::{FileId, Request};
@@ -173,6 +174,7 @@ impl DeviceServer {
 
     fn cartridge_ended(&mut self, result: Result<Outcome, Error>) {
         let Some(drive) = &mut self.tape else { return };
+        drive.is_reading = matches!(&result, Ok(Outcome::Record(_)));
         match (drive.running.take(), &result) {
             (Some(Running::Load(by)), result) => {
                 drive.state = match result {
@@ -261,6 +263,22 @@ impl DeviceServer {
             drive.is_turn_outdated = is_outdated;
             self.wake(next);
             self.wake_requesting();
+        }
+    }
+
+    /// Returns when to call [`Self::check_ahead`]: at once, if a record was read and no task uses the drive. What
+    /// the initiator waits for is sent before.
+    pub(crate) fn check_ahead_at(&self) -> Option<Instant> {
+        self.tape.as_ref().is_some_and(|drive| drive.is_reading && drive.is_free()).then_some(self.now)
+    }
+
+    /// Checks the record that is likely to be read next.
+    pub(crate) fn check_ahead(&mut self) {
+        if self.check_ahead_at().is_some()
+            && let Some(drive) = &mut self.tape
+        {
+            drive.is_reading = false;
+            drive.cartridge.check_ahead();
         }
     }
 

@@ -29,12 +29,15 @@ fn written(count: u8, len: usize) -> Deck<MemoryFiles> {
 #[test]
 fn a_damaged_record_is_told_and_the_others_are_read() {
     let item_len = 64 + 100_032;
-    for place in [64 + 64 + 30_000, 64 + 8] {
+    for (place, checks_ahead) in [(64 + 64 + 30_000, false), (64 + 64 + 30_000, true), (64 + 8, true)] {
         let mut deck = written(30, 100_000);
         damage(&mut deck, place + 3 * item_len);
         deck.load();
         let mut read = Vec::new();
         loop {
+            if checks_ahead {
+                deck.cartridge.check_ahead();
+            }
             match deck.run(Command::Read) {
                 Ok(Outcome::Record(record)) => read.push(bytes_of(&record.data)[0]),
                 Ok(Outcome::EndOfData) => break,

@@ -50,13 +50,14 @@ pub(super) enum Step {
     Format,
     Reload,
     SaveLabel,
+    CheckAhead,
 }
 
 impl Step {
     pub(super) fn random(rng: &mut Rng, partitions: usize, len_max: usize) -> Self {
         let seed = rng.next_u64();
         let partition = pick(rng, partitions);
-        match rng.below(29) {
+        match rng.below(33) {
             0..=7 => Self::Write { seed, len: random_len(rng).min(len_max), is_compressed: rng.chance(1, 3) },
             8..=10 => Self::Filemarks {
                 count: u32::try_from(rng.below(3)).unwrap(),
@@ -75,6 +76,7 @@ impl Step {
             25 if rng.chance(1, 4) => Self::Format,
             24 => Self::Reload,
             26..=28 => Self::Drain,
+            29..=32 => Self::CheckAhead,
             _ => Self::SaveLabel,
         }
     }
@@ -107,9 +109,10 @@ fn random_len(rng: &mut Rng) -> usize {
     15 + pick(rng, len_max)
 }
 
-/// Returns the data of a record, at least 15 bytes: half of it random, so that compression shows.
+/// Returns the data of a record, at least 15 bytes: half of it random, so that compression shows. No sector of it
+/// has what a disk returns that has lost a write.
 pub(super) fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
+    let mut bytes = vec![1 | seed.to_be_bytes()[0]; len];
     Rng::from_seed(seed).fill(&mut bytes[..len.div_ceil(2)]);
     bytes
 }
@@ -151,7 +154,7 @@ impl Model {
                 return Some(self.locate(*destination));
             }
             Step::Space { unit, count } => return Some(self.space(*unit, *count)),
-            Step::Drain | Step::Synchronize | Step::SaveLabel => {}
+            Step::Drain | Step::Synchronize | Step::SaveLabel | Step::CheckAhead => {}
         }
         None
     }
@@ -211,6 +214,10 @@ impl<F: Files> Deck<F> {
             Step::Drain => self.run(Command::Drain)?,
             Step::Synchronize => self.run(Command::Synchronize)?,
             Step::SaveLabel => self.run(Command::SaveLabel)?,
+            Step::CheckAhead => {
+                self.cartridge.check_ahead();
+                Outcome::Done
+            }
             Step::Erase => self.run(Command::Erase)?,
             Step::Format => {
                 let parts = &self.cartridge.label().unwrap().partitions;

@@ -127,6 +127,24 @@ fn blocks_that_lie_in_two_chunks_are_whole() {
 }
 
 #[test]
+fn the_next_block_is_checked_when_no_task_uses_the_drive() {
+    let mut rig = tape();
+    for seed in 0..3 {
+        rig.write_block(&pattern(256 << 10, seed)).good();
+    }
+    rig.rewind();
+    assert_eq!(rig.unit.poll_timeout(), None);
+    for seed in 0..3 {
+        assert!(rig.read_block(256 << 10).good() == pattern(256 << 10, seed), "block {seed}");
+        assert_eq!(rig.unit.poll_timeout(), Some(Instant::ORIGIN));
+        rig.unit.handle_timeout(Instant::ORIGIN);
+        assert_eq!(rig.unit.poll_timeout(), None, "it is checked once");
+    }
+    rig.rewind();
+    assert_eq!(rig.unit.poll_timeout(), None, "nothing was read");
+}
+
+#[test]
 fn short_blocks_are_delivered_together() {
     let mut rig = tape();
     rig.set_block_len(3);

@@ -83,6 +83,38 @@ enum OpResult {
 
 type Completion = (u64, OpResult);
 
+/// An operation whose result the run waits for. If the disk drops it without a result, since a thread of its has
+/// panicked, the disk is gone.
+struct Awaited {
+    key: u64,
+    end: Option<Sender<Completion>>,
+    is_comparison: bool,
+}
+
+impl Awaited {
+    fn end(mut self, result: OpResult) {
+        self.send(result);
+    }
+
+    fn send(&mut self, result: OpResult) {
+        if let Some(end) = self.end.take() {
+            // The receiver lives as long as any operation is under way.
+            let _ = end.send((self.key, result));
+        }
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let gone = Failure::from(Fault::Gone);
+        self.send(if self.is_comparison {
+            OpResult::OfComparison(Err(gone))
+        } else {
+            OpResult::Of(Err(gone))
+        });
+    }
+}
+
 /// A run in progress.
 pub(super) struct Runner<'a> {
     disk: &'a dyn SharedStore,
@@ -348,9 +380,12 @@ impl<'a> Runner<'a> {
 
     fn submit(&mut self, doing: InFlight, busy: Option<UnitRange>, action: OpAction) {
         let key = self.register(doing, busy);
-        let end = self.end.clone();
-        // The receiver lives as long as any operation is under way.
-        self.disk.submit(action, Box::new(move |result| drop(end.send((key, OpResult::Of(result))))));
+        let awaited = self.awaited(key, false);
+        self.disk.submit(action, Box::new(move |result| awaited.end(OpResult::Of(result))));
+    }
+
+    fn awaited(&self, key: u64, is_comparison: bool) -> Awaited {
+        Awaited { key, end: Some(self.end.clone()), is_comparison }
     }
 
     /// Registers an operation, and returns its key.

@@ -186,6 +186,42 @@ impl SharedStore for Medium {
     }
 }
 
+/// A medium that drops every operation after the first ones, as a client does whose thread has panicked.
+struct Dying {
+    medium: Medium,
+    left: Mutex<u32>,
+}
+
+impl Dying {
+    fn lives(&self) -> bool {
+        let mut left = self.left.lock().unwrap();
+        *left = left.saturating_sub(1);
+        *left > 0
+    }
+}
+
+impl SharedStore for Dying {
+    fn capabilities(&self) -> Capabilities {
+        self.medium.capabilities()
+    }
+
+    fn submit(&self, action: OpAction, done: OnComplete) {
+        if self.lives() {
+            self.medium.submit(action, done);
+        }
+    }
+
+    fn compare_and_write_max(&self) -> usize {
+        self.medium.compare_and_write_max()
+    }
+
+    fn compare_and_write(&self, at: u64, data: DataList, done: OnCompared) {
+        if self.lives() {
+            self.medium.compare_and_write(at, data, done);
+        }
+    }
+}
+
 fn whole() -> VerifyPlan {
     VerifyPlan { work: Work::Whole, io_max: 64 << 10, compare: false, seed: 11, ..VerifyPlan::default() }
 }
@@ -300,6 +336,16 @@ fn what_failed_is_an_error_and_no_corruption() {
         assert_eq!((report.errors, report.wrong.total()), (1, 0), "{lie:?}: {:?}", report.findings);
         assert!(report.complete && !report.is_sound());
         assert!(report.error_texts[0].contains("medium error"), "{:?}", report.error_texts);
+    }
+}
+
+#[test]
+fn a_disk_that_drops_operations_is_gone() {
+    for left in [3, 20, 50] {
+        let disk = Dying { medium: Medium::new(Lie::Nothing), left: Mutex::new(left) };
+        let report = run(&disk, &random(SEEDS[0]), None, &mut |_| Control::Continue).unwrap();
+        assert!(!report.is_sound() && report.wrong.total() == 0, "{report:?}");
+        assert!(report.error_texts[0].contains("gone"), "{:?}", report.error_texts);
     }
 }
 

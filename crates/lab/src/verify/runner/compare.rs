@@ -77,9 +77,10 @@ impl Runner<'_> {
         for part in fresh.parts() {
             data.append(part);
         }
-        let (at, end) = (self.at(span), self.end.clone());
+        let at = self.at(span);
         let key = self.register(InFlight::Compare { op, span }, None);
-        let done = Box::new(move |result| drop(end.send((key, OpResult::OfComparison(result)))));
+        let awaited = self.awaited(key, true);
+        let done = Box::new(move |result| awaited.end(OpResult::OfComparison(result)));
         self.disk.compare_and_write(at, data.freeze().into(), done);
         Ok(())
     }

@@ -266,8 +266,8 @@ impl DeviceServer {
         }
     }
 
-    /// Returns when to call [`Self::check_ahead`]: at once, if a record was read and no task uses the drive. What
-    /// the initiator waits for is sent before.
+    /// Returns when to call [`Self::check_ahead`]: at once, if a record was read and no task uses the drive.
+    /// What the initiator waits for is sent before.
     pub(crate) fn check_ahead_at(&self) -> Option<Instant> {
         self.tape.as_ref().is_some_and(|drive| drive.is_reading && drive.is_free()).then_some(self.now)
     }

@@ -27,8 +27,8 @@ pub struct Calibration {
     pub to_initiator: f64,
     /// What the rate must be by the framing, payload bytes per second; none for a link that is not shaped.
     pub expected: Option<f64>,
-    /// How all processors of the machine spent the time meanwhile: the worse of the two streams. A busy machine
-    /// and a busy hypervisor keep the shaper and the streams from their time.
+    /// How all processors of the machine spent the time meanwhile: the worse of the two streams. A busy
+    /// machine and a busy hypervisor keep the shaper and the streams from their time.
     pub processors: Option<ProcessorShares>,
 }
 
@@ -95,8 +95,9 @@ fn receive(mut stream: TcpStream, span: Duration) -> io::Result<f64> {
     Ok(to_f64(bytes) / elapsed.as_secs_f64())
 }
 
-/// Receives at least so long, until everything that has arrived is read: what waits in the kernel because this
-/// thread came late is part of the rate. A stream without a limit may always have more, so it ends at twice the span.
+/// Receives at least so long, until everything that has arrived is read: what waits in the kernel because
+/// this thread came late is part of the rate. A stream without a limit may always have more, so it ends at
+/// twice the span.
 fn receive_for(stream: &mut TcpStream, buffer: &mut [u8], span: Duration) -> io::Result<(u64, Duration)> {
     let (start, mut bytes) = (Instant::now(), 0);
     loop {

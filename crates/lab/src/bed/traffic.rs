@@ -104,8 +104,8 @@ fn blast(opened: &RawPort, memory: usize, stop: &AtomicBool) -> Result<(), PortE
 }
 
 /// Returns the frames per second, from a moment after the first one; none if no frame arrives. A busy machine
-/// may take long until the sender has its frames. A span begins and ends when everything that has arrived is read, as
-/// in [`calibration`](super::calibration).
+/// may take long until the sender has its frames. A span begins and ends when everything that has arrived is
+/// read, as in [`super::calibration`].
 fn receive(port: &mut RawPort, span: Duration) -> Option<f64> {
     let (opened, mut first, mut start, mut frames) = (Instant::now(), None, None, 0_u64);
     loop {

@@ -1,5 +1,6 @@
 //! The run itself: it chooses and sends operations, and judges their results.
 
+mod awaited;
 mod clear;
 mod compare;
 
@@ -15,8 +16,9 @@ use oracle::history::{Change, ChangeResult, FlushId, History, OpId, Planned, Rea
 use oracle::journal::{Entry, JournalEvent};
 use oracle::pattern::Pattern;
 use store::api::{Durability, Failure, Fault, OpAction, OpOutput};
-use store::shared::{Compared, SharedStore};
+use store::shared::SharedStore;
 
+use self::awaited::{Awaited, Completion, OpResult};
 use self::clear::ClearMethod;
 use super::journal::{Journal, JournalHeader};
 use super::plan::{RunError, UnitRange, Until, VerifyPlan, Work, wide};
@@ -73,46 +75,6 @@ enum InFlight {
         flush: FlushId,
         number: u64,
     },
-}
-
-/// The result of an operation.
-enum OpResult {
-    Of(Result<OpOutput, Failure>),
-    OfComparison(Result<Compared, Failure>),
-}
-
-type Completion = (u64, OpResult);
-
-/// An operation whose result the run waits for. If the disk drops it without a result, since a thread of its has
-/// panicked, the disk is gone.
-struct Awaited {
-    key: u64,
-    end: Option<Sender<Completion>>,
-    is_comparison: bool,
-}
-
-impl Awaited {
-    fn end(mut self, result: OpResult) {
-        self.send(result);
-    }
-
-    fn send(&mut self, result: OpResult) {
-        if let Some(end) = self.end.take() {
-            // The receiver lives as long as any operation is under way.
-            let _ = end.send((self.key, result));
-        }
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        let gone = Failure::from(Fault::Gone);
-        self.send(if self.is_comparison {
-            OpResult::OfComparison(Err(gone))
-        } else {
-            OpResult::Of(Err(gone))
-        });
-    }
 }
 
 /// A run in progress.
@@ -385,7 +347,7 @@ impl<'a> Runner<'a> {
     }
 
     fn awaited(&self, key: u64, is_comparison: bool) -> Awaited {
-        Awaited { key, end: Some(self.end.clone()), is_comparison }
+        Awaited::new(key, self.end.clone(), is_comparison)
     }
 
     /// Registers an operation, and returns its key.

@@ -109,8 +109,8 @@ fn random_len(rng: &mut Rng) -> usize {
     15 + pick(rng, len_max)
 }
 
-/// Returns the data of a record, at least 15 bytes: half of it random, so that compression shows. No sector of it
-/// has what a disk returns that has lost a write.
+/// Returns the data of a record, at least 15 bytes: half of it random, so that compression shows. No sector
+/// of it is what a disk returns that has lost a write.
 pub(super) fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![1 | seed.to_be_bytes()[0]; len];
     Rng::from_seed(seed).fill(&mut bytes[..len.div_ceil(2)]);

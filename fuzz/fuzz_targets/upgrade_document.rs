@@ -1,7 +1,8 @@
 //! Documents of live upgrades: a process hands its sessions and units to the next one in such a document.
 //!
 //! The first byte says what follows: the bytes of a document, the body of one whose header is right, or
-//! changes of the document that a shard exports here. No document may make the decoder panic or take memory
+//! changes of the document that a shard exports here, or the place of a number in it, which then becomes each
+//! of the values that calculations end at. No document may make the decoder panic or take memory
 //! out of proportion; what it takes it must write again as it was. A shard of the same configuration then
 //! resumes what was decoded, or refuses it. A shard that resumes it serves no session a LUN that the
 //! configuration does not give it, and what it exports is what the next one exports after it.
@@ -28,6 +29,7 @@ use shard::config::{InitiatorEntry, InitiatorQuota, LunEntry, ShardConfig};
 use shard::handover::ShardState;
 use store::Store;
 use store::ram::Ram;
+use target::bindings::NexusBindings;
 use target::units::UnitId;
 
 use frames::{Member, both, lun};
@@ -101,19 +103,43 @@ const MEMORY_MAX_KIB: u64 = 32 << 10;
 const MEDIUM_LEN: u64 = 1 << 20;
 const UNITS: usize = 3;
 const NOW: Instant = Instant(1 << 60);
+/// Values at which types and calculations end.
+const EDGES: [u64; 17] = [
+    u64::MAX,
+    u64::MAX - 1,
+    1 << 63,
+    (1 << 63) - 1,
+    1 << 62,
+    1 << 48,
+    (1 << 48) - 1,
+    1 << 32,
+    u32::MAX as u64,
+    u32::MAX as u64 - 1,
+    1 << 31,
+    (1 << 31) - 1,
+    65535,
+    255,
+    2,
+    1,
+    0,
+];
 
 fuzz_target!(|input: &[u8]| {
     let Some((first, rest)) = input.split_first() else { return };
-    let document = match first {
-        0 => rest.to_vec(),
-        1 => serve::with_header(rest),
-        _ => serve::with_header(&changed(rest)),
-    };
+    match first {
+        0 => judge_within_memory(rest),
+        1 => judge_within_memory(&serve::with_header(rest)),
+        3 => with_edges(rest).for_each(|body| judge_within_memory(&serve::with_header(&body))),
+        _ => judge_within_memory(&serve::with_header(&changed(rest))),
+    }
+});
+
+fn judge_within_memory(document: &[u8]) {
     let before = address_space_max_kib();
-    judge(&document);
+    judge(document);
     let taken = address_space_max_kib().saturating_sub(before);
     assert!(taken < MEMORY_MAX_KIB, "{taken} KiB for a document of {} bytes", document.len());
-});
+}
 
 /// Returns how large the address space of the process was at most, in KiB, which counts memory that was
 /// reserved and never used.
@@ -135,11 +161,14 @@ fn judge(bytes: &[u8]) {
 
 /// Lets two shards resume a state, one after the other, and returns what the first one exports.
 fn resume(state: &ShardState, counts: &[usize]) -> Option<Value> {
-    let mut next = Next::resume(state, counts)?;
+    let mut next = Next::resume(state, counts, &[])?;
+    // The owner saves which disks hosts have used.
+    let bindings: Vec<NexusBindings> = next.world.shard.bindings().collect();
     let (exported, counts) = next.export()?;
     let told = serde_json::to_value(&exported).unwrap();
     check_luns(&told);
-    let mut last = Next::resume(&exported, &counts).expect("the state of a shard that resumed it");
+    let last = Next::resume(&exported, &counts, &bindings);
+    let mut last = last.expect("the state of a shard that resumed it");
     let (again, _) = last.export().expect("it was idle before");
     assert_equal("", &told, &serde_json::to_value(again).unwrap());
     next.end();
@@ -201,11 +230,12 @@ struct Next {
 
 impl Next {
     /// Makes a shard that resumes a state; `None` if it refuses to.
-    fn resume(state: &ShardState, counts: &[usize]) -> Option<Self> {
+    fn resume(state: &ShardState, counts: &[usize], bindings: &[NexusBindings]) -> Option<Self> {
         let mut next = Self { world: World::new(site(), media()), open: vec![] };
         // So late that no time before it is before the clock began.
         next.world.now = NOW;
         next.world.plug_in([6; 32]);
+        bindings.iter().for_each(|saved| next.world.shard.restore_bindings(saved.clone()));
         let arrival = AcceptInfo {
             portal: next.world.portal,
             local: "127.0.0.1:3260".parse().unwrap(),
@@ -306,6 +336,43 @@ fn changed(input: &[u8]) -> Vec<u8> {
         change(&mut document, which, bytes);
     }
     serde_json::to_vec(&document).unwrap()
+}
+
+/// Returns the bodies of one of the exported documents with one of its numbers replaced. The first byte says
+/// which document, the next two which number.
+fn with_edges(input: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let mut reader = Reader::new(input);
+    let document = &EXPORTED[usize::from(reader.u8().unwrap_or(0)) % EXPORTED.len()];
+    let number = usize::from(reader.u16().unwrap_or(0)) % count_numbers(document);
+    EDGES.iter().map(move |edge| {
+        let mut document = document.clone();
+        if let Some(value) = nth_number(&mut document, &mut { number }) {
+            *value = json!(edge);
+        }
+        serde_json::to_vec(&document).unwrap()
+    })
+}
+
+fn count_numbers(value: &Value) -> usize {
+    match value {
+        Value::Number(_) => 1,
+        Value::Array(list) => list.iter().map(count_numbers).sum(),
+        Value::Object(fields) => fields.values().map(count_numbers).sum(),
+        _ => 0,
+    }
+}
+
+fn nth_number<'a>(value: &'a mut Value, at: &mut usize) -> Option<&'a mut Value> {
+    match value {
+        Value::Number(_) if *at == 0 => Some(value),
+        Value::Number(_) => {
+            *at -= 1;
+            None
+        }
+        Value::Array(list) => list.iter_mut().find_map(|value| nth_number(value, at)),
+        Value::Object(fields) => fields.values_mut().find_map(|value| nth_number(value, at)),
+        _ => None,
+    }
 }
 
 /// Changes a value of a document. The first two bytes say which, and the next two name another value.

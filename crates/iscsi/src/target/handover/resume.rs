@@ -237,7 +237,7 @@ impl Engine {
         let limits = self.limits_for(&kind);
         // What initiators were granted bounds the statuses that are retained.
         self.depth_max = self.depth_max.max(window.granted());
-        if before(self.next_ttt, resumed.next_ttt) {
+        if self.sessions.is_empty() || before(self.next_ttt, resumed.next_ttt) {
             self.next_ttt = resumed.next_ttt;
         }
         let conns: Vec<ConnId> = resumed.connections.iter().map(|connection| connection.conn).collect();

@@ -562,6 +562,21 @@ fn the_answer_to_an_old_ping_is_accepted_and_old_tags_do_not_come_back() {
 }
 
 #[test]
+fn tags_go_on_where_they_were_however_many_were_handed_out() {
+    let mut world = World::with(Limits { ping_after: Duration::from_secs(5), ..Limits::default() }, keys());
+    let (mut conn, _) = world.login(&[]);
+    for (first, next) in [(7, 7), (1 << 31, 1 << 31), (u32::MAX - 1, u32::MAX - 1), (u32::MAX, 0)] {
+        world.engine.next_ttt = first;
+        conn = move_session(&mut world, conn.0 + 5).0[0];
+        let _: NopIn = world.expect(conn);
+        world.pass(Duration::from_secs(6));
+        let new: NopIn = world.expect(conn);
+        assert_eq!(new.ttt.0, next);
+        ping(&mut world, conn, new.ttt, StatSn(2));
+    }
+}
+
+#[test]
 fn logins_find_the_resumed_session() {
     for level in [0, 2] {
         let (mut world, conns, tsih) = session(level, 2);

@@ -171,10 +171,15 @@ impl Shard {
         self.process_pending(now);
     }
 
-    /// Returns how many iSCSI connections would be lost with the shard: those that have not logged in, and
-    /// those of discovery sessions.
-    pub fn unmovable_connections(&self) -> usize {
-        self.transports.iscsi.unmovable_connections()
+    /// Begins no HyperSCSI handshake from now on, or does again. Handshakes under way go on.
+    pub const fn pause_handshakes(&mut self, is_paused: bool) {
+        self.transports.hyperscsi.pause_handshakes(is_paused);
+    }
+
+    /// Returns how many initiators have begun what would be lost with the shard: iSCSI connections that have
+    /// not logged in, those of discovery sessions, and HyperSCSI handshakes.
+    pub fn unmovable(&self) -> usize {
+        self.transports.iscsi.unmovable_connections() + self.transports.hyperscsi.half_open_handshakes()
     }
 
     /// Returns what keeps the shard from being handed over; `None` if it is idle. A shutdown and a unit that

@@ -69,6 +69,8 @@ pub struct HandshakeServer {
     refusals: VecDeque<HandshakeRefusal>,
     /// The allowance for reports of refusals to the owner.
     reports: TokenBucket,
+    /// Whether no handshake begins, because another process is about to serve the ports.
+    is_paused: bool,
     stats: HandshakeStats,
 }
 
@@ -169,6 +171,7 @@ impl HandshakeServer {
             refused: VecDeque::new(),
             refusals: VecDeque::new(),
             reports: TokenBucket::full(Self::REPORTS.0, now),
+            is_paused: false,
             stats: HandshakeStats::default(),
         }
     }
@@ -239,7 +242,9 @@ impl HandshakeServer {
 
     fn hello(&mut self, now: Instant, directory: &dyn TargetDirectory, from: FrameSource, hello: &Hello) {
         let here = directory.target_access(from.port, &hello.group, &hello.target).is_some();
-        if here {
+        if here && self.is_paused {
+            // The initiator repeats it after a second at most.
+        } else if here {
             self.stats.hellos += 1;
             self.give_cookie(now, from, &hello.handshake, hello);
         } else {
@@ -567,6 +572,11 @@ impl HandshakeServer {
     /// Returns the statistics so far.
     pub const fn stats(&self) -> HandshakeStats {
         self.stats
+    }
+
+    /// Answers no HELLO from now on, or answers them again. Handshakes under way go on.
+    pub const fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
     }
 
     /// Returns how many handshakes are half-open.

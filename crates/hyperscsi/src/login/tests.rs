@@ -165,6 +165,21 @@ fn a_target_that_restarts_in_the_middle_is_found_again() {
 }
 
 #[test]
+fn a_pause_holds_new_handshakes_back_and_lets_others_end() {
+    let mut rig = Rig::new(plan(GROUP, Some(PASSWORD)), 6);
+    rig.bring_up();
+    rig.handshakes.pause(true);
+    assert!(rig.run().is_err());
+    assert_eq!((rig.handshakes.stats().hellos, rig.handshakes.half_open()), (0, 0));
+    for frames in 1..12 {
+        let mut rig = Rig::new(plan(GROUP, Some(PASSWORD)), 6);
+        rig.bring_up();
+        rig.pause_after = Some(frames);
+        assert!(rig.run().is_ok(), "a pause after {frames} frames");
+    }
+}
+
+#[test]
 fn a_port_that_changes_or_vanishes_in_the_middle_delays_and_nothing_else() {
     for frames in 1..12 {
         let mut rig = Rig::new(plan(GROUP, Some(PASSWORD)), 7);

@@ -391,6 +391,16 @@ impl Engine {
         self.gateway.handshakes()
     }
 
+    /// Begins no handshake from now on, or does again. Handshakes under way go on.
+    pub const fn pause_handshakes(&mut self, is_paused: bool) {
+        self.gateway.pause_handshakes(is_paused);
+    }
+
+    /// Returns how many handshakes would begin anew with another process.
+    pub const fn half_open_handshakes(&self) -> usize {
+        self.gateway.half_open_handshakes()
+    }
+
     /// Returns the next event that the layer above must handle.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {

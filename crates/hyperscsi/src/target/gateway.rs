@@ -101,6 +101,14 @@ impl Gateway {
         self.handshakes.stats()
     }
 
+    pub(super) const fn pause_handshakes(&mut self, is_paused: bool) {
+        self.handshakes.pause(is_paused);
+    }
+
+    pub(super) const fn half_open_handshakes(&self) -> usize {
+        self.handshakes.half_open()
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.handshakes.poll_timeout()
     }

@@ -65,9 +65,14 @@ impl ReactorShard {
         self.shard.thaw(now);
     }
 
-    /// Returns how many connections would be lost with this process.
-    pub(in crate::serve) fn unmovable_connections(&self) -> usize {
-        self.shard.unmovable_connections()
+    /// Begins no HyperSCSI handshake from now on, or does again.
+    pub(in crate::serve) fn pause_handshakes(&mut self, is_paused: bool) {
+        self.shard.pause_handshakes(is_paused);
+    }
+
+    /// Returns how many logins, discoveries and handshakes would be lost with this process.
+    pub(in crate::serve) fn unmovable(&self) -> usize {
+        self.shard.unmovable()
     }
 
     /// Returns what is under way, if anything is.

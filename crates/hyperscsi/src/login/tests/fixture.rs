@@ -112,6 +112,8 @@ pub(crate) struct Rig {
     pub(crate) log: Vec<(bool, Vec<u8>)>,
     pub(crate) restart_target_after: Option<usize>,
     pub(crate) change_port_after: Option<usize>,
+    /// After how many delivered frames the target begins no further handshake.
+    pub(crate) pause_after: Option<usize>,
     /// After how many delivered frames the target ends the sessions that it has.
     pub(crate) end_sessions_after: Option<usize>,
     rng: Rng,
@@ -133,6 +135,7 @@ impl Rig {
             log: vec![],
             restart_target_after: None,
             change_port_after: None,
+            pause_after: None,
             end_sessions_after: None,
             rng,
         }
@@ -217,6 +220,9 @@ impl Rig {
             self.initiator_mtu = 1600;
             self.login.port_down(self.now, PORT);
             self.bring_up_initiator();
+        }
+        if self.pause_after == Some(self.log.len()) {
+            self.handshakes.pause(true);
         }
         if self.end_sessions_after == Some(self.log.len()) {
             self.end_sessions_after = None;

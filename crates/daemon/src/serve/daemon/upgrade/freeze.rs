@@ -1,5 +1,5 @@
-//! Frozen reactors: no connection is accepted, the sessions become idle, then the drivers stop using the
-//! connections.
+//! Frozen reactors: no connection is accepted and no HyperSCSI handshake begins, the sessions become idle,
+//! then the drivers stop using the connections.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -18,8 +18,8 @@ use crate::serve::router::Pauser;
 /// How often the reactors are asked whether their sessions are idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long logins and discoveries may take to end before the sessions are frozen. Meanwhile the sessions are
-/// served, and new connections wait in the kernel.
+/// How long logins, discoveries and handshakes may take to end before the sessions are frozen. Meanwhile the
+/// sessions are served, new connections wait in the kernel, and initiators repeat their first frame.
 const LOGINS_MAX: Duration = Duration::from_secs(1);
 
 /// How long the sessions may take to become idle.
@@ -44,7 +44,8 @@ impl Acceptors {
     }
 }
 
-/// The reactors while they accept no connections. Dropping this makes them accept again.
+/// The reactors while they accept no connections and begin no handshakes. Dropping this makes them do so
+/// again.
 pub(super) struct Unaccepting {
     reactors: Vec<Handle<ReactorShard>>,
     acceptors: Acceptors,
@@ -52,7 +53,7 @@ pub(super) struct Unaccepting {
 }
 
 impl Unaccepting {
-    /// Makes the reactors and `acceptors` stop accepting connections.
+    /// Makes the reactors and `acceptors` stop accepting connections, and beginning handshakes.
     pub(super) fn begin(reactors: &[ReactorThread], acceptors: Acceptors) -> Self {
         let reactors = reactors.iter().map(|running| running.handle.clone()).collect();
         let begun = Self { reactors, acceptors, is_left: false };
@@ -65,11 +66,13 @@ impl Unaccepting {
         for handle in &self.reactors {
             // The end of a reactor is an event of its own.
             let _ = handle.accept(accepts);
+            let _ = handle.post(move |member: &mut ReactorShard, _| member.pause_handshakes(!accepts));
         }
     }
 
-    /// Waits until every connection belongs to a session that can move, for [`LOGINS_MAX`] at most: a peer
-    /// that does not finish its login delays an upgrade, and cannot prevent it.
+    /// Waits until every connection belongs to a session that can move, and no handshake is under way, for
+    /// [`LOGINS_MAX`] at most: a peer that does not finish its login delays an upgrade, and cannot prevent
+    /// it.
     ///
     /// # Errors
     /// A reactor does not answer.
@@ -78,7 +81,7 @@ impl Unaccepting {
         // A connection that the kernel had accepted may be reported a little later.
         let mut was_none = false;
         while Instant::now() < deadline {
-            let is_none = self.unmovable_connections()? == 0;
+            let is_none = self.unmovable()? == 0;
             if is_none && was_none {
                 break;
             }
@@ -88,12 +91,12 @@ impl Unaccepting {
         Ok(())
     }
 
-    fn unmovable_connections(&self) -> Result<usize, String> {
+    fn unmovable(&self) -> Result<usize, String> {
         let until = Instant::now() + REACTOR_REPLY_TIMEOUT;
         // What the router has passed on reaches a reactor before the question does.
         let pending = self.acceptors.router.as_ref().map(Pauser::count_pending);
         let pending = pending.map_or(Ok(0), |answer| answer.recv_timeout(REACTOR_REPLY_TIMEOUT));
-        let counts = ask_handles(&self.reactors, until, |member, _| member.unmovable_connections())?;
+        let counts = ask_handles(&self.reactors, until, |member, _| member.unmovable())?;
         Ok(pending.map_err(|_| "the router does not answer")? + counts.iter().sum::<usize>())
     }
 }

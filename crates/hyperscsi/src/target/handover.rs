@@ -23,8 +23,8 @@
 //! them by itself: round trips, congestion windows, loss detection, frames under way that carry no message,
 //! the previous generation of receive keys, handshakes, cookies, allowances for guesses, and discovery. A
 //! handshake under way begins anew after 4 s (section 6.1 of the specification), so the owner lets those
-//! under way end first ([`Engine::pause_handshakes`]). A session that has ended does not move either: its last
-//! message is repeated for 1 s at most, and an initiator that misses it learns the same from silence
+//! under way end first ([`Engine::pause_handshakes`]). A session that has ended does not move either: its
+//! last message is repeated for 1 s at most, and an initiator that misses it learns the same from silence
 //! (section 14).
 //!
 //! # Why no nonce is used twice

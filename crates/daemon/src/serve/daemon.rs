@@ -14,7 +14,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use target::units::UnitId;
 
-use backends::open::handed_over::HandedOverFiles;
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
@@ -26,6 +25,7 @@ use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
 use super::disk::ComparedDisk;
 use super::disk_ids::DiskIds;
+use super::handed_over::HandedOverMedia;
 use super::media::{FileRollback, OpenMedium};
 use super::media_watch::MediaWatch;
 use super::name_servers::NameServers;
@@ -500,18 +500,16 @@ fn open_ports(
     fresh.map(open).collect()
 }
 
-/// Opens the media of units. Files and devices that are among those in `handed_over` are taken from there.
+/// Opens the media of units. What another process gives to this one is taken from `handed_over`.
 fn open_media<'u>(
     units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
     state: &StateDir,
     provisional: &mut FileRollback,
-    handed_over: Option<&mut HandedOverFiles>,
+    mut handed_over: Option<&mut HandedOverMedia>,
 ) -> Result<Vec<OpenMedium>, ServeError> {
-    let mut none = HandedOverFiles::default();
-    let handed_over = handed_over.unwrap_or(&mut none);
     let mut open = |(_, _, unit): (UnitId, UnitIndex, &Unit)| {
         served_size::check(unit, state).map_err(ServeError::Failed)?;
-        Ok(media::open(unit, state, provisional, handed_over)?)
+        Ok(media::open(unit, state, provisional, handed_over.as_deref_mut())?)
     };
     units.map(&mut open).collect()
 }

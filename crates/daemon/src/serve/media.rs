@@ -21,6 +21,7 @@ use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::{Disk, DiskInfo};
+use super::handed_over::HandedOverMedia;
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::nbd::{ATTEMPT_MAX, ExportAddress, NbdExport, NbdExports, OpenExport};
@@ -67,15 +68,21 @@ pub struct MediaError {
 }
 
 /// Opens the medium of a unit: creates the file if its size is configured, extends it if it is too short, and
-/// locks it. Changes of the file system are recorded in `provisional`. A file or device that is among those
-/// in `handed_over` is taken from there.
+/// locks it. Changes of the file system are recorded in `provisional`. What another process serves and gives
+/// to this one is taken from `handed_over`.
 pub(super) fn open(
     unit: &Unit,
     state: &StateDir,
     provisional: &mut FileRollback,
-    handed_over: &mut HandedOverFiles,
+    handed_over: Option<&mut HandedOverMedia>,
 ) -> Result<OpenMedium, MediaError> {
-    let bare = open_bare(unit, state, provisional, handed_over)?;
+    let bare = match handed_over {
+        None => open_bare(unit, state, provisional, &mut HandedOverFiles::default())?,
+        Some(media) => match take_drive(unit, media)? {
+            Some(drive) => drive,
+            None => open_bare(unit, state, provisional, &mut media.files)?,
+        },
+    };
     let keys = media_key::of(unit, state);
     let keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
     Ok(OpenMedium { bare, keys })
@@ -110,6 +117,20 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
     match unit.medium.path().filter(|_| unit.encrypt.is_some() && !former) {
         Some(path) => luks::data_offset(path).unwrap_or(DATA_OFFSET),
         None => 0,
+    }
+}
+
+/// Returns the drive of a unit, if the unit is one, with what is in it in the process that serves. The
+/// configuration can name another medium.
+fn take_drive(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
+    let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+    match &unit.medium {
+        Medium::Disc { .. } => {
+            let disc = media.take_disc(unit.identity.naa);
+            let image = disc.map(|(disc, file)| discs::take(disc, file)).transpose();
+            image.map(|image| Some(Bare::Drive(image))).map_err(failed)
+        }
+        _ => Ok(None),
     }
 }
 

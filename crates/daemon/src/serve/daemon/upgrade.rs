@@ -25,15 +25,16 @@ use crate::serve::audit::AuditEntry;
 use crate::serve::bindings::STORE_DELAY;
 use crate::serve::changes::{failure, on_one_line};
 use crate::serve::daemon_event::{DaemonEvent, UpgradeOrder};
+use crate::serve::handed_over::MovedMedium;
 use crate::serve::reactor_shard::handover::{ExportedReactor, Obstacle};
 use crate::serve::router::Router;
 use crate::serve::service_manager;
 use crate::serve::upgrade::PREPARE_MAX;
-use crate::serve::upgrade::document::{Document, ReactorState};
+use crate::serve::upgrade::document::{Document, FORMAT, FORMAT_WITHOUT_DRIVES, ReactorState};
 use crate::serve::upgrade::messages::{Answer, Socket, Welcome};
 use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
 use freeze::{Acceptors, Frozen, Unaccepting, ask};
-use obstacles::unmovable_medium;
+use obstacles::{has_drives, unmovable_medium};
 use process::{Outcome, Process};
 
 /// How long the daemon may try to find a moment in which no session has anything under way, unless the client
@@ -181,7 +182,7 @@ impl Daemon {
         revision: Option<&str>,
     ) -> Result<(Process, String), String> {
         let mut process = Process::start(binary)?;
-        let hello = process.hello(&mut || self.attend())?;
+        let hello = process.hello(self.upgrade_format(), &mut || self.attend())?;
         let cannot_pass =
             |error: io::Error| format!("cannot pass sockets and files on: {}", crate::os_error(&error));
         let (welcome, sockets) = self.welcome().map_err(cannot_pass)?;
@@ -255,6 +256,11 @@ impl Daemon {
         obstacles.into_iter().flatten().next().map_or(Ok(()), Err)
     }
 
+    /// Returns the format of what this process hands over.
+    fn upgrade_format(&self) -> u32 {
+        if has_drives(&self.runtime.config) { FORMAT } else { FORMAT_WITHOUT_DRIVES }
+    }
+
     /// Returns what the other process needs to prepare.
     fn welcome(&self) -> io::Result<(Welcome, Vec<OwnedFd>)> {
         let (mut sockets, mut descriptors) = (Vec::new(), Vec::new());
@@ -277,8 +283,9 @@ impl Daemon {
             add(Socket::Http, http.try_clone()?.into());
         }
         let files = ask(&self.reactors, |member, _| member.media_files()).map_err(io::Error::other)?;
-        for file in files.into_iter().collect::<io::Result<Vec<Vec<File>>>>()?.into_iter().flatten() {
-            add(Socket::Medium, file.into());
+        let files = files.into_iter().collect::<io::Result<Vec<Vec<(MovedMedium, File)>>>>()?;
+        for (medium, file) in files.into_iter().flatten() {
+            add(medium.into(), file.into());
         }
         let owners = self.runtime.owners().into_iter();
         let interfaces = self.runtime.interfaces.iter();
@@ -360,7 +367,9 @@ impl Daemon {
                 .map_err(|why| lasting(why.to_owned()))?;
             document.reactors.push(ReactorState { shard, connections: places });
         }
-        let document = Zeroizing::new(document.encode().map_err(|error| lasting(error.to_string()))?);
+        let document = Zeroizing::new(
+            document.encode(self.upgrade_format()).map_err(|error| lasting(error.to_string()))?,
+        );
         Ok(Exported { document, sockets, sessions })
     }
 

@@ -6,9 +6,12 @@ use std::io;
 use base::state_machine::{ConnId, PortalId};
 use base::time::Instant;
 use shard::handover::{Exported, ShardBusy, ShardState};
+use target::units::UnitId;
 
 use super::ReactorShard;
+use crate::serve::discs::DiscDrive;
 use crate::serve::disk::Disk;
+use crate::serve::handed_over::MovedMedium;
 
 /// The sessions and units of a reactor, as they move to another process.
 #[derive(Debug)]
@@ -45,14 +48,24 @@ impl From<&str> for Obstacle {
 }
 
 impl ReactorShard {
-    /// Returns other descriptors of the files and devices that are served.
-    pub(in crate::serve) fn media_files(&self) -> io::Result<Vec<File>> {
-        self.disks.values().map(Disk::try_clone_file).collect()
+    /// Returns other descriptors of the files and devices that are served, and what each is.
+    pub(in crate::serve) fn media_files(&self) -> io::Result<Vec<(MovedMedium, File)>> {
+        let socket =
+            |id: &UnitId, disk: &Disk| match self.naas.get(id).filter(|_| self.drives.contains_key(id)) {
+                Some(drive) => MovedMedium::Disc { drive: drive.to_string(), disc: disk.info().moved_disc() },
+                None => MovedMedium::File,
+            };
+        self.disks.iter().map(|(id, disk)| Ok((socket(id, disk), disk.try_clone_file()?))).collect()
     }
 
     /// Returns why the units cannot move to another process, if they cannot.
     pub(in crate::serve) fn obstacle(&self) -> Option<String> {
-        self.disks.values().find_map(Disk::obstacle)
+        let pending = || {
+            let id = self.pending_discs.keys().next()?;
+            let label = self.runtime.unit(*id).map(|unit| unit.label.as_str()).unwrap_or_default();
+            Some(format!("{label}: its disc is to be replaced when it is saved; try again"))
+        };
+        self.disks.values().find_map(Disk::obstacle).or_else(pending)
     }
 
     /// Stops the command windows, so that the sessions become idle.
@@ -79,7 +92,8 @@ impl ReactorShard {
         if let Some(busy) = self.shard.busy() {
             return Some(busy.into());
         }
-        let is_working = self.disks.values().any(Disk::is_working);
+        let is_working =
+            self.disks.values().any(Disk::is_working) || self.drives.values().any(DiscDrive::has_leaving);
         is_working.then(|| "a medium has I/O under way".to_owned()).and_then(passing)
     }
 

@@ -8,7 +8,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use backends::open::handed_over::HandedOverFiles;
 use base::ether::EtherPort;
 use base::state_machine::{ConnId, PortalId};
 use drivers::inherited;
@@ -20,6 +19,7 @@ use super::document::{Document, FORMATS, MAGIC, ReactorState};
 use super::messages::{Answer, Commit, Hello, Socket, Welcome};
 use super::{MESSAGE_MAX, PREPARE_MAX, VARIABLE};
 use crate::serve::ServeError;
+use crate::serve::handed_over::HandedOverMedia;
 use crate::serve::placement::{Owners, Placement};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
@@ -46,8 +46,8 @@ pub(in crate::serve) struct Succession {
     /// The listening socket of the admin API, and its lock.
     pub(in crate::serve) admin: Option<[OwnedFd; 2]>,
     pub(in crate::serve) http: Option<TcpListener>,
-    /// The files and devices of the LUNs.
-    pub(in crate::serve) media: HandedOverFiles,
+    /// The media of the LUNs.
+    pub(in crate::serve) media: HandedOverMedia,
     reactors: usize,
     owners: Owners,
     pub(in crate::serve) interfaces: Vec<(EtherPort, String)>,
@@ -103,7 +103,7 @@ impl Succession {
             activated: Vec::new(),
             admin: None,
             http: None,
-            media: HandedOverFiles::default(),
+            media: HandedOverMedia::default(),
             reactors: welcome.reactors,
             owners,
             interfaces: welcome.interfaces.into_iter().map(|(port, name)| (EtherPort(port), name)).collect(),
@@ -117,7 +117,8 @@ impl Succession {
                 Socket::Admin => admin = Some(descriptor),
                 Socket::AdminLock => lock = Some(descriptor),
                 Socket::Http => new.http = Some(descriptor.into()),
-                Socket::Medium => new.media.add(descriptor.into())?,
+                Socket::Medium => new.media.files.add(descriptor.into())?,
+                Socket::Disc { drive, disc } => new.media.add_disc(drive, disc, descriptor.into()),
             }
         }
         new.admin = admin.zip(lock).map(|(admin, lock)| [admin, lock]);

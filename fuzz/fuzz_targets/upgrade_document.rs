@@ -72,7 +72,7 @@ mod serve {
 
     /// Returns the body of the document of one reactor.
     pub fn body(shard: ShardState, connections: Vec<Vec<usize>>) -> Vec<u8> {
-        let bytes = Document { reactors: vec![ReactorState { shard, connections }] }.encode(FORMAT).unwrap();
+        let bytes = Document { reactors: vec![ReactorState { shard, connections }], cartridges: Vec::new() }.encode(FORMAT).unwrap();
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         bytes[end + 1..].to_vec()
     }

@@ -531,7 +531,7 @@ pub(crate) fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), Open
     }
 }
 
-fn identity(file: &File, path: &Path) -> Result<FileIdentity, OpenError> {
+pub(crate) fn identity(file: &File, path: &Path) -> Result<FileIdentity, OpenError> {
     let facts = file.metadata().map_err(|source| OpenError::Query { path: path.to_owned(), source })?;
     Ok(FileIdentity::of(&facts))
 }

@@ -21,7 +21,7 @@ use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::{Disk, DiskInfo};
-use super::handed_over::HandedOverMedia;
+use super::handed_over::{HandedOverCartridges, HandedOverMedia};
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::nbd::{ATTEMPT_MAX, ExportAddress, NbdExport, NbdExports, OpenExport};
@@ -129,6 +129,16 @@ fn take_drive(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, 
             let disc = media.take_disc(unit.identity.naa);
             let image = disc.map(|(disc, file)| discs::take(disc, file)).transpose();
             image.map(|image| Some(Bare::Drive(image))).map_err(failed)
+        }
+        // Its cartridge comes with the sessions.
+        Medium::Tape { .. } | Medium::LibraryDrive { .. } => Ok(Some(Bare::Tape(None))),
+        Medium::Changer { path } => {
+            let library = match media.take_library(unit.identity.naa) {
+                Some(lock) => OpenLibrary::take(path, lock),
+                None => Err("the lock of the library is missing".to_owned()),
+            };
+            let failed = |why| MediaError { unit: unit.label.clone(), why };
+            library.map(|library| Some(Bare::Library(library))).map_err(failed)
         }
         _ => Ok(None),
     }
@@ -343,6 +353,29 @@ impl OpenMedium {
             Bare::Sg(device) => device.identity(),
             Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
             Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Library(_) | Bare::Nbd(_) => None,
+        }
+    }
+
+    /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
+    /// and the file of a library.
+    pub(super) fn receive(
+        &mut self,
+        unit: &Unit,
+        cartridges: &mut HandedOverCartridges,
+    ) -> Result<(), MediaError> {
+        let failed = |why| MediaError { unit: unit.label.clone(), why };
+        match &mut self.bare {
+            Bare::Tape(place) => {
+                if let Some(moved) = cartridges.remove(&unit.identity.naa.to_string()) {
+                    let cartridge = CartridgeFolder::take(&moved.path, moved.read_only, moved.files);
+                    *place = Some(cartridge.map_err(|error| failed(describe_error(&error)))?);
+                }
+                Ok(())
+            }
+            Bare::Library(library) => library.refresh().map_err(failed),
+            Bare::Disk(..) | Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Nbd(_) | Bare::Sg(_) => {
+                Ok(())
+            }
         }
     }
 

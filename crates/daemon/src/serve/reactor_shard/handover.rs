@@ -11,7 +11,8 @@ use target::units::UnitId;
 use super::ReactorShard;
 use crate::serve::discs::DiscDrive;
 use crate::serve::disk::Disk;
-use crate::serve::handed_over::MovedMedium;
+use crate::serve::handed_over::{MovedCartridge, MovedMedium};
+use crate::serve::tape::Tape;
 
 /// The sessions and units of a reactor, as they move to another process.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(in crate::serve) struct ExportedReactor {
     pub(in crate::serve) shard: ShardState,
     /// The connections of each session, each with its portal.
     pub(in crate::serve) connections: Vec<Vec<(ConnId, PortalId)>>,
+    /// The cartridges in drives.
+    pub(in crate::serve) cartridges: Vec<MovedCartridge>,
 }
 
 /// What keeps a reactor from being handed over.
@@ -55,7 +58,12 @@ impl ReactorShard {
                 Some(drive) => MovedMedium::Disc { drive: drive.to_string(), disc: disk.info().moved_disc() },
                 None => MovedMedium::File,
             };
-        self.disks.iter().map(|(id, disk)| Ok((socket(id, disk), disk.try_clone_file()?))).collect()
+        let disks = self.disks.iter().map(|(id, disk)| Ok((socket(id, disk), disk.try_clone_file()?)));
+        let libraries = self.libraries.iter().filter_map(|(id, library)| {
+            let changer = self.naas.get(id)?.to_string();
+            Some(library.duplicate_lock().map(|lock| (MovedMedium::Library { changer }, lock)))
+        });
+        disks.chain(libraries).collect()
     }
 
     /// Returns why the units cannot move to another process, if they cannot.
@@ -65,7 +73,8 @@ impl ReactorShard {
             let label = self.runtime.unit(*id).map(|unit| unit.label.as_str()).unwrap_or_default();
             Some(format!("{label}: its disc is to be replaced when it is saved; try again"))
         };
-        self.disks.values().find_map(Disk::obstacle).or_else(pending)
+        let tapes = || self.tapes.values().find_map(Tape::obstacle);
+        self.disks.values().find_map(Disk::obstacle).or_else(tapes).or_else(pending)
     }
 
     /// Stops the command windows, so that the sessions become idle.
@@ -81,6 +90,13 @@ impl ReactorShard {
     /// Returns how many connections would be lost with this process.
     pub(in crate::serve) fn unmovable_connections(&self) -> usize {
         self.shard.unmovable_connections()
+    }
+
+    /// Makes durable what keeps tape drives from moving. Call this as often as [`Self::busy`].
+    pub(in crate::serve) fn prepare_handover(&mut self, now: Instant) {
+        for id in self.tapes.keys() {
+            self.shard.prepare_handover(now, *id);
+        }
     }
 
     /// Returns what is under way, if anything is.
@@ -109,12 +125,18 @@ impl ReactorShard {
         if let Some(sentence) = self.obstacle() {
             return Err(Obstacle { sentence, can_end: false });
         }
+        let drive = |(id, tape): (&UnitId, &Tape)| tape.moved(self.naas.get(id)?.to_string());
+        let cartridges = self.tapes.iter().filter_map(drive).collect::<io::Result<_>>();
+        let cartridges = cartridges.map_err(|error| Obstacle {
+            sentence: format!("cannot pass a cartridge on: {}", crate::os_error(&error)),
+            can_end: false,
+        })?;
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.
         let portal = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
         let places = |conns: Vec<ConnId>| conns.into_iter().filter_map(portal).collect();
         let connections = connections.into_iter().map(places).collect();
-        Ok(ExportedReactor { shard, connections })
+        Ok(ExportedReactor { shard, connections, cartridges })
     }
 
     /// Takes over the sessions and units of another process. The driver must be parked.

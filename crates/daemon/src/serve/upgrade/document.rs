@@ -6,6 +6,7 @@
 //! hold keys of sessions.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use iscsi::digest::Crc32c;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,23 @@ const HEADER_LEN_MAX: usize = 4096;
 pub(in crate::serve) struct Document {
     /// The reactors in order.
     pub(in crate::serve) reactors: Vec<ReactorState>,
+    /// The cartridges in drives. Two files of each follow the sockets, in the same order: the label, which is
+    /// locked, and the folder. Hosts can change cartridges until the sessions are frozen, so these files
+    /// come with the document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::serve) cartridges: Vec<CartridgeState>,
+}
+
+/// The cartridge in a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct CartridgeState {
+    /// The NAA identifier of the drive.
+    pub(in crate::serve) drive: String,
+    /// The folder.
+    pub(in crate::serve) path: PathBuf,
+    /// Whether it was opened for reading only.
+    pub(in crate::serve) read_only: bool,
 }
 
 /// The sessions and units of one reactor.
@@ -178,7 +196,7 @@ mod tests {
     use super::*;
 
     fn nothing() -> Document {
-        Document { reactors: Vec::new() }
+        Document { reactors: Vec::new(), cartridges: Vec::new() }
     }
 
     #[test]

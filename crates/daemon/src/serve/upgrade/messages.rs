@@ -61,6 +61,11 @@ pub(in crate::serve) enum Socket {
         /// The disc.
         disc: MovedDisc,
     },
+    /// The lock of a tape library.
+    Library {
+        /// The NAA identifier of the changer.
+        changer: String,
+    },
 }
 
 impl From<MovedMedium> for Socket {
@@ -68,6 +73,7 @@ impl From<MovedMedium> for Socket {
         match medium {
             MovedMedium::File => Self::Medium,
             MovedMedium::Disc { drive, disc } => Self::Disc { drive, disc },
+            MovedMedium::Library { changer } => Self::Library { changer },
         }
     }
 }

@@ -7,12 +7,14 @@ use crate::config::{Config, Medium};
 pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
     config.units.iter().find_map(|unit| {
         let why = match &unit.medium {
-            Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. } | Medium::Disc { .. } => return None,
+            Medium::File { .. }
+            | Medium::Block { .. }
+            | Medium::Null { .. }
+            | Medium::Disc { .. }
+            | Medium::Tape { .. }
+            | Medium::Changer { .. }
+            | Medium::LibraryDrive { .. } => return None,
             Medium::Ram { .. } => "its data is in the memory of this process",
-            Medium::Tape { .. } | Medium::LibraryDrive { .. } => {
-                "a tape drive cannot move to another process: its position and what hosts wrote last are in the memory of this one"
-            }
-            Medium::Changer { .. } => "a tape library cannot move to another process",
             Medium::Nbd { .. } => "its connection to the NBD server cannot move to another process",
             Medium::Sg { .. } => "a device that commands are passed to cannot move to another process",
             Medium::VhostUserBlk { .. } | Medium::VhostUserScsi { .. } => {
@@ -25,7 +27,19 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
 
 /// Returns whether a LUN is a drive, in which there can be another medium than the configured one.
 pub(super) fn has_drives(config: &Config) -> bool {
-    config.units.iter().any(|unit| matches!(unit.medium, Medium::Disc { .. }))
+    config.units.iter().any(|unit| match unit.medium {
+        Medium::Disc { .. } | Medium::Tape { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. } => {
+            true
+        }
+        Medium::File { .. }
+        | Medium::Block { .. }
+        | Medium::Null { .. }
+        | Medium::Ram { .. }
+        | Medium::Nbd { .. }
+        | Medium::Sg { .. }
+        | Medium::VhostUserBlk { .. }
+        | Medium::VhostUserScsi { .. } => false,
+    })
 }
 
 #[cfg(test)]

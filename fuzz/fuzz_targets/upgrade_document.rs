@@ -61,9 +61,9 @@ mod serve {
     /// connections of each reactor.
     pub fn read(bytes: &[u8]) -> Option<Vec<(ShardState, Vec<Vec<usize>>)>> {
         let document = Document::decode(bytes).ok()?;
-        let written = document.encode().expect("it is not longer than what was read");
+        let written = document.encode(FORMAT).expect("it is not longer than what was read");
         let again = Document::decode(&written).expect("its own bytes");
-        assert_eq!(again.encode().unwrap(), written);
+        assert_eq!(again.encode(FORMAT).unwrap(), written);
         let parts = |document: Document| {
             document.reactors.into_iter().map(|reactor| (reactor.shard, reactor.connections)).collect()
         };
@@ -74,7 +74,7 @@ mod serve {
 
     /// Returns the body of the document of one reactor.
     pub fn body(shard: ShardState, connections: Vec<Vec<usize>>) -> Vec<u8> {
-        let bytes = Document { reactors: vec![ReactorState { shard, connections }] }.encode().unwrap();
+        let bytes = Document { reactors: vec![ReactorState { shard, connections }], cartridges: Vec::new() }.encode(FORMAT).unwrap();
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         bytes[end + 1..].to_vec()
     }

@@ -30,7 +30,7 @@ use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput};
 
 use crate::errno_map;
-use crate::open::{FileIdentity, OpenError, lock};
+use crate::open::{FileIdentity, OpenError, identity, lock};
 use crate::store::{BUF_LEN_MAX, IO_LEN_MAX};
 
 const LABEL: &str = "label";
@@ -49,6 +49,8 @@ pub struct CartridgeFolder {
     barcode: String,
     profile: Profile,
     is_read_only: bool,
+    /// Whether changes can be there that this process does not know to be durable.
+    has_unknown_changes: bool,
 }
 
 /// A cartridge cannot be served.
@@ -107,7 +109,38 @@ impl CartridgeFolder {
         }
         let (identity, _) = FileIdentity::of_path(&path.join(LABEL)).map_err(io_failed)?;
         let Label { capacity, barcode, profile, .. } = found;
-        Ok(Self { path: path.to_owned(), folder, label, identity, capacity, barcode, profile, is_read_only })
+        Ok(Self {
+            path: path.to_owned(),
+            folder,
+            label,
+            identity,
+            capacity,
+            barcode,
+            profile,
+            is_read_only,
+            has_unknown_changes: false,
+        })
+    }
+
+    /// Takes a cartridge that another process has opened and locked: its label and its folder, whatever the
+    /// path leads to. Nothing is made durable, because that process can go on.
+    ///
+    /// # Errors
+    /// [`CartridgeError`]
+    pub fn take(path: &Path, is_read_only: bool, [label, folder]: [File; 2]) -> Result<Self, CartridgeError> {
+        let Label { capacity, barcode, profile, .. } = label_of(path, &label)?;
+        let identity = identity(&label, path).map_err(CartridgeError::Lock)?;
+        Ok(Self {
+            path: path.to_owned(),
+            folder,
+            label,
+            identity,
+            capacity,
+            barcode,
+            profile,
+            is_read_only,
+            has_unknown_changes: true,
+        })
     }
 
     /// Checks that a folder holds a cartridge that can be served, without locking it.
@@ -255,10 +288,11 @@ struct Flush {
 impl CartridgeStore {
     /// Creates a store that serves a cartridge through `queue`.
     pub fn new(folder: CartridgeFolder, queue: FileQueue) -> Self {
-        let CartridgeFolder { folder, label, is_read_only, .. } = folder;
+        let CartridgeFolder { folder, label, is_read_only, has_unknown_changes, .. } = folder;
+        let changes = u64::from(has_unknown_changes);
         Self {
-            folder: OpenFile::new(folder, 0),
-            files: BTreeMap::from([(FileId::Label, OpenFile::new(label, 0))]),
+            folder: OpenFile::new(folder, changes),
+            files: BTreeMap::from([(FileId::Label, OpenFile::new(label, changes))]),
             is_read_only,
             queue,
             jobs: BTreeMap::new(),
@@ -268,6 +302,20 @@ impl CartridgeStore {
             sync_failed: None,
             last_error: None,
         }
+    }
+
+    /// Returns other descriptors of the label, which holds the lock, and of the folder.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn try_clone_files(&self) -> io::Result<[File; 2]> {
+        let label = self.files.get(&FileId::Label).ok_or(ErrorKind::NotFound)?;
+        Ok([label.file.file().try_clone()?, self.folder.file.file().try_clone()?])
+    }
+
+    /// Returns whether the cartridge is served for reading only.
+    pub const fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     /// Returns whether a flush has failed, so that the cartridge cannot be loaded again.

@@ -25,7 +25,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct LibraryFolder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 /// A library cannot be used.
@@ -87,7 +87,7 @@ impl LibraryFolder {
         }
         let lock = lock_file(path)?;
         lock.lock().map_err(&failed)?;
-        let folder = Self { path: path.to_owned(), _lock: lock };
+        let folder = Self { path: path.to_owned(), lock };
         folder.replace(file).map_err(&failed)?;
         folder.synchronize().map_err(&failed)?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -119,6 +119,19 @@ impl LibraryFolder {
         })
     }
 
+    /// Takes the folder of a library that another process uses, by a descriptor of its lock.
+    pub fn take(path: &Path, lock: File) -> Self {
+        Self { path: path.to_owned(), lock }
+    }
+
+    /// Returns another descriptor of the lock.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn duplicate_lock(&self) -> io::Result<File> {
+        self.lock.try_clone()
+    }
+
     fn open_with(
         path: &Path,
         lock: impl FnOnce(&File) -> Result<(), LibraryFolderError>,
@@ -127,7 +140,7 @@ impl LibraryFolder {
         Self::read(path)?;
         let file = lock_file(path)?;
         lock(&file)?;
-        let folder = Self { path: path.to_owned(), _lock: file };
+        let folder = Self { path: path.to_owned(), lock: file };
         // The name of the file that an earlier process, which was killed, has put there counts from here on.
         folder.synchronize().map_err(io_failed(path))?;
         Ok(folder)

@@ -306,9 +306,7 @@ impl FileSpec {
         let flags = access(self.read_only, self.direct);
         expect_kind(path, FileType::RegularFile, "regular file")?;
         if let Some(file) = handed_over.take(path) {
-            lock(&file, path, self.read_only)?;
-            let size = self.expect_size(&file)?;
-            return self.measure(file, size);
+            return self.take(file);
         }
         let (file, created) = match open_with(path, flags, self.direct) {
             Err(OpenError::Missing { .. }) if self.size.is_some() && !self.read_only => {
@@ -341,6 +339,17 @@ impl FileSpec {
                 Err(error)
             }
         }
+    }
+
+    /// Takes a file that another process has opened and locked, and still serves, whatever the path leads to.
+    /// Its size and its storage stay as they are.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn take(&self, file: File) -> Result<Opened, OpenError> {
+        lock(&file, &self.path, self.read_only)?;
+        let size = self.expect_size(&file)?;
+        self.measure(file, size)
     }
 
     /// Opens a file that this process serves once more, by a descriptor that holds its lock
@@ -522,7 +531,7 @@ pub(crate) fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), Open
     }
 }
 
-fn identity(file: &File, path: &Path) -> Result<FileIdentity, OpenError> {
+pub(crate) fn identity(file: &File, path: &Path) -> Result<FileIdentity, OpenError> {
     let facts = file.metadata().map_err(|source| OpenError::Query { path: path.to_owned(), source })?;
     Ok(FileIdentity::of(&facts))
 }

@@ -297,7 +297,7 @@ impl Label {
         })
     }
 
-    fn is_possible(&self) -> bool {
+    pub(crate) fn is_possible(&self) -> bool {
         let sum = self.partitions.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.capacity));
         let barcode = self.barcode.as_bytes();
         (1..=self.profile.partitions_max()).contains(&self.partitions.len())

@@ -34,4 +34,4 @@ pub mod profile;
 pub mod tap;
 pub mod testing;
 
-pub use machine::Cartridge;
+pub use machine::{Cartridge, handover};

@@ -20,6 +20,7 @@ use crate::layout::{CHUNK_LEN, ItemHeader, Seal, occupied};
 mod cache;
 mod chunk;
 mod end;
+pub mod handover;
 mod label_write;
 mod load;
 mod mam;

@@ -49,6 +49,10 @@ pub enum RestoreError {
     Token,
     /// The record of a writable disc does not belong to the disc in the drive.
     DiscRecord,
+    /// The cartridge in the drive is not that of the state, or the state is none that a cartridge has.
+    Cartridge,
+    /// The parameters of tape encryption are none that a drive has.
+    Encryption,
 }
 
 impl fmt::Display for RestoreError {
@@ -72,6 +76,8 @@ impl fmt::Display for RestoreError {
             Self::Timestamp => "the state has a timestamp of an unknown origin",
             Self::Token => "the state has an impossible ROD token",
             Self::DiscRecord => "the state has the record of another disc than the one in the drive",
+            Self::Cartridge => "the state is not that of the cartridge in the drive",
+            Self::Encryption => "the state has impossible parameters of tape encryption",
         })
     }
 }

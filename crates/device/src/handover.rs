@@ -8,9 +8,9 @@
 //! A unit is handed over while it is idle. [`LogicalUnit::busy`] tells what keeps it from that.
 //!
 //! The next process can make its units while the old one still serves them: a new unit does nothing on its
-//! medium before its first command or timeout. A tape drive is the exception. It loads its cartridge at once
-//! and repairs it, so no other process may use the cartridge. That is why tape drives are not handed over,
-//! and the owner asks [`LogicalUnit::busy`] of the old units before it makes the new ones.
+//! medium before its first command or timeout. A tape drive is the exception: it loads its cartridge at once
+//! and repairs it. [`LogicalUnit::new_to_restore`] makes one that does not. It never loads the cartridge that
+//! it takes over: the position and what is known of the log move.
 //!
 //! # What becomes of each part of the state
 //!
@@ -20,7 +20,8 @@
 //! | background copies and self-tests, running SANITIZE and FORMAT UNIT | the unit is busy |
 //! | operations of the medium, abandoned ones too; saves of state; undelivered events | the unit is busy |
 //! | a removal or drain that has not ended, a withheld medium, a motion of a changer | the unit is busy |
-//! | a tape drive | the unit is busy |
+//! | a cartridge that is being loaded or given up, or that has unsynchronized records | the unit is busy |
+//! | a cartridge that has lost writes | the unit is busy, and waiting does not help |
 //! | ACA | never established (NormACA is refused) |
 //! | persistent reservations with and without APTPL, generation | moves; replaces what was loaded |
 //! | identifying information, saved mode settings, failure of SANITIZE or FORMAT UNIT | moves; is durable too |
@@ -32,9 +33,14 @@
 //! | a failed flush, out of space, ended drain of the operator | moves |
 //! | what limits have saved up | moves; the limits are in the configuration |
 //! | the record of a writable disc, also what is not saved of it | moves; the sectors are in the medium |
+//! | loaded cartridge: label with its changes, ends of partitions, position; unloaded, empty or unusable drive | moves; the log is in the medium |
+//! | deferred errors, lost positions, ALLOW OVERWRITE, counters of a tape drive | moves |
+//! | keys and parameters of tape encryption, with their counters | moves; [`UnitState`] holds keys then |
+//! | what was read of a cartridge ahead | is read again |
 //! | what is known of the device of a pass-through | moves; the device itself is not reset |
 //! | roles in the persistent reservation, capabilities of the medium, tables of commands | derived |
-//! | library, drives and unusable cartridges of a changer | its owner passes them in again |
+//! | library and drives of a changer | its owner passes them in again |
+//! | cartridges of a changer that cannot be used | moves |
 //! | TST, read-only access, identity | configuration |
 //! | secrets from which tokens and nonces are made | made anew from the entropy of [`LogicalUnit::seed`] |
 //! | slow commands that were not reported, numbers of tickets and calls | are dropped; no initiator sees them |
@@ -45,11 +51,13 @@
 //! [`LogicalUnit::restore`]: crate::unit::LogicalUnit::restore
 //! [`LogicalUnit::busy`]: crate::unit::LogicalUnit::busy
 //! [`LogicalUnit::seed`]: crate::unit::LogicalUnit::seed
+//! [`LogicalUnit::new_to_restore`]: crate::unit::LogicalUnit::new_to_restore
 
 pub(crate) mod counters;
 #[cfg(test)]
 mod tests;
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -69,6 +77,7 @@ use crate::rate_limit::handover::LimiterState;
 use crate::recorder::RecorderState;
 use crate::sanitizer::SanitizeFailureState;
 use crate::settings::handover::SettingsState;
+use crate::tape_drive::handover::TapeDriveState;
 use counters::{ErrorsState, StatisticsState, StatsState};
 
 pub use crate::document::RestoreError;
@@ -102,6 +111,11 @@ pub(crate) struct ServerState {
     pub(crate) drain: Option<DrainState>,
     pub(crate) recorder: Option<RecorderState>,
     pub(crate) pass_through: Option<PassedState>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tape: Option<TapeDriveState>,
+    /// The names of the cartridges of a changer that cannot be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unusable_cartridges: Vec<String>,
 }
 
 /// What initiators know of the configuration and of the medium, to find out whether it has changed.
@@ -173,14 +187,18 @@ pub enum UnitBusy {
     Events,
     /// The changer moves a cartridge.
     Motion,
-    /// A tape drive cannot be handed over.
-    TapeDrive,
+    /// What hosts wrote to a cartridge is not durable yet ([`LogicalUnit::prepare_handover`]).
+    ///
+    /// [`LogicalUnit::prepare_handover`]: crate::unit::LogicalUnit::prepare_handover
+    Unsynchronized,
+    /// What hosts wrote to a cartridge is lost, and only this unit reports that to them.
+    LostWrites,
 }
 
 impl UnitBusy {
     /// Returns whether the unit can become idle by itself. If not, waiting does not help.
     pub const fn can_end(self) -> bool {
-        !matches!(self, Self::Withheld | Self::TapeDrive)
+        !matches!(self, Self::Withheld | Self::LostWrites)
     }
 }
 
@@ -198,7 +216,10 @@ impl fmt::Display for UnitBusy {
             Self::Withheld => "its medium is withheld until the operator confirms that it is the right one",
             Self::Events => "events wait to be delivered",
             Self::Motion => "the medium changer moves a cartridge",
-            Self::TapeDrive => "a tape drive cannot be handed over",
+            Self::Unsynchronized => "what hosts wrote to the cartridge is not durable yet",
+            Self::LostWrites => {
+                "writes to the cartridge were lost, and only this process reports that to its hosts"
+            }
         })
     }
 }

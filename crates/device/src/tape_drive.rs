@@ -6,6 +6,7 @@ mod deferred;
 pub(crate) mod encrypted_record;
 pub(crate) mod encryption;
 pub(crate) mod encryption_key;
+pub(crate) mod handover;
 mod turn_queue;
 
 use alloc::collections::{BTreeMap, BTreeSet};

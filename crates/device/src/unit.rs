@@ -130,7 +130,17 @@ impl LogicalUnit {
         pool: Pool,
     ) -> Result<Self, UnitError> {
         let saved = persistent_state::decode(saved.unwrap_or_default()).map_err(UnitError::SavedState)?;
-        Self::with_state(config, store, SpcState::new(saved), pool)
+        Self::with_state(config, store, SpcState::new(saved), pool, false)
+    }
+
+    /// Creates a unit that takes over the state of another process, which still serves it, by
+    /// [`Self::restore`] and before anything else. Its reservations and settings come with that state. A tape
+    /// drive does nothing on its cartridge.
+    ///
+    /// # Errors
+    /// [`UnitError`] when configuration and medium do not fit.
+    pub fn new_to_restore(config: UnitConfig, store: Box<dyn Store>, pool: Pool) -> Result<Self, UnitError> {
+        Self::with_state(config, store, SpcState::new(PersistentState::nothing()), pool, true)
     }
 
     /// Creates a unit whose saved state is lost. The unit refuses nearly every command with PERSISTENT
@@ -146,7 +156,7 @@ impl LogicalUnit {
     ) -> Result<Self, UnitError> {
         let saved =
             PersistentState { reservations: PersistentReservations::lost(), ..PersistentState::nothing() };
-        Self::with_state(config, store, SpcState::new(saved), pool)
+        Self::with_state(config, store, SpcState::new(saved), pool, false)
     }
 
     fn with_state(
@@ -154,6 +164,7 @@ impl LogicalUnit {
         store: Box<dyn Store>,
         state: SpcState,
         pool: Pool,
+        is_handed_over: bool,
     ) -> Result<Self, UnitError> {
         let profile = store.capabilities();
         let device = store.device();
@@ -184,7 +195,7 @@ impl LogicalUnit {
             server.spc.removal.load(server.info.has_medium());
         }
         if is_tape {
-            server.install_drive();
+            server.install_drive(is_handed_over);
         }
         if is_changer {
             server.changer = Some(Box::default());

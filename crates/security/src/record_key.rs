@@ -4,6 +4,7 @@
 use core::fmt;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroizing;
 
 use crate::aead::{IV_LEN, KEY_LEN, TAG_LEN};
 
@@ -17,13 +18,22 @@ const CHECKED: &[u8] = b"targe key check";
 const CHECK_NONCE: [u8; IV_LEN] = [0xff; IV_LEN];
 
 /// A key. Dropping it erases it.
-pub struct RecordKey(LessSafeKey);
+pub struct RecordKey {
+    cipher: LessSafeKey,
+    bytes: Zeroizing<[u8; KEY_LEN]>,
+}
 
 impl RecordKey {
     /// Takes a key over. The caller erases its own copy.
     #[allow(clippy::expect_used, reason = "the algorithm takes a key of 32 bytes")]
     pub fn new(key: &[u8; KEY_LEN]) -> Self {
-        Self(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("32 bytes")))
+        let cipher = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("32 bytes"));
+        Self { cipher, bytes: Zeroizing::new(*key) }
+    }
+
+    /// Returns the key, to pass it to another process. It must not be stored.
+    pub fn key_bytes(&self) -> &[u8; KEY_LEN] {
+        &self.bytes
     }
 
     /// Encrypts `content` in place and returns the tag over it and over `authenticated`, which stays
@@ -37,7 +47,7 @@ impl RecordKey {
         content: &mut [u8],
     ) -> Option<[u8; TAG_LEN]> {
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(authenticated), content).ok()?;
+        let tag = self.cipher.seal_in_place_separate_tag(nonce, Aad::from(authenticated), content).ok()?;
         tag.as_ref().try_into().ok()
     }
 
@@ -51,7 +61,7 @@ impl RecordKey {
         content: &mut [u8],
     ) -> Option<()> {
         let nonce = Nonce::assume_unique_for_key(nonce);
-        self.0.open_in_place_separate_tag(nonce, Aad::from(authenticated), tag, content).ok().map(|_| ())
+        self.cipher.open_in_place_separate_tag(nonce, Aad::from(authenticated), tag, content).ok().map(|_| ())
     }
 
     /// Returns a value that tells a wrong key from damaged data, and tells nothing else of the key.

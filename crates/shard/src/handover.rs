@@ -5,8 +5,8 @@
 //!
 //! 1. [`Shard::freeze`] in the old process. Initiators get no further room for commands, and the commands
 //!    under way end. The owner goes on driving the shard as usual.
-//! 2. [`Shard::busy`], as often as anything happened, until it returns `None`. The drivers then stop to
-//!    receive, and pass in what they have received.
+//! 2. [`Shard::prepare_handover`] for tape drives, and [`Shard::busy`], as often as anything happened, until
+//!    it returns `None`. The drivers then stop to receive, and pass in what they have received.
 //! 3. [`Shard::export`]. The shard must not be driven any more.
 //! 4. In the new process, on a shard with its units, whose Ethernet ports are up: `taken_over` for each
 //!    connection, in the order of [`Exported::connections`], then [`Shard::resume`].
@@ -42,6 +42,7 @@ use iscsi::target::handover as iscsi_handover;
 use serde::{Deserialize, Serialize};
 use target::handover::{RestoreError, TargetBusy, TargetState};
 use target::transport_id::nexus_of;
+use target::units::UnitId;
 
 use crate::shard::{HYPERSCSI, ISCSI, Shard};
 
@@ -180,6 +181,13 @@ impl Shard {
     /// not logged in, those of discovery sessions, and HyperSCSI handshakes.
     pub fn unmovable(&self) -> usize {
         self.transports.iscsi.unmovable_connections() + self.transports.hyperscsi.half_open_handshakes()
+    }
+
+    /// Makes durable what a tape drive holds, if only that keeps it from being handed over. Call this for
+    /// each tape drive as often as [`Self::busy`] after [`Self::freeze`].
+    pub fn prepare_handover(&mut self, now: Instant, drive: UnitId) {
+        self.target.prepare_handover(now, drive);
+        self.process_pending(now);
     }
 
     /// Returns what keeps the shard from being handed over; `None` if it is idle. A shutdown and a unit that

@@ -367,6 +367,13 @@ impl Target {
         }
     }
 
+    /// Makes durable what a tape drive holds, if only that keeps it from being handed over.
+    pub fn prepare_handover(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.prepare_handover(now);
+        }
+    }
+
     /// Returns whether a nexus prevents the removal of the medium of a unit.
     pub fn is_removal_prevented(&self, id: UnitId) -> bool {
         self.units.get(id).is_some_and(LogicalUnit::is_removal_prevented)

@@ -61,6 +61,12 @@ class Replaced(servers.Targe):
         self.pid = answer["pid"]
         return answer, ""
 
+    def reload(self):
+        """Applies the export as it is described now to the process that serves, and waits for that."""
+        self.write_config()
+        answer = Client(self.socket).ask({"method": "reload"})
+        expect("result" in answer, f"a reload is answered with {answer}")
+
     def expect_replaced_ended(self):
         """Every process that was replaced has ended, and without complaint."""
         while self.replaced:

@@ -53,6 +53,16 @@ impl LabelWrite {
         self.first = 1 - copy.min(1);
     }
 
+    /// Returns whether the label was changed since it was written, and which copy is to be written first.
+    pub(super) const fn export(&self) -> (bool, u8) {
+        (self.is_changed, self.first)
+    }
+
+    /// Sets these.
+    pub(super) fn restore(&mut self, is_changed: bool, first: u8) {
+        (self.is_changed, self.first) = (is_changed, first.min(1));
+    }
+
     /// Starts from the first copy the next time.
     pub(super) fn give_up(&mut self) {
         self.stage = Stage::Idle;

@@ -20,6 +20,7 @@ use crate::testing::MemoryFiles;
 mod crash;
 mod damage;
 mod golden;
+mod handover;
 mod interruption;
 mod model;
 #[cfg(feature = "planted")]

@@ -131,6 +131,11 @@ impl Writer {
         taken
     }
 
+    /// Returns whether anything is not in the file.
+    pub(super) fn is_unfiled(&self) -> bool {
+        self.pending.is_unfiled()
+    }
+
     /// Returns whether the next byte begins a chunk, whose header is not in the buffer yet.
     fn needs_chunk_header(&self) -> bool {
         self.at.is_multiple_of(BODY_LEN) && self.pending.is_empty()

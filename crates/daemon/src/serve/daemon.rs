@@ -4,6 +4,7 @@
 mod change;
 mod reload;
 mod sockets;
+mod units;
 mod upgrade;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use target::units::UnitId;
 
-use backends::open::handed_over::HandedOverFiles;
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
@@ -26,7 +26,7 @@ use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
 use super::disk::ComparedDisk;
 use super::disk_ids::DiskIds;
-use super::media::{FileRollback, OpenMedium};
+use super::media::FileRollback;
 use super::media_watch::MediaWatch;
 use super::name_servers::NameServers;
 use super::placement::{self, Owners};
@@ -41,9 +41,10 @@ use super::tls_portals::{TlsPortals, tls_of};
 use super::upgrade::Succession;
 use super::{Ended, ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics, served_size};
 use crate::admin::server::Server;
-use crate::config::{Config, Environment, Flags, Http, Loaded, Portal, Unit, UnitIndex};
+use crate::config::{Config, Environment, Flags, Http, Loaded, Portal};
 use crate::http::server::Server as HttpServer;
 use sockets::{Listening, Sockets};
+use units::{load_all_units, open_media, receive_media};
 
 /// The time that sessions have to log out after the daemon asked them to. RFC 7143 §11.9.1 specifies whole
 /// seconds.
@@ -143,16 +144,16 @@ impl Daemon {
             let media = succession.as_mut().map(|succession| &mut succession.media);
             open_media(runtime.units(index), &state, &mut provisional, media)
         };
-        let media = (0..count).map(&mut open).collect::<Result<Vec<_>, _>>()?;
+        let mut media = (0..count).map(&mut open).collect::<Result<Vec<_>, _>>()?;
         let revision = loaded.revision.map(|revision| revision.to_string());
-        let sessions = succession.as_mut().map(|succession| succession.prepared(revision)).transpose()?;
+        let mut sessions = succession.as_mut().map(|succession| succession.prepared(revision)).transpose()?;
+        receive_media(&runtime, &mut media, sessions.as_mut())?;
+        let is_successor = sessions.is_some();
         // The other process changes the files of the state directory until it has given up its sessions.
-        let (mut units, mut disks) = (Vec::new(), DiskIds::default());
+        let mut disks = DiskIds::default();
         let mut bindings = BindingStore::load(&state)?;
         let claimed = bindings.claim(&runtime, &numbers, &mut disks);
-        for (index, media) in media.into_iter().enumerate() {
-            units.push(load_units(runtime.units(index).zip(media), &state, &mut disks)?);
-        }
+        let units = load_all_units(&runtime, media, (&state, &mut disks), is_successor)?;
         let ports =
             (0..count).map(|index| open_ports(&runtime, index, &[])).collect::<Result<Vec<_>, _>>()?;
         let (state_writer, _) = state_writer::start(state.clone()).map_err(ServeError::Thread)?;
@@ -177,7 +178,6 @@ impl Daemon {
             Arc::new(Shared::new(file, running, counted, occasions.0.clone(), state.clone(), reports));
         let Sockets { inherited, admin, http: http_socket, .. } = sockets;
         let mut admin = admin.prepare(Arc::clone(&shared) as Arc<_>)?;
-        let is_successor = sessions.is_some();
         if let Some((succession, sessions)) = succession.as_mut().zip(sessions) {
             succession.take_over(sessions, &reactors, &runtime)?;
             go_on(&reactors, router.as_ref());
@@ -498,49 +498,6 @@ fn open_ports(
         Ok((*port, PortSocket::open(config)?))
     };
     fresh.map(open).collect()
-}
-
-/// Opens the media of units. Files and devices that are among those in `handed_over` are taken from there.
-fn open_media<'u>(
-    units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
-    state: &StateDir,
-    provisional: &mut FileRollback,
-    handed_over: Option<&mut HandedOverFiles>,
-) -> Result<Vec<OpenMedium>, ServeError> {
-    let mut none = HandedOverFiles::default();
-    let handed_over = handed_over.unwrap_or(&mut none);
-    let mut open = |(_, _, unit): (UnitId, UnitIndex, &Unit)| {
-        served_size::check(unit, state).map_err(ServeError::Failed)?;
-        Ok(media::open(unit, state, provisional, handed_over)?)
-    };
-    units.map(&mut open).collect()
-}
-
-/// Loads the persistent state of units whose media are open.
-fn load_units<'u>(
-    units: impl Iterator<Item = ((UnitId, UnitIndex, &'u Unit), OpenMedium)>,
-    state: &StateDir,
-    disks: &mut DiskIds,
-) -> Result<Vec<NewUnit>, ServeError> {
-    let mut load = |((id, index, unit), medium): ((UnitId, UnitIndex, &Unit), OpenMedium)| {
-        let naa = unit.identity.naa;
-        let saved = state.load(naa)?.map(|bytes| (bytes, state.file(naa).display().to_string()));
-        let disk = disks.name(unit, medium.identity());
-        Ok(NewUnit { id, index, medium, disk, state: saved })
-    };
-    units.map(&mut load).collect()
-}
-
-/// Opens the media of units, and loads the persistent state of the units.
-fn open_units<'u>(
-    units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
-    state: &StateDir,
-    disks: &mut DiskIds,
-    provisional: &mut FileRollback,
-) -> Result<Vec<NewUnit>, ServeError> {
-    let units: Vec<_> = units.collect();
-    let media = open_media(units.iter().copied(), state, provisional, None)?;
-    load_units(units.into_iter().zip(media), state, disks)
 }
 
 fn log_listening(address: SocketAddr, portal: &Portal) {

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use backends::open::{Allocation, FileIdentity, FileSpec, OpenError, Opened};
 use base::state_machine::MediumId;
 use drivers::files::Files;
+use serde::{Deserialize, Serialize};
 use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op, OpAction, Space};
 use store::null::Null;
@@ -26,6 +27,16 @@ pub(super) struct DiscImage {
     state: Option<ImageState>,
     /// The last bytes of the image, if they can hold the record of a writable disc.
     trailer: Option<Vec<u8>>,
+}
+
+/// The disc in a drive, as another process finds it there. Its image follows as a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MovedDisc {
+    path: PathBuf,
+    read_only: bool,
+    /// The state of the file when it was opened.
+    state: Option<ImageState>,
 }
 
 /// A disc that a reload puts into a drive.
@@ -49,6 +60,15 @@ pub(super) fn open_again(path: &Path, withheld: &DiskInfo) -> Result<Option<Disc
     open_by(path, false, |spec| locked.map_or_else(|| spec.open(), |locked| spec.open_again(locked)))
 }
 
+/// Takes the image of the disc that is in a drive of another process, whatever its path leads to now.
+pub(super) fn take(disc: MovedDisc, file: File) -> Result<DiscImage, OpenError> {
+    let MovedDisc { path, read_only, state } = disc;
+    let opened = image_spec(&path, read_only).take(file)?;
+    let trailer =
+        trailer_of_file(&opened).map_err(|source| OpenError::Query { path: path.clone(), source })?;
+    Ok(DiscImage { opened, path, state, trailer })
+}
+
 fn open_by(
     path: &Path,
     read_only: bool,
@@ -56,15 +76,7 @@ fn open_by(
 ) -> Result<Option<DiscImage>, OpenError> {
     // Before the file is opened: a change that comes between is found at the next reload.
     let state = ImageState::of(path);
-    let spec = FileSpec {
-        path: path.to_owned(),
-        size: None,
-        allocation: Allocation::Sparse,
-        read_only,
-        direct: false,
-        write_cache: !read_only,
-    };
-    match opener(&spec) {
+    match opener(&image_spec(path, read_only)) {
         Ok(opened) => {
             let trailer = trailer_of(path, &opened)?;
             Ok(Some(DiscImage { opened, path: path.to_owned(), state, trailer }))
@@ -72,6 +84,25 @@ fn open_by(
         Err(OpenError::Missing { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn image_spec(path: &Path, read_only: bool) -> FileSpec {
+    FileSpec {
+        path: path.to_owned(),
+        size: None,
+        allocation: Allocation::Sparse,
+        read_only,
+        direct: false,
+        write_cache: !read_only,
+    }
+}
+
+/// Reads the last bytes of an image that another process still serves. That process writes one of the two
+/// copies of a record at a time, so that the other one always tells what kind of disc it is.
+fn trailer_of_file(opened: &Opened) -> io::Result<Option<Vec<u8>>> {
+    let file = opened.duplicate()?;
+    let len = file.metadata()?.len();
+    disc_image::trailer(&file, len)
 }
 
 /// Reads the last bytes of an image that is open and locked.
@@ -89,6 +120,11 @@ fn trailer_of(path: &Path, opened: &Opened) -> Result<Option<Vec<u8>>, OpenError
 }
 
 impl DiskInfo {
+    /// Describes the image of a disc for another process.
+    pub(super) fn moved_disc(&self) -> MovedDisc {
+        MovedDisc { path: self.path.clone(), read_only: self.read_only, state: self.image }
+    }
+
     /// Returns whether the path leads to the image that is served, unchanged. An image that is served for
     /// writing changes all the time.
     pub(super) fn serves_image(&self, path: &Path) -> bool {
@@ -188,6 +224,11 @@ impl<S: Store + Clone> DiscDrive<S> {
     /// Returns the image of the disc in the drive.
     pub(super) fn disc(&self) -> Option<S> {
         self.0.borrow().disc.as_ref().map(|loaded| loaded.disk.clone())
+    }
+
+    /// Returns whether operations are under way on a disc that was taken out.
+    pub(super) fn has_leaving(&self) -> bool {
+        !self.0.borrow().leaving.is_empty()
     }
 
     /// Replaces the disc. Operations under way end on the former one, which is flushed before it is closed.

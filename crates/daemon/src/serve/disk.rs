@@ -4,16 +4,18 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use backends::open::{FileIdentity, Opened};
 use backends::store::FileStore;
 use drivers::files::{Errno, FileQueue};
+use serde::{Deserialize, Serialize};
 use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, Space};
 
@@ -53,17 +55,19 @@ enum SnapshotStep {
 
 /// By what a reload recognises that an image is still the one that is served. targe writes only to images of
 /// writable discs, so each change of another file is another disc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ImageState {
     len: u64,
-    modified: Option<SystemTime>,
+    /// When it was modified: seconds since 1970, and nanoseconds.
+    modified: (i64, i64),
 }
 
 impl ImageState {
     /// Returns the state of the file at a path.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let facts = path.metadata().ok()?;
-        Some(Self { len: facts.len(), modified: facts.modified().ok() })
+        Some(Self { len: facts.len(), modified: (facts.mtime(), facts.mtime_nsec()) })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The folder of a tape library that is served, and the thread that changes it: no reactor waits for the
 //! disk.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -41,6 +42,32 @@ impl OpenLibrary {
         let canonical =
             path.canonicalize().map_err(|error| format!("{}: {}", path.display(), os_error(&error)))?;
         Ok(Self { file: library.encode(), folder, canonical, unusable })
+    }
+
+    /// Takes a library that another process serves, by a descriptor of its lock. That process can change it
+    /// until it has given up its sessions ([`Self::refresh`]). What cannot be used comes with them.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be served.
+    pub(super) fn take(path: &Path, lock: File) -> Result<Self, String> {
+        let canonical =
+            path.canonicalize().map_err(|error| format!("{}: {}", path.display(), os_error(&error)))?;
+        let folder = LibraryFolder::take(path, lock);
+        Ok(Self { folder, canonical, file: Vec::new(), unusable: Vec::new() })
+    }
+
+    /// Reads the file of the library.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be read.
+    pub(super) fn refresh(&mut self) -> Result<(), String> {
+        self.file = self.folder.library().map_err(|error| with_cause(&error))?.encode();
+        Ok(())
+    }
+
+    /// Returns another descriptor of the lock of the library.
+    pub(super) fn duplicate_lock(&self) -> io::Result<File> {
+        self.folder.duplicate_lock()
     }
 
     /// Returns the path of the folder.

@@ -21,6 +21,7 @@ use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::{Disk, DiskInfo};
+use super::handed_over::{HandedOverCartridges, HandedOverMedia};
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::nbd::{ATTEMPT_MAX, ExportAddress, NbdExport, NbdExports, OpenExport};
@@ -67,15 +68,21 @@ pub struct MediaError {
 }
 
 /// Opens the medium of a unit: creates the file if its size is configured, extends it if it is too short, and
-/// locks it. Changes of the file system are recorded in `provisional`. A file or device that is among those
-/// in `handed_over` is taken from there.
+/// locks it. Changes of the file system are recorded in `provisional`. What another process serves and gives
+/// to this one is taken from `handed_over`.
 pub(super) fn open(
     unit: &Unit,
     state: &StateDir,
     provisional: &mut FileRollback,
-    handed_over: &mut HandedOverFiles,
+    handed_over: Option<&mut HandedOverMedia>,
 ) -> Result<OpenMedium, MediaError> {
-    let bare = open_bare(unit, state, provisional, handed_over)?;
+    let bare = match handed_over {
+        None => open_bare(unit, state, provisional, &mut HandedOverFiles::default())?,
+        Some(media) => match take_drive(unit, media)? {
+            Some(drive) => drive,
+            None => open_bare(unit, state, provisional, &mut media.files)?,
+        },
+    };
     let keys = media_key::of(unit, state);
     let keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
     Ok(OpenMedium { bare, keys })
@@ -110,6 +117,30 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
     match unit.medium.path().filter(|_| unit.encrypt.is_some() && !former) {
         Some(path) => luks::data_offset(path).unwrap_or(DATA_OFFSET),
         None => 0,
+    }
+}
+
+/// Returns the drive of a unit, if the unit is one, with what is in it in the process that serves. The
+/// configuration can name another medium.
+fn take_drive(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
+    let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+    match &unit.medium {
+        Medium::Disc { .. } => {
+            let disc = media.take_disc(unit.identity.naa);
+            let image = disc.map(|(disc, file)| discs::take(disc, file)).transpose();
+            image.map(|image| Some(Bare::Drive(image))).map_err(failed)
+        }
+        // Its cartridge comes with the sessions.
+        Medium::Tape { .. } | Medium::LibraryDrive { .. } => Ok(Some(Bare::Tape(None))),
+        Medium::Changer { path } => {
+            let library = match media.take_library(unit.identity.naa) {
+                Some(lock) => OpenLibrary::take(path, lock),
+                None => Err("the lock of the library is missing".to_owned()),
+            };
+            let failed = |why| MediaError { unit: unit.label.clone(), why };
+            library.map(|library| Some(Bare::Library(library))).map_err(failed)
+        }
+        _ => Ok(None),
     }
 }
 
@@ -322,6 +353,29 @@ impl OpenMedium {
             Bare::Sg(device) => device.identity(),
             Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
             Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Library(_) | Bare::Nbd(_) => None,
+        }
+    }
+
+    /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
+    /// and the file of a library.
+    pub(super) fn receive(
+        &mut self,
+        unit: &Unit,
+        cartridges: &mut HandedOverCartridges,
+    ) -> Result<(), MediaError> {
+        let failed = |why| MediaError { unit: unit.label.clone(), why };
+        match &mut self.bare {
+            Bare::Tape(place) => {
+                if let Some(moved) = cartridges.remove(&unit.identity.naa.to_string()) {
+                    let cartridge = CartridgeFolder::take(&moved.path, moved.read_only, moved.files);
+                    *place = Some(cartridge.map_err(|error| failed(describe_error(&error)))?);
+                }
+                Ok(())
+            }
+            Bare::Library(library) => library.refresh().map_err(failed),
+            Bare::Disk(..) | Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Nbd(_) | Bare::Sg(_) => {
+                Ok(())
+            }
         }
     }
 

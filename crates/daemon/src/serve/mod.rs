@@ -13,6 +13,7 @@ mod daemon_event;
 mod discs;
 mod disk;
 mod disk_ids;
+mod handed_over;
 mod http_api;
 mod libraries;
 mod library_change;

@@ -103,6 +103,8 @@ pub(super) struct NewUnit {
     pub(super) disk: DiskId,
     /// The persistent state of the unit, and the path of the file that it was read from.
     pub(super) state: Option<(Vec<u8>, String)>,
+    /// Whether another process still serves it.
+    pub(super) is_handed_over: bool,
 }
 
 /// The state and counters of a unit, for the admin API.
@@ -179,7 +181,7 @@ impl ReactorShard {
         runtime: &RuntimeConfig,
         fresh: NewUnit,
     ) -> Result<(), String> {
-        let NewUnit { id, index, medium, disk, state } = fresh;
+        let NewUnit { id, index, medium, disk, state, is_handed_over } = fresh;
         let (Some(config), Some(unit)) = (runtime.unit_config(index), runtime.config.units.get(index.0))
         else {
             return Err("the unit is not in the configuration".to_owned());
@@ -194,16 +196,20 @@ impl ReactorShard {
             let _ = own.post(move |member: &mut Self, now| member.medium_ready(now, MediumId(id.0)));
         };
         let store = || placed.store(&self.pool, wake.clone());
-        let made = match LogicalUnit::new(config.clone(), store(), saved, self.pool.clone()) {
-            Err(why @ UnitError::SavedState(_)) => {
-                let path = state.map_or(String::new(), |(_, path)| path);
-                crate::error!(
-                    "{label}: {path}: {why}; the holder of its persistent reservation is unknown, so it \
-                     rejects nearly every command until an initiator replaces the lost reservation"
-                );
-                LogicalUnit::new_without_reservations(config, store(), self.pool.clone())
+        let made = if is_handed_over && placed.tape().is_some() {
+            LogicalUnit::new_to_restore(config, store(), self.pool.clone())
+        } else {
+            match LogicalUnit::new(config.clone(), store(), saved, self.pool.clone()) {
+                Err(why @ UnitError::SavedState(_)) => {
+                    let path = state.map_or(String::new(), |(_, path)| path);
+                    crate::error!(
+                        "{label}: {path}: {why}; the holder of its persistent reservation is unknown, so it \
+                         rejects nearly every command until an initiator replaces the lost reservation"
+                    );
+                    LogicalUnit::new_without_reservations(config, store(), self.pool.clone())
+                }
+                made => made,
             }
-            made => made,
         };
         let mut made = made.map_err(|why| format!("{label}: {why}"))?;
         match entropy() {

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpOutput};
 use store::null::Null;
 
+use super::handed_over::MovedCartridge;
 use crate::os_error;
 
 /// The least time between two logged failures of one cartridge.
@@ -68,6 +70,20 @@ impl Tape {
     /// Takes the cartridge out and closes it. No operation is under way.
     pub(super) fn remove(&self) {
         self.0.borrow_mut().cartridge = None;
+    }
+
+    /// Returns the cartridge for another process; `None` if there is none.
+    pub(super) fn moved(&self, drive: String) -> Option<io::Result<MovedCartridge>> {
+        let inner = self.0.borrow();
+        let Loaded { store, path, .. } = inner.cartridge.as_ref()?;
+        let (path, read_only) = (path.clone(), store.is_read_only());
+        Some(store.try_clone_files().map(|files| MovedCartridge { drive, path, read_only, files }))
+    }
+
+    /// Returns why another process cannot serve the cartridge as this one does, if that is so.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let why = "the cartridge could not be made durable, and only this process reports that to its hosts";
+        self.is_flush_broken().then(|| format!("{}: {why}", self.0.borrow().label))
     }
 
     /// Returns whether there is no cartridge.

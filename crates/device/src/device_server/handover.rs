@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use base::time::{Duration, Instant};
 use scsi::sense::Asc;
+use security::random::HmacDrbg;
 
 use super::{DeviceServer, Retiring, UnitInfo};
 use crate::contract::TaskRules;
@@ -27,6 +28,7 @@ use crate::self_test::SelfTestResults;
 use crate::settings::Settings;
 use crate::spc_state::SpcState;
 use crate::spc2_reserve::Spc2Reservation;
+use crate::tape_drive::TapeDrive;
 use crate::timestamp::Timestamp;
 
 /// The state of a document, checked.
@@ -38,6 +40,7 @@ pub(crate) struct RestoredServer {
     operations: Operations,
     tokens: Tokens,
     recorder: Option<Box<Recorder>>,
+    tape: Option<Box<TapeDrive>>,
     sanitizer: Sanitizer,
 }
 
@@ -47,7 +50,6 @@ impl DeviceServer {
         let is_moving = self.changer.as_ref().is_some_and(|changer| changer.is_moving());
         [
             (!matches!(self.retiring, Retiring::No), UnitBusy::Retiring),
-            (self.tape.is_some(), UnitBusy::TapeDrive),
             (self.sanitizer.is_running(), UnitBusy::Sanitizing),
             (!self.saves.is_idle(), UnitBusy::Saving),
             (!matches!(self.drain, Drain::No | Drain::Ended { .. }), UnitBusy::Draining),
@@ -62,6 +64,7 @@ impl DeviceServer {
         ]
         .into_iter()
         .find_map(|(is_busy, why)| is_busy.then_some(why))
+        .or_else(|| self.tape.as_ref()?.busy())
     }
 
     /// Returns whether the device server has done nothing yet but know its nexuses.
@@ -81,9 +84,9 @@ impl DeviceServer {
             sanitizer,
             orw_generations,
             nexuses,
-            tape: _,
+            tape,
             recorder,
-            changer: _,
+            changer,
             pass_through,
             command_set: _,
             table: _,
@@ -131,6 +134,11 @@ impl DeviceServer {
             },
             recorder: recorder.as_ref().map(|recorder| recorder.export()),
             pass_through: pass_through.as_ref().map(|passed| passed.export()),
+            tape: tape.as_ref().map(|drive| drive.export(index_of)),
+            unusable_cartridges: changer
+                .as_ref()
+                .map(|changer| changer.unusable.iter().cloned().collect())
+                .unwrap_or_default(),
         }
     }
 
@@ -177,6 +185,13 @@ impl DeviceServer {
             (Some(state), Some(known)) => Some(Box::new(known.restored(state, image_len)?)),
             _ => return Err(RestoreError::DiscRecord),
         };
+        let tape = match (&state.tape, &self.tape) {
+            (None, None) => None,
+            (Some(state), Some(_)) => {
+                Some(Box::new(TapeDrive::restored(state, self.info.has_medium(), nexus_of)?))
+            }
+            _ => return Err(RestoreError::DeviceType),
+        };
         let (spc, sanitizer) = self.check_spc(now, &state.spc, nexus_of)?;
         Ok(RestoredServer {
             nexuses: RestoredNexuses::of(&state.nexuses, nexus_of)?,
@@ -186,6 +201,7 @@ impl DeviceServer {
             operations: Operations::restore(&state.copies, nexus_of)?,
             tokens: Tokens::restore(now, &state.tokens)?,
             recorder,
+            tape,
             sanitizer,
         })
     }
@@ -225,6 +241,7 @@ impl DeviceServer {
             operations,
             tokens,
             recorder,
+            tape,
             sanitizer,
         } = restored;
         self.now = now;
@@ -248,6 +265,14 @@ impl DeviceServer {
         self.info.capabilities = self.medium.capabilities();
         self.recorder = recorder;
         self.limit_to_disc();
+        if let (Some(drive), Some(restored)) = (&mut self.tape, tape) {
+            let random = core::mem::replace(&mut drive.encryption.random, HmacDrbg::empty());
+            *drive = restored;
+            drive.encryption.random = random;
+        }
+        if let Some(changer) = &mut self.changer {
+            changer.unusable = state.unusable_cartridges.iter().cloned().collect();
+        }
         if let (Some(passed), Some(state)) = (self.pass_through.as_deref_mut(), &state.pass_through) {
             PassedDevice::adopt(passed, state);
         }

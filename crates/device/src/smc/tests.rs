@@ -3,6 +3,7 @@
 mod commands;
 mod elements;
 mod fixture;
+mod handover;
 mod operators;
 
 use fixture::*;

@@ -23,13 +23,25 @@ use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Overwrite, Running, Tape
 use crate::task::{TaskId, TaskInfo};
 
 impl DeviceServer {
-    /// Puts the cartridge of the store, if it has one, into a new drive, and begins to load it.
-    pub(crate) fn install_drive(&mut self) {
+    /// Puts the cartridge of the store, if it has one, into a new drive. Begins to load it, unless another
+    /// process uses it and hands the drive over.
+    pub(crate) fn install_drive(&mut self, is_handed_over: bool) {
         self.tape = Some(Box::new(TapeDrive::new()));
+        if is_handed_over {
+            return;
+        }
         if self.info.has_medium() {
             self.begin_load(None);
         } else {
             self.empty_drive();
+        }
+    }
+
+    /// Makes durable what was acknowledged, if no task uses the drive.
+    pub(crate) fn synchronize_idle_tape(&mut self) {
+        let is_idle = |drive: &&mut Box<TapeDrive>| drive.is_free() && drive.is_unsynchronized();
+        if self.tape.as_mut().filter(is_idle).is_some() {
+            self.begin_cartridge(Command::Synchronize, Running::Synchronize);
         }
     }
 

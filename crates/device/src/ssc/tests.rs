@@ -6,6 +6,7 @@ mod encryption;
 mod faults;
 mod fixture;
 mod format;
+mod handover;
 mod library;
 mod media;
 mod modes;

@@ -13,12 +13,12 @@ pub(crate) const ABORTED: Sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::NON
 #[derive(Debug, Default)]
 pub(crate) struct DeferredErrors {
     /// The first error of each nexus. Later ones follow from it.
-    of_nexuses: BTreeMap<NexusId, Sense>,
+    pub(super) of_nexuses: BTreeMap<NexusId, Sense>,
     /// The first error of a nexus that is gone. The next nexus that uses the medium receives it: a host that
     /// logs in again has a new nexus, and must not write at a position where its former command failed.
-    of_lost: Option<Sense>,
+    pub(super) of_lost: Option<Sense>,
     /// The first error of an unload whose task is gone. The next nexus that uses the drive receives it.
-    of_unload: Option<Sense>,
+    pub(super) of_unload: Option<Sense>,
 }
 
 impl DeferredErrors {

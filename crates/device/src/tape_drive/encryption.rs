@@ -102,12 +102,12 @@ pub(crate) enum Scope {
 }
 
 #[derive(Debug, Default)]
-struct NexusEncryption {
-    scope: Scope,
+pub(super) struct NexusEncryption {
+    pub(super) scope: Scope,
     /// LOCK: the key instance counter that the parameters must have when the nexus writes.
-    locked_to: Option<u32>,
+    pub(super) locked_to: Option<u32>,
     /// Whether the nexus has used the security protocol, so that changes by others concern it.
-    is_registered: bool,
+    pub(super) is_registered: bool,
 }
 
 /// What a nexus sets.
@@ -120,12 +120,12 @@ pub(crate) enum NewScope {
 /// The state of tape encryption.
 #[derive(Debug)]
 pub(crate) struct TapeEncryption {
-    shared: Option<Rc<EncryptionParameters>>,
-    nexuses: BTreeMap<NexusId, NexusEncryption>,
+    pub(super) shared: Option<Rc<EncryptionParameters>>,
+    pub(super) nexuses: BTreeMap<NexusId, NexusEncryption>,
     /// The last key instance counter that was given.
-    counter: u32,
+    pub(super) counter: u32,
     /// The one of a nexus that uses no parameters. It changes when those that are shared are forgotten.
-    counter_of_none: u32,
+    pub(super) counter_of_none: u32,
     /// The source of nonces and random numbers.
     pub(crate) random: HmacDrbg,
 }

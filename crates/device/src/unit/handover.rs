@@ -20,6 +20,16 @@ impl LogicalUnit {
         self.server.busy()
     }
 
+    /// Makes durable what a tape drive holds, if that is what keeps the unit from being handed over. Call
+    /// this as often as [`Self::busy`] while the unit is to be handed over.
+    pub fn prepare_handover(&mut self, now: Instant) {
+        if self.busy() == Some(UnitBusy::Unsynchronized) {
+            self.server.now = now;
+            self.server.synchronize_idle_tape();
+            self.process_pending();
+        }
+    }
+
     /// Returns the state of the unit for the next process. `index_of` returns the index under which a nexus
     /// is handed over; `None` for a nexus whose session is not handed over, which counts as lost.
     ///

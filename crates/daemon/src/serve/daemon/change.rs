@@ -16,7 +16,8 @@ use serde_json::Value;
 use target::units::UnitId;
 
 use super::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, without_restart_changes};
-use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening, open_ports, open_units};
+use super::units::open_units;
+use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening, open_ports};
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Verdict;
 use crate::admin::change_api::{Abandoned, AffectedSession, Applied, Change, Plan, Reloaded};

@@ -25,15 +25,18 @@ use crate::serve::audit::AuditEntry;
 use crate::serve::bindings::STORE_DELAY;
 use crate::serve::changes::{failure, on_one_line};
 use crate::serve::daemon_event::{DaemonEvent, UpgradeOrder};
+use crate::serve::handed_over::{MovedCartridge, MovedMedium};
 use crate::serve::reactor_shard::handover::{ExportedReactor, Obstacle};
 use crate::serve::router::Router;
 use crate::serve::service_manager;
 use crate::serve::upgrade::PREPARE_MAX;
-use crate::serve::upgrade::document::{Document, ReactorState};
+use crate::serve::upgrade::document::{
+    CartridgeState, Document, FORMAT, FORMAT_WITHOUT_DRIVES, ReactorState,
+};
 use crate::serve::upgrade::messages::{Answer, Socket, Welcome};
 use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
 use freeze::{Acceptors, Frozen, Unaccepting, ask};
-use obstacles::unmovable_medium;
+use obstacles::{has_drives, unmovable_medium};
 use process::{Outcome, Process};
 
 /// How long the daemon may try to find a moment in which no session has anything under way, unless the client
@@ -52,8 +55,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The sessions of all reactors, while nothing is under way.
 struct Exported {
     document: Zeroizing<Vec<u8>>,
+    /// The connections, and then the files of cartridges.
     sockets: Vec<OwnedFd>,
     sessions: usize,
+    connections: usize,
 }
 
 /// Why an upgrade did not succeed.
@@ -159,7 +164,7 @@ impl Daemon {
                 }
                 return Err(why.into());
             }
-            let (sessions, connections) = (exported.sessions, exported.sockets.len());
+            let (sessions, connections) = (exported.sessions, exported.connections);
             drop(exported);
             let began = frozen.began();
             let pid = self.commit_upgrade(&mut process, frozen)?;
@@ -181,7 +186,7 @@ impl Daemon {
         revision: Option<&str>,
     ) -> Result<(Process, String), String> {
         let mut process = Process::start(binary)?;
-        let hello = process.hello(&mut || self.attend())?;
+        let hello = process.hello(self.upgrade_format(), &mut || self.attend())?;
         let cannot_pass =
             |error: io::Error| format!("cannot pass sockets and files on: {}", crate::os_error(&error));
         let (welcome, sockets) = self.welcome().map_err(cannot_pass)?;
@@ -255,6 +260,11 @@ impl Daemon {
         obstacles.into_iter().flatten().next().map_or(Ok(()), Err)
     }
 
+    /// Returns the format of what this process hands over.
+    fn upgrade_format(&self) -> u32 {
+        if has_drives(&self.runtime.config) { FORMAT } else { FORMAT_WITHOUT_DRIVES }
+    }
+
     /// Returns what the other process needs to prepare.
     fn welcome(&self) -> io::Result<(Welcome, Vec<OwnedFd>)> {
         let (mut sockets, mut descriptors) = (Vec::new(), Vec::new());
@@ -277,8 +287,9 @@ impl Daemon {
             add(Socket::Http, http.try_clone()?.into());
         }
         let files = ask(&self.reactors, |member, _| member.media_files()).map_err(io::Error::other)?;
-        for file in files.into_iter().collect::<io::Result<Vec<Vec<File>>>>()?.into_iter().flatten() {
-            add(Socket::Medium, file.into());
+        let files = files.into_iter().collect::<io::Result<Vec<Vec<(MovedMedium, File)>>>>()?;
+        for (medium, file) in files.into_iter().flatten() {
+            add(medium.into(), file.into());
         }
         let owners = self.runtime.owners().into_iter();
         let interfaces = self.runtime.interfaces.iter();
@@ -343,8 +354,9 @@ impl Daemon {
     fn encode(&self, reactors: Vec<ExportedReactor>, frozen: &Frozen) -> Result<Exported, Obstacle> {
         let lasting = |sentence: String| Obstacle { sentence, can_end: false };
         let portals: Vec<_> = self.runtime.portals.iter().map(|(id, _)| *id).collect();
-        let (mut document, mut sockets, mut sessions) = (Document { reactors: Vec::new() }, Vec::new(), 0);
-        for (at, ExportedReactor { shard, connections }) in reactors.into_iter().enumerate() {
+        let mut document = Document { reactors: Vec::new(), cartridges: Vec::new() };
+        let (mut sockets, mut files, mut sessions) = (Vec::new(), Vec::new(), 0);
+        for (at, ExportedReactor { shard, connections, cartridges }) in reactors.into_iter().enumerate() {
             sessions += connections.len();
             let conns = connections.iter().flatten().map(|(conn, _)| *conn).collect();
             sockets.extend(frozen.sockets(at, conns)?);
@@ -359,9 +371,17 @@ impl Daemon {
                 .collect::<Result<_, &str>>()
                 .map_err(|why| lasting(why.to_owned()))?;
             document.reactors.push(ReactorState { shard, connections: places });
+            for MovedCartridge { drive, path, read_only, files: of_cartridge } in cartridges {
+                document.cartridges.push(CartridgeState { drive, path, read_only });
+                files.extend(of_cartridge.map(OwnedFd::from));
+            }
         }
-        let document = Zeroizing::new(document.encode().map_err(|error| lasting(error.to_string()))?);
-        Ok(Exported { document, sockets, sessions })
+        let document = Zeroizing::new(
+            document.encode(self.upgrade_format()).map_err(|error| lasting(error.to_string()))?,
+        );
+        let connections = sockets.len();
+        sockets.extend(files);
+        Ok(Exported { document, sockets, sessions, connections })
     }
 
     /// Does what cannot wait for the end of an upgrade.

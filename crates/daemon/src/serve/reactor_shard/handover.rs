@@ -6,9 +6,13 @@ use std::io;
 use base::state_machine::{ConnId, PortalId};
 use base::time::Instant;
 use shard::handover::{Exported, ShardBusy, ShardState};
+use target::units::UnitId;
 
 use super::ReactorShard;
+use crate::serve::discs::DiscDrive;
 use crate::serve::disk::Disk;
+use crate::serve::handed_over::{MovedCartridge, MovedMedium};
+use crate::serve::tape::Tape;
 
 /// The sessions and units of a reactor, as they move to another process.
 #[derive(Debug)]
@@ -16,6 +20,8 @@ pub(in crate::serve) struct ExportedReactor {
     pub(in crate::serve) shard: ShardState,
     /// The connections of each session, each with its portal.
     pub(in crate::serve) connections: Vec<Vec<(ConnId, PortalId)>>,
+    /// The cartridges in drives.
+    pub(in crate::serve) cartridges: Vec<MovedCartridge>,
 }
 
 /// What keeps a reactor from being handed over.
@@ -45,14 +51,30 @@ impl From<&str> for Obstacle {
 }
 
 impl ReactorShard {
-    /// Returns other descriptors of the files and devices that are served.
-    pub(in crate::serve) fn media_files(&self) -> io::Result<Vec<File>> {
-        self.disks.values().map(Disk::try_clone_file).collect()
+    /// Returns other descriptors of the files and devices that are served, and what each is.
+    pub(in crate::serve) fn media_files(&self) -> io::Result<Vec<(MovedMedium, File)>> {
+        let socket =
+            |id: &UnitId, disk: &Disk| match self.naas.get(id).filter(|_| self.drives.contains_key(id)) {
+                Some(drive) => MovedMedium::Disc { drive: drive.to_string(), disc: disk.info().moved_disc() },
+                None => MovedMedium::File,
+            };
+        let disks = self.disks.iter().map(|(id, disk)| Ok((socket(id, disk), disk.try_clone_file()?)));
+        let libraries = self.libraries.iter().filter_map(|(id, library)| {
+            let changer = self.naas.get(id)?.to_string();
+            Some(library.duplicate_lock().map(|lock| (MovedMedium::Library { changer }, lock)))
+        });
+        disks.chain(libraries).collect()
     }
 
     /// Returns why the units cannot move to another process, if they cannot.
     pub(in crate::serve) fn obstacle(&self) -> Option<String> {
-        self.disks.values().find_map(Disk::obstacle)
+        let pending = || {
+            let id = self.pending_discs.keys().next()?;
+            let label = self.runtime.unit(*id).map(|unit| unit.label.as_str()).unwrap_or_default();
+            Some(format!("{label}: its disc is to be replaced when it is saved; try again"))
+        };
+        let tapes = || self.tapes.values().find_map(Tape::obstacle);
+        self.disks.values().find_map(Disk::obstacle).or_else(tapes).or_else(pending)
     }
 
     /// Stops the command windows, so that the sessions become idle.
@@ -75,6 +97,13 @@ impl ReactorShard {
         self.shard.unmovable()
     }
 
+    /// Makes durable what keeps tape drives from moving. Call this as often as [`Self::busy`].
+    pub(in crate::serve) fn prepare_handover(&mut self, now: Instant) {
+        for id in self.tapes.keys() {
+            self.shard.prepare_handover(now, *id);
+        }
+    }
+
     /// Returns what is under way, if anything is.
     pub(in crate::serve) fn busy(&self) -> Option<Obstacle> {
         let passing = |sentence| Some(Obstacle { sentence, can_end: true });
@@ -84,7 +113,8 @@ impl ReactorShard {
         if let Some(busy) = self.shard.busy() {
             return Some(busy.into());
         }
-        let is_working = self.disks.values().any(Disk::is_working);
+        let is_working =
+            self.disks.values().any(Disk::is_working) || self.drives.values().any(DiscDrive::has_leaving);
         is_working.then(|| "a medium has I/O under way".to_owned()).and_then(passing)
     }
 
@@ -100,12 +130,18 @@ impl ReactorShard {
         if let Some(sentence) = self.obstacle() {
             return Err(Obstacle { sentence, can_end: false });
         }
+        let drive = |(id, tape): (&UnitId, &Tape)| tape.moved(self.naas.get(id)?.to_string());
+        let cartridges = self.tapes.iter().filter_map(drive).collect::<io::Result<_>>();
+        let cartridges = cartridges.map_err(|error| Obstacle {
+            sentence: format!("cannot pass a cartridge on: {}", crate::os_error(&error)),
+            can_end: false,
+        })?;
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.
         let portal = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
         let places = |conns: Vec<ConnId>| conns.into_iter().filter_map(portal).collect();
         let connections = connections.into_iter().map(places).collect();
-        Ok(ExportedReactor { shard, connections })
+        Ok(ExportedReactor { shard, connections, cartridges })
     }
 
     /// Takes over the sessions and units of another process. The driver must be parked.

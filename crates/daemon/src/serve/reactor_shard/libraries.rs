@@ -5,6 +5,7 @@
 //! fails, the drives keep what they have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
@@ -28,6 +29,8 @@ pub(in crate::serve) struct ServedLibrary {
     path: PathBuf,
     canonical: PathBuf,
     label: String,
+    /// Another descriptor of its lock, for a process that takes over.
+    lock: File,
     changes: Sender<LibraryChange>,
     /// The change that is being made, until the drives have given up what they lose.
     ejecting: Option<Ejecting>,
@@ -44,6 +47,13 @@ struct Ejecting {
     failure: Option<Sense>,
 }
 
+impl ServedLibrary {
+    /// Returns another descriptor of the lock.
+    pub(super) fn duplicate_lock(&self) -> std::io::Result<File> {
+        self.lock.try_clone()
+    }
+}
+
 impl ReactorShard {
     /// Serves the library of a changer that was added.
     pub(super) fn serve_library(
@@ -58,6 +68,8 @@ impl ReactorShard {
         }
         let unusable = library.unusable.iter().map(|(name, _)| name.clone()).collect();
         let (path, canonical, file) = (library.path(), library.canonical.clone(), library.file.clone());
+        let lock = library.duplicate_lock();
+        let lock = lock.map_err(|error| format!("{label}: its lock: {}", crate::os_error(&error)))?;
         let own = self.own.clone();
         let changes = library.start(move |outcome| {
             // A reactor that has stopped moves nothing, so an error is ignored.
@@ -68,6 +80,7 @@ impl ReactorShard {
             path,
             canonical,
             label: label.to_owned(),
+            lock,
             changes,
             ejecting: None,
             operators: BTreeMap::new(),

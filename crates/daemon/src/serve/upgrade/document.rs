@@ -6,6 +6,7 @@
 //! hold keys of sessions.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use iscsi::digest::Crc32c;
 use serde::{Deserialize, Serialize};
@@ -16,13 +17,18 @@ use zeroize::Zeroizing;
 /// What the header begins with.
 pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
 
-/// The version of the format that this release writes. It is increased when a release before could misread
-/// what this one writes; a field that is added has a default, and a release that does not know it refuses the
-/// document.
-pub(in crate::serve) const FORMAT: u32 = 1;
+/// The newest version of the format. It is increased when a release before could misread what this one
+/// writes, or does not know it; a field that is added has a default, and is not written while it has that.
+///
+/// Version 2 has what is in drives.
+pub(in crate::serve) const FORMAT: u32 = 2;
+
+/// The version of a daemon without drives. This release writes it then, so that a release that does not know
+/// the newest version can take over.
+pub(in crate::serve) const FORMAT_WITHOUT_DRIVES: u32 = 1;
 
 /// The versions that this release reads.
-pub(in crate::serve) const FORMATS: &[u32] = &[FORMAT];
+pub(in crate::serve) const FORMATS: &[u32] = &[FORMAT_WITHOUT_DRIVES, FORMAT];
 
 /// The longest document in bytes: 65 535 sessions of 1 KiB, and as many units.
 pub(in crate::serve) const DOCUMENT_LEN_MAX: usize = 128 << 20;
@@ -36,6 +42,23 @@ const HEADER_LEN_MAX: usize = 4096;
 pub(in crate::serve) struct Document {
     /// The reactors in order.
     pub(in crate::serve) reactors: Vec<ReactorState>,
+    /// The cartridges in drives. Two files of each follow the sockets, in the same order: the label, which is
+    /// locked, and the folder. Hosts can change cartridges until the sessions are frozen, so these files
+    /// come with the document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::serve) cartridges: Vec<CartridgeState>,
+}
+
+/// The cartridge in a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct CartridgeState {
+    /// The NAA identifier of the drive.
+    pub(in crate::serve) drive: String,
+    /// The folder.
+    pub(in crate::serve) path: PathBuf,
+    /// Whether it was opened for reading only.
+    pub(in crate::serve) read_only: bool,
 }
 
 /// The sessions and units of one reactor.
@@ -81,12 +104,12 @@ pub(in crate::serve) enum DocumentError {
 }
 
 impl Document {
-    /// Returns the document as bytes. They can hold keys of sessions, so the caller erases them; no other
-    /// copy of them is left.
+    /// Returns the document as bytes of a format. They can hold keys of sessions, so the caller erases them;
+    /// no other copy of them is left.
     ///
     /// # Errors
     /// [`DocumentError`], if it is too long.
-    pub(in crate::serve) fn encode(&self) -> Result<Vec<u8>, DocumentError> {
+    pub(in crate::serve) fn encode(&self, format: u32) -> Result<Vec<u8>, DocumentError> {
         let damaged = |error: serde_json::Error| DocumentError::Damaged(kind_of(&error));
         let mut counter = Counter(0);
         serde_json::to_writer(&mut counter, self).map_err(damaged)?;
@@ -95,7 +118,7 @@ impl Document {
         serde_json::to_writer(&mut *body, self).map_err(damaged)?;
         let header = Header {
             magic: MAGIC.to_owned(),
-            format: FORMAT,
+            format,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             len: body.len(),
             crc32c: crc32c(&body),
@@ -173,22 +196,25 @@ mod tests {
     use super::*;
 
     fn nothing() -> Document {
-        Document { reactors: Vec::new() }
+        Document { reactors: Vec::new(), cartridges: Vec::new() }
     }
 
     #[test]
     fn a_document_is_read_as_it_was_written() {
-        let bytes = nothing().encode().unwrap();
+        let bytes = nothing().encode(FORMAT).unwrap();
         assert!(Document::decode(&bytes).unwrap().reactors.is_empty());
         assert!(
-            bytes.starts_with(br#"{"magic":"targe-upgrade","format":1,"#),
+            bytes.starts_with(br#"{"magic":"targe-upgrade","format":2,"#),
             "older releases read this much"
         );
+        let without_drives = nothing().encode(FORMAT_WITHOUT_DRIVES).unwrap();
+        assert!(without_drives.starts_with(br#"{"magic":"targe-upgrade","format":1,"#));
+        assert!(Document::decode(&without_drives).unwrap().reactors.is_empty());
     }
 
     #[test]
     fn damage_is_noticed() {
-        let bytes = nothing().encode().unwrap();
+        let bytes = nothing().encode(FORMAT).unwrap();
         let body = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         for at in body..bytes.len() {
             let mut damaged = bytes.clone();
@@ -201,8 +227,8 @@ mod tests {
 
     #[test]
     fn the_format_of_another_release_is_named() {
-        let text = String::from_utf8(nothing().encode().unwrap()).unwrap();
-        let other = text.replace("\"format\":1", "\"format\":99");
+        let text = String::from_utf8(nothing().encode(FORMAT).unwrap()).unwrap();
+        let other = text.replace("\"format\":2", "\"format\":99");
         let error = Document::decode(other.as_bytes()).unwrap_err();
         assert!(matches!(error, DocumentError::OtherFormat { format: 99, .. }), "{error}");
     }

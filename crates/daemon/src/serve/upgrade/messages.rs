@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::serve::discs::MovedDisc;
+use crate::serve::handed_over::MovedMedium;
+
 /// The first message, from the process that takes over. Every release understands it: fields are only added.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::serve) struct Hello {
@@ -51,6 +54,28 @@ pub(in crate::serve) enum Socket {
     Http,
     /// A file or device of a LUN.
     Medium,
+    /// The image of the disc in a drive.
+    Disc {
+        /// The NAA identifier of the drive.
+        drive: String,
+        /// The disc.
+        disc: MovedDisc,
+    },
+    /// The lock of a tape library.
+    Library {
+        /// The NAA identifier of the changer.
+        changer: String,
+    },
+}
+
+impl From<MovedMedium> for Socket {
+    fn from(medium: MovedMedium) -> Self {
+        match medium {
+            MovedMedium::File => Self::Medium,
+            MovedMedium::Disc { drive, disc } => Self::Disc { drive, disc },
+            MovedMedium::Library { changer } => Self::Library { changer },
+        }
+    }
 }
 
 /// What the process that takes over says later.

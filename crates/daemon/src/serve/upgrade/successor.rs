@@ -1,6 +1,7 @@
 //! The process that takes over, until it serves.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -8,7 +9,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use backends::open::handed_over::HandedOverFiles;
 use base::ether::EtherPort;
 use base::state_machine::{ConnId, PortalId};
 use drivers::inherited;
@@ -16,10 +16,11 @@ use drivers::message_queue::Adoption;
 use iscsi::name::IscsiName;
 
 use super::channel::Channel;
-use super::document::{Document, FORMATS, MAGIC, ReactorState};
+use super::document::{CartridgeState, Document, FORMATS, MAGIC, ReactorState};
 use super::messages::{Answer, Commit, Hello, Socket, Welcome};
 use super::{MESSAGE_MAX, PREPARE_MAX, VARIABLE};
 use crate::serve::ServeError;
+use crate::serve::handed_over::{HandedOverCartridges, HandedOverMedia, MovedCartridge};
 use crate::serve::placement::{Owners, Placement};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
@@ -46,8 +47,8 @@ pub(in crate::serve) struct Succession {
     /// The listening socket of the admin API, and its lock.
     pub(in crate::serve) admin: Option<[OwnedFd; 2]>,
     pub(in crate::serve) http: Option<TcpListener>,
-    /// The files and devices of the LUNs.
-    pub(in crate::serve) media: HandedOverFiles,
+    /// The media of the LUNs.
+    pub(in crate::serve) media: HandedOverMedia,
     reactors: usize,
     owners: Owners,
     pub(in crate::serve) interfaces: Vec<(EtherPort, String)>,
@@ -103,7 +104,7 @@ impl Succession {
             activated: Vec::new(),
             admin: None,
             http: None,
-            media: HandedOverFiles::default(),
+            media: HandedOverMedia::default(),
             reactors: welcome.reactors,
             owners,
             interfaces: welcome.interfaces.into_iter().map(|(port, name)| (EtherPort(port), name)).collect(),
@@ -117,7 +118,9 @@ impl Succession {
                 Socket::Admin => admin = Some(descriptor),
                 Socket::AdminLock => lock = Some(descriptor),
                 Socket::Http => new.http = Some(descriptor.into()),
-                Socket::Medium => new.media.add(descriptor.into())?,
+                Socket::Medium => new.media.files.add(descriptor.into())?,
+                Socket::Library { changer } => new.media.add_library(changer, descriptor.into()),
+                Socket::Disc { drive, disc } => new.media.add_disc(drive, disc, descriptor.into()),
             }
         }
         new.admin = admin.zip(lock).map(|(admin, lock)| [admin, lock]);
@@ -156,6 +159,25 @@ impl Succession {
         let (bytes, sockets) = self.channel.receive_bytes(DOCUMENT_MAX).map_err(failed)?;
         let document = Document::decode(&bytes).map_err(|error| ServeError::Failed(error.to_string()))?;
         Ok(Sessions { document, sockets })
+    }
+
+    /// Returns the cartridges that came with the sessions.
+    ///
+    /// # Errors
+    /// They did not come.
+    pub(in crate::serve) fn cartridges(sessions: &mut Sessions) -> Result<HandedOverCartridges, ServeError> {
+        let missing = || ServeError::Failed("a cartridge is missing".to_owned());
+        let moved = std::mem::take(&mut sessions.document.cartridges);
+        let first = sessions.sockets.len().checked_sub(2 * moved.len()).ok_or_else(missing)?;
+        let mut files = sessions.sockets.split_off(first).into_iter().map(File::from);
+        let mut cartridges = HandedOverCartridges::new();
+        for cartridge in moved {
+            let (Some(label), Some(folder)) = (files.next(), files.next()) else { return Err(missing()) };
+            let CartridgeState { drive, path, read_only } = cartridge;
+            let files = [label, folder];
+            cartridges.insert(drive.clone(), MovedCartridge { drive, path, read_only, files });
+        }
+        Ok(cartridges)
     }
 
     /// Resumes the sessions in parked reactors, and waits until they are ours.

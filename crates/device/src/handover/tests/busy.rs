@@ -1,7 +1,7 @@
 //! What keeps a unit from being handed over.
 
 use super::fixture::*;
-use crate::contract::{DeviceKind, Tmf, UnitEvent};
+use crate::contract::{Tmf, UnitEvent};
 use crate::testing::{BLOCKS, Slow};
 
 #[track_caller]
@@ -92,11 +92,4 @@ fn a_format_or_a_drain_or_a_removal_under_way_keeps_the_unit() {
     gate.open();
     rig.unit.retire(Instant::ORIGIN);
     refuses(&rig, UnitBusy::Retiring);
-}
-
-#[test]
-fn a_tape_drive_is_not_handed_over() {
-    let config = UnitConfig { device: DeviceKind::Tape, ..config() };
-    let rig = Rig::fresh(config, Box::new(store::ram::Ram::new(0)));
-    refuses(&rig, UnitBusy::TapeDrive);
 }

@@ -4,7 +4,7 @@ use super::*;
 
 use crate::testing::nexus;
 
-const KEY: [u8; 32] = [0x11; 32];
+pub(super) const KEY: [u8; 32] = [0x11; 32];
 const OTHER: [u8; 32] = [0x22; 32];
 
 const CHANGED: Asc = Asc::DATA_ENCRYPTION_PARAMETERS_CHANGED;
@@ -16,24 +16,30 @@ const WRONG_KEY: (SenseKey, Asc) = (SenseKey::DATA_PROTECT, Asc::INCORRECT_DATA_
 /// SCOPE in byte 4.
 const PUBLIC: u8 = 0x00;
 const LOCAL: u8 = 0x20;
-const ALL: u8 = 0x40;
+pub(super) const ALL: u8 = 0x40;
 const LOCK: u8 = 0x01;
 
 /// Modes of encryption and decryption.
 const OFF: (u8, u8) = (0, 0);
-const ENCRYPT: (u8, u8) = (2, 2);
+pub(super) const ENCRYPT: (u8, u8) = (2, 2);
 const MIXED: (u8, u8) = (2, 3);
 const RAW: (u8, u8) = (1, 1);
 
 /// Returns a drive that encrypts, and its folder.
-fn encrypting(kind: Kind) -> (Rig, Folder) {
+pub(super) fn encrypting(kind: Kind) -> (Rig, Folder) {
     let (mut rig, folder) = with(kind);
     rig.unit.seed(&[5; 32]);
     (rig, folder)
 }
 
 /// Returns the page Set Data Encryption.
-fn page(control: u8, flags: u8, (encryption, decryption): (u8, u8), key: &[u8], kads: &[u8]) -> Vec<u8> {
+pub(super) fn page(
+    control: u8,
+    flags: u8,
+    (encryption, decryption): (u8, u8),
+    key: &[u8],
+    kads: &[u8],
+) -> Vec<u8> {
     let mut page = vec![0, 0x10, 0, 0, control, flags, encryption, decryption, 1, 0, 0];
     page.extend_from_slice(&[0; 7]);
     page.extend_from_slice(&u16::try_from(key.len()).unwrap().to_be_bytes());
@@ -46,7 +52,7 @@ fn page(control: u8, flags: u8, (encryption, decryption): (u8, u8), key: &[u8], 
 
 impl Rig {
     #[track_caller]
-    fn security_out(&mut self, nexus: NexusId, list: &[u8]) -> Reply {
+    pub(super) fn security_out(&mut self, nexus: NexusId, list: &[u8]) -> Reply {
         let [a, b] = u16::try_from(list.len()).unwrap().to_be_bytes();
         self.run(nexus, &[0xb5, 0x20, 0, 0x10, 0, 0, 0, 0, a, b, 0, 0], 0, list)
     }
@@ -58,7 +64,7 @@ impl Rig {
     }
 
     #[track_caller]
-    fn security_in(&mut self, nexus: NexusId, code: u8) -> Vec<u8> {
+    pub(super) fn security_in(&mut self, nexus: NexusId, code: u8) -> Vec<u8> {
         self.run(nexus, &[0xa2, 0x20, 0, code, 0, 0, 0, 0, 0x20, 0, 0, 0], 8192, &[]).good()
     }
 

@@ -122,6 +122,11 @@ impl Folder {
         }
     }
 
+    /// Returns how many operations wait until the folder answers again.
+    pub(super) fn held(&self) -> usize {
+        self.0.borrow().held.len()
+    }
+
     /// Changes one byte of the first segment of partition 0.
     pub(super) fn damage(&self, at: usize) {
         self.0.borrow_mut().change(FileId::Log { partition: 0, segment: 0 }, |file| file[at] ^= 0xff);

@@ -151,7 +151,10 @@ impl Frozen {
     pub(super) fn wait_until_idle(&self) -> Result<(), Obstacle> {
         let deadline = self.began + IDLE_MAX;
         loop {
-            let answers = self.ask(|member, _| member.busy())?;
+            let answers = self.ask(|member, now| {
+                member.prepare_handover(now);
+                member.busy()
+            })?;
             let Some(why) = answers.into_iter().flatten().next() else { return Ok(()) };
             if Instant::now() >= deadline || !why.can_end {
                 return Err(why);

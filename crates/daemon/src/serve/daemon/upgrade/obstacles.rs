@@ -7,13 +7,14 @@ use crate::config::{Config, Medium};
 pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
     config.units.iter().find_map(|unit| {
         let why = match &unit.medium {
-            Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. } => return None,
+            Medium::File { .. }
+            | Medium::Block { .. }
+            | Medium::Null { .. }
+            | Medium::Disc { .. }
+            | Medium::Tape { .. }
+            | Medium::Changer { .. }
+            | Medium::LibraryDrive { .. } => return None,
             Medium::Ram { .. } => "its data is in the memory of this process",
-            Medium::Disc { .. } => "a drive for discs cannot move to another process",
-            Medium::Tape { .. } | Medium::LibraryDrive { .. } => {
-                "a tape drive cannot move to another process: its position and what hosts wrote last are in the memory of this one"
-            }
-            Medium::Changer { .. } => "a tape library cannot move to another process",
             Medium::Nbd { .. } => "its connection to the NBD server cannot move to another process",
             Medium::Sg { .. } => "a device that commands are passed to cannot move to another process",
             Medium::VhostUserBlk { .. } | Medium::VhostUserScsi { .. } => {
@@ -24,23 +25,51 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
     })
 }
 
+/// Returns whether a LUN is a drive, in which there can be another medium than the configured one.
+pub(super) fn has_drives(config: &Config) -> bool {
+    config.units.iter().any(|unit| match unit.medium {
+        Medium::Disc { .. } | Medium::Tape { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. } => {
+            true
+        }
+        Medium::File { .. }
+        | Medium::Block { .. }
+        | Medium::Null { .. }
+        | Medium::Ram { .. }
+        | Medium::Nbd { .. }
+        | Medium::Sg { .. }
+        | Medium::VhostUserBlk { .. }
+        | Medium::VhostUserScsi { .. } => false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{Environment, Flags};
     use crate::scratch::Scratch;
 
-    fn obstacle(spec: &str) -> Option<String> {
+    fn config(spec: &str) -> Config {
         let scratch = Scratch::new();
         let environment = Environment::for_tests(scratch.path());
         let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
-        unmovable_medium(&Config::load(&flags, &environment).unwrap().config)
+        Config::load(&flags, &environment).unwrap().config
+    }
+
+    fn obstacle(spec: &str) -> Option<String> {
+        unmovable_medium(&config(spec))
     }
 
     #[test]
     fn only_media_that_another_process_can_open_move() {
         assert_eq!(obstacle("null:1G"), None);
         assert_eq!(obstacle("file:disk.img,size=1M"), None);
+        assert_eq!(obstacle("disc:disc.iso"), None);
         assert!(obstacle("ram:1M").unwrap().contains("memory of this process"));
+    }
+
+    #[test]
+    fn a_daemon_without_drives_writes_what_earlier_releases_read() {
+        assert!(has_drives(&config("disc:disc.iso")));
+        assert!(!has_drives(&config("null:1G")));
     }
 }

@@ -1,0 +1,83 @@
+//! The media that a process which serves gives to the one that takes over. A file or device is found by the
+//! path of its unit, what is in a drive by the unit.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+
+use backends::open::handed_over::HandedOverFiles;
+
+use super::discs::MovedDisc;
+use crate::config::Naa;
+
+/// What a descriptor is that moves to another process.
+#[derive(Clone, Debug)]
+pub(super) enum MovedMedium {
+    /// A file or device of a LUN.
+    File,
+    /// The image of the disc in a drive.
+    Disc {
+        /// The NAA identifier of the drive.
+        drive: String,
+        /// The disc.
+        disc: MovedDisc,
+    },
+    /// The lock of a tape library.
+    Library {
+        /// The NAA identifier of the changer.
+        changer: String,
+    },
+}
+
+/// The cartridge in a drive, as it moves to another process.
+#[derive(Debug)]
+pub(super) struct MovedCartridge {
+    /// The NAA identifier of the drive.
+    pub(super) drive: String,
+    /// The folder.
+    pub(super) path: PathBuf,
+    /// Whether it was opened for reading only.
+    pub(super) read_only: bool,
+    /// The label, which is locked, and the folder.
+    pub(super) files: [File; 2],
+}
+
+/// The cartridges in drives, by the identifier of the drive. They come with the sessions.
+pub(super) type HandedOverCartridges = BTreeMap<String, MovedCartridge>;
+
+/// The media that are not in use yet.
+#[derive(Debug, Default)]
+pub(super) struct HandedOverMedia {
+    pub(super) files: HandedOverFiles,
+    /// The discs in drives, by the identifier of the drive. A drive that is missing is empty.
+    discs: BTreeMap<String, (MovedDisc, File)>,
+    /// The locks of tape libraries, by the identifier of the changer.
+    libraries: BTreeMap<String, File>,
+}
+
+impl HandedOverMedia {
+    /// Adds the disc in a drive.
+    pub(super) fn add_disc(&mut self, drive: String, disc: MovedDisc, file: File) {
+        self.discs.insert(drive, (disc, file));
+    }
+
+    /// Returns the disc in a drive and its image; `None` if the drive is empty.
+    pub(super) fn take_disc(&mut self, drive: Naa) -> Option<(MovedDisc, File)> {
+        self.discs.remove(&drive.to_string())
+    }
+
+    /// Adds the lock of a tape library.
+    pub(super) fn add_library(&mut self, changer: String, lock: File) {
+        self.libraries.insert(changer, lock);
+    }
+
+    /// Returns the lock of a tape library.
+    pub(super) fn take_library(&mut self, changer: Naa) -> Option<File> {
+        self.libraries.remove(&changer.to_string())
+    }
+
+    /// Returns whether every medium was taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.discs.is_empty() && self.libraries.is_empty()
+    }
+}

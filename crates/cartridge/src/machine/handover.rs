@@ -80,6 +80,7 @@ impl Cartridge {
             lost: _,
             damaged_headers,
             is_end_skipped,
+            ahead: _,
             task: _,
             outcome: _,
         } = self;

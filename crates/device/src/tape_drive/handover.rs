@@ -190,6 +190,7 @@ impl TapeDrive {
             repositioning: _,
             operations: _,
             tag_next: _,
+            is_reading: _,
             is_unsynced: _,
             is_close_failed: _,
             sync_wanted: _,

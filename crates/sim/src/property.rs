@@ -71,6 +71,8 @@ pub enum Property {
     Records,
     /// Each cartridge is in one element, where commands moved it.
     Elements,
+    /// Mode parameters are as they were set.
+    Modes,
 }
 
 impl Property {
@@ -107,6 +109,7 @@ impl Property {
             Self::Verified => "WRITE AND VERIFY notices what the medium did not keep",
             Self::Records => "cartridges hold what was written, and positions are where they were moved",
             Self::Elements => "each cartridge is in one element, where it was moved",
+            Self::Modes => "mode parameters are as they were set",
         }
     }
 
@@ -165,7 +168,12 @@ impl Property {
             Bug::OrderedStartsEarly | Bug::SimplePassesOrdered => &[Self::TaskOrder],
             Bug::RemovalForgetsCommands => &[Self::Answered],
             Bug::VerifyNothing => &[Self::Verified],
-            Bug::OutdatedTurnRuns | Bug::FilemarksWrittenOnce | Bug::WriteUndrained => &[Self::Records],
+            Bug::OutdatedTurnRuns
+            | Bug::FilemarksWrittenOnce
+            | Bug::WriteUndrained
+            | Bug::UnbufferedUnsynced
+            | Bug::FixedLeftWhole => &[Self::Records],
+            Bug::ResetKeepsMode => &[Self::Modes],
             Bug::MotionAnsweredEarly => &[Self::Elements],
             Bug::ReserveUnsaved | Bug::SettingsUnsaved | Bug::SpareVictims | Bug::SaveTogether => &[],
         }

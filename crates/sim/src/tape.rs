@@ -6,6 +6,7 @@
 //! (`judge`) knows every state that the library can be in, and each answer excludes the states in which it
 //! would have been another one.
 
+mod block_len;
 mod command;
 mod judge;
 mod library;

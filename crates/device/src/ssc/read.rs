@@ -16,6 +16,7 @@ use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
 use super::verify::VerifyRange;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::fault_injection::{self, Bug};
 use crate::settings::ProtectionMethod;
 use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
@@ -241,7 +242,8 @@ impl Read {
     }
 
     fn stopped(&self, key: SenseKey, asc: Asc, bits: u8) -> JobStep {
-        let sense = stream_sense(key, asc, bits, self.transfer.left(self.done));
+        let done = if fault_injection::is_injected(Bug::FixedLeftWhole) { 0 } else { self.done };
+        let sense = stream_sense(key, asc, bits, self.transfer.left(done));
         JobStep::Done(Outcome::CheckCondition(sense))
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Judge {
     pending: BTreeMap<Ticket, Pending>,
     /// Whether initiators have one command open at a time.
     is_one_open: bool,
+    /// The last command that was sent.
+    last: Ticket,
     /// The most states that there were.
     pub(super) branches_max: usize,
 }
@@ -56,7 +58,8 @@ impl Judge {
     /// losses of power or ends of the process.
     pub(super) fn new(is_one_open: bool, is_power: bool) -> Self {
         let first = Branch { state: LibraryState::new(is_power), applied: BTreeMap::new(), motion: None };
-        Self { branches: BTreeSet::from([first]), pending: BTreeMap::new(), is_one_open, branches_max: 1 }
+        let pending = BTreeMap::new();
+        Self { branches: BTreeSet::from([first]), pending, is_one_open, last: Ticket(0), branches_max: 1 }
     }
 
     /// Returns one of the states that are possible.
@@ -65,10 +68,11 @@ impl Judge {
     }
 
     pub(super) fn submitted(&mut self, ticket: Ticket, command: TapeCommand) {
+        self.last = self.last.max(ticket);
         self.pending.insert(ticket, Pending { command, doubtful: None });
     }
 
-    /// Handles the end of a command at `now`. `last` is the command that was sent last.
+    /// Handles the end of a command at `now`.
     ///
     /// # Errors
     /// The property that the answer breaks.
@@ -77,11 +81,22 @@ impl Judge {
         now: Instant,
         ticket: Ticket,
         answer: &Answer,
-        last: Ticket,
     ) -> Result<(), PropertyViolation> {
         // What a crash has ended was judged there.
         let Some(pending) = self.pending.get(&ticket).copied() else { return Ok(()) };
         match answer {
+            // It has changed the mode parameters, or never will.
+            Answer::Doubtful if pending.command.changes_mode() => {
+                self.pending.remove(&ticket);
+                for mut branch in self.branches.clone() {
+                    if branch.applied.remove(&ticket).is_none() {
+                        branch.state.apply(pending.command, self.last);
+                    }
+                    self.branches.insert(branch);
+                }
+                self.branches.retain(|branch| !branch.applied.contains_key(&ticket));
+                return Ok(());
+            }
             Answer::Doubtful => {
                 // Where it was executed it must not be executed again.
                 let over = |mut branch: Branch| {
@@ -89,7 +104,7 @@ impl Judge {
                     branch
                 };
                 self.branches = std::mem::take(&mut self.branches).into_iter().map(over).collect();
-                let doubtful = Pending { doubtful: Some(Doubtful { at: now, last }), ..pending };
+                let doubtful = Pending { doubtful: Some(Doubtful { at: now, last: self.last }), ..pending };
                 self.pending.insert(ticket, doubtful);
                 return Ok(());
             }
@@ -110,7 +125,11 @@ impl Judge {
         answer: &Answer,
     ) -> Result<(), PropertyViolation> {
         self.branches_max = self.branches_max.max(self.branches.len());
-        let property = if command.unit() == CHANGER { Property::Elements } else { Property::Records };
+        let property = match command {
+            TapeCommand::Drive(_, DriveCommand::Mode) => Property::Modes,
+            _ if command.unit() == CHANGER => Property::Elements,
+            _ => Property::Records,
+        };
         if self.branches.len() > BRANCHES_MAX {
             let how = format!("the judge follows {} states", self.branches.len());
             return Err(PropertyViolation::new(Property::Sane, how));
@@ -138,7 +157,7 @@ impl Judge {
                 if expected.is(answer) {
                     branch.applied.remove(&ticket);
                     if matches!(answer, Answer::Good(_)) {
-                        branch.state.promised(pending.command);
+                        branch.state.promised(pending.command, ticket);
                     }
                     kept.insert(branch);
                 }
@@ -152,7 +171,9 @@ impl Judge {
         }
         self.pending.remove(&ticket);
         self.branches = kept;
-        if pending.command.waits_its_turn() {
+        // What is refused at once did not have its turn.
+        let is_refused = matches!(answer, Answer::Sense(0x05, ..));
+        if pending.command.waits_its_turn() && !(is_refused && pending.command.unit() != CHANGER) {
             self.end_doubts(ticket, pending.command.unit());
         }
     }
@@ -180,14 +201,31 @@ impl Judge {
             all.extend(emptied.is_empty().then_some(next));
         }
         for ticket in self.pending.keys().filter(|ticket| self.may_apply(branch, **ticket, answered)) {
-            let (mut next, pending) = (branch.clone(), self.pending[ticket]);
-            let after = next.state.after_motion(pending.command);
-            match (next.state.apply(pending.command), after) {
-                (Some(_), _) if pending.doubtful.is_some() => {
-                    next.applied.insert(*ticket, OVER);
-                }
+            let Pending { command, doubtful } = self.pending[ticket];
+            let (is_refused, is_run) = branch.state.refuses_immediate(command, *ticket);
+            let begins = |expected| if doubtful.is_some() { OVER } else { expected };
+            if is_refused {
+                let mut next = branch.clone();
+                let expected = next.state.refused_immediate(command);
+                next.applied.insert(*ticket, begins(expected));
+                all.push(next);
+            }
+            // Between two blocks an abort, or a crash, can end a command.
+            let parts = if answered == Some(*ticket) { Vec::new() } else { command.parts() };
+            for part in parts {
+                let mut next = branch.clone();
+                next.state.apply(part, self.last);
+                next.applied.insert(*ticket, OVER);
+                all.push(next);
+            }
+            if !is_run {
+                continue;
+            }
+            let mut next = branch.clone();
+            let after = next.state.after_motion(command);
+            match (next.state.apply(command, self.last), after) {
                 (Some(expected), _) => {
-                    next.applied.insert(*ticket, expected);
+                    next.applied.insert(*ticket, begins(expected));
                 }
                 (None, places) => next.motion = places.map(|places| (*ticket, places, false)),
             }
@@ -205,7 +243,10 @@ impl Judge {
             return false;
         }
         let is_outdated = match this.command {
-            TapeCommand::Drive(_, DriveCommand::Load | DriveCommand::Unload) => false,
+            TapeCommand::Drive(
+                _,
+                DriveCommand::Load | DriveCommand::Unload | DriveCommand::SetMode { .. } | DriveCommand::Mode,
+            ) => false,
             TapeCommand::Drive(drive, _) => self.is_one_open && branch.state.is_outdated(drive, ticket),
             _ => false,
         };
@@ -213,7 +254,10 @@ impl Judge {
             _ if is_outdated => false,
             TapeCommand::Move(..) | TapeCommand::Exchange(..) => branch.motion.is_none(),
             _ if answered == Some(ticket) => true,
-            TapeCommand::Test(_) | TapeCommand::Elements => false,
+            TapeCommand::Test(_) | TapeCommand::Elements | TapeCommand::Drive(_, DriveCommand::Mode) => false,
+            TapeCommand::Drive(_, DriveCommand::SetMode { .. }) => this.doubtful.is_some(),
+            // It is answered when the tasks that it aborts have ended.
+            TapeCommand::Reset(_) => true,
             TapeCommand::Drive(..) => {
                 let has_turn = |other: &Ticket| {
                     let Pending { command, doubtful } = self.pending[other];

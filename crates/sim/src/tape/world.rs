@@ -7,6 +7,7 @@ use base::time::{Duration, Instant};
 use cartridge::library::Element;
 use netem::probability::DurationRange;
 
+use super::block_len::BlockLens;
 use super::command::{Answer, DriveCommand, FIRST_DRIVE, TapeCommand};
 use super::judge::Judge;
 use super::library::{LibraryFile, LibraryOwner};
@@ -22,14 +23,20 @@ use crate::transport::direct::Direct;
 use crate::transport::{CommandOutcome, TaskManagement, Ticket, Transport, TransportEvent};
 use crate::world::{Failure, Report};
 
+mod events;
+mod inspection;
+
+use events::EVENTS;
+
 /// Within this time after the start, crashes happen and I_T nexuses are lost.
 const FAILS_FOR: Duration = Duration::from_millis(400);
 
 /// A command or function that has not ended after this time never will.
 const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How often the last inspection looks for a cartridge that a drive should hold, a millisecond apart.
-const MOTION_LOOKS: usize = 200;
+/// Between how many contents of a cartridge a crash chooses at most, as far as initiators can avoid more: then
+/// they make durable what they wrote, as backup software does.
+const UNSYNCHRONIZED_MAX: usize = 12;
 
 /// The bound on the steps of a run.
 const STEPS_MAX: u64 = 1_000_000;
@@ -42,9 +49,11 @@ struct World {
     transport: Box<dyn Transport>,
     judge: Judge,
     positions: Positions,
+    block_lens: BlockLens,
     actors: [Actor; INITIATORS],
     open: BTreeMap<Ticket, Open>,
-    managing: BTreeMap<Ticket, Instant>,
+    /// Functions that were not answered, with what the judge must know of them.
+    managing: BTreeMap<Ticket, Managing>,
     /// The answer to the last command, while the world sends one after the other.
     heard: Option<Answer>,
     /// Whether it does: no initiator sends anything else then.
@@ -78,23 +87,12 @@ struct Open {
     since: Instant,
 }
 
-const EVENTS: [&str; 15] = [
-    "records that were read",
-    "filemarks that were met",
-    "ends of data that were met",
-    "positions that were told",
-    "motions that were made",
-    "motions that could not be made",
-    "elements that were told",
-    "commands without a cartridge",
-    "commands that another cartridge stopped",
-    "commands whose end nobody knows",
-    "losses of power",
-    "losses of power with data that were not synchronised",
-    "kills of the process",
-    "changes of the library that a crash met",
-    "commands that a lost position stopped",
-];
+/// A task management function that was not answered.
+struct Managing {
+    since: Instant,
+    /// The drives that it resets, as commands of their own.
+    resets: Vec<(Ticket, TapeCommand)>,
+}
 
 /// Runs the world of a seed.
 ///
@@ -133,6 +131,7 @@ impl World {
             transport: Box::new(transport),
             judge: Judge::new(plan.depth == 1, plan.is_power),
             positions: Positions::default(),
+            block_lens: BlockLens::default(),
             actors: [actor(), actor()],
             open: BTreeMap::new(),
             managing: BTreeMap::new(),
@@ -178,7 +177,12 @@ impl World {
     fn step(&mut self) {
         let now = self.clock.now();
         let sends = self.actors.iter().filter(|actor| self.may_send(actor)).map(|actor| actor.next);
-        let hangs = self.open.values().map(|open| open.since).chain(self.managing.values().copied()).min();
+        let hangs = self
+            .open
+            .values()
+            .map(|open| open.since)
+            .chain(self.managing.values().map(|open| open.since))
+            .min();
         let next = sends
             .chain(self.shelf.next())
             .chain(self.transport.next_deadline())
@@ -214,7 +218,7 @@ impl World {
             let line = format!("{:?} ({}) never ended", open.command, ticket.0);
             self.fail(Property::Ends, line);
         }
-        if self.managing.values().any(|since| now >= since.after(HANG_TIMEOUT)) {
+        if self.managing.values().any(|open| now >= open.since.after(HANG_TIMEOUT)) {
             self.fail(Property::Ends, "a task management function was never answered".into());
         }
     }
@@ -239,7 +243,17 @@ impl World {
         }
         self.records += 1;
         let seen = self.judge.any_state().map(LibraryState::seen);
-        let mut command = TapeCommand::draw(&self.plan, &mut self.rng, self.records, seen);
+        let block_lens = self.block_lens.of(initiator);
+        let mut command = TapeCommand::draw(&self.plan, &mut self.rng, self.records, seen, block_lens);
+        if let TapeCommand::Drive(_, DriveCommand::WriteFixed { count, .. }) = command {
+            self.records += count;
+        }
+        // The judge follows every state that a crash can leave.
+        if let TapeCommand::Drive(drive, DriveCommand::Write(..) | DriveCommand::WriteFixed { .. }) = command
+            && self.judge.any_state().is_some_and(|state| state.contents_of(drive) > UNSYNCHRONIZED_MAX)
+        {
+            command = TapeCommand::Drive(drive, DriveCommand::Marks(0, false));
+        }
         if let TapeCommand::Drive(drive, of_drive) = command
             && of_drive.depends_on_position()
             && self.positions.may_be_lost(initiator, drive)
@@ -285,7 +299,15 @@ impl World {
         let ticket = self.ticket();
         self.trace.say(|| format!("initiator {initiator} asks {function:?} as {}", ticket.0));
         if self.transport.task_management(now, initiator, ticket, function) {
-            self.managing.insert(ticket, now);
+            let is_reset = |drive: &usize| match function {
+                TaskManagement::UnitReset(unit) => usize::from(unit) == drive + 1,
+                TaskManagement::WarmReset => true,
+                _ => false,
+            };
+            let resets = (0..DRIVES).filter(is_reset).map(TapeCommand::Reset);
+            let resets: Vec<_> = resets.map(|reset| (self.ticket(), reset)).collect();
+            resets.iter().for_each(|(ticket, reset)| self.judge.submitted(*ticket, *reset));
+            self.managing.insert(ticket, Managing { since: now, resets });
         }
     }
 
@@ -341,17 +363,27 @@ impl World {
         while let Some(event) = self.transport.poll() {
             match event {
                 TransportEvent::Ended { ticket, ended, .. } => self.ended(ticket, &ended),
-                TransportEvent::TmfDone { ticket, .. } => {
-                    if self.managing.remove(&ticket).is_none() {
-                        self.fail(Property::Ends, format!("function {} ended twice", ticket.0));
-                    }
-                }
+                TransportEvent::TmfDone { ticket, answer, .. } => self.managed(ticket, answer),
                 TransportEvent::Up { initiator, .. } => self.actors[initiator].is_up = true,
                 TransportEvent::Down { initiator, .. } => {
                     self.actors[initiator].is_up = false;
                     self.positions.nexus_lost(initiator);
+                    self.block_lens.nexus_lost(initiator);
                 }
                 TransportEvent::ConfigApplied(_) => {}
+            }
+        }
+    }
+
+    fn managed(&mut self, ticket: Ticket, answer: Option<bool>) {
+        let Some(Managing { resets, .. }) = self.managing.remove(&ticket) else {
+            return self.fail(Property::Ends, format!("function {} ended twice", ticket.0));
+        };
+        let answer = if answer == Some(true) { Answer::Good(Vec::new()) } else { Answer::Doubtful };
+        for (ticket, reset) in resets {
+            self.count_end(reset, &answer);
+            if let Err(broken) = self.judge.ended(self.clock.now(), ticket, &answer) {
+                self.note(broken);
             }
         }
     }
@@ -379,9 +411,10 @@ impl World {
             actor.next = self.clock.now().after(Duration::from_millis(1));
         }
         self.count_end(open.command, &answer);
-        if let Err(broken) = self.judge.ended(self.clock.now(), ticket, &answer, self.last) {
+        if let Err(broken) = self.judge.ended(self.clock.now(), ticket, &answer) {
             self.note(broken);
         }
+        self.block_lens.ended(open.initiator, open.command, &answer);
         let told = self.positions.ended(open.initiator, open.command, open.is_forbidden, &answer);
         if let Err(broken) = told {
             self.note(broken);
@@ -389,107 +422,8 @@ impl World {
         self.heard = Some(answer);
     }
 
-    fn count_end(&mut self, command: TapeCommand, answer: &Answer) {
-        let (end, event) = match (command, answer) {
-            (TapeCommand::Drive(_, DriveCommand::Read), Answer::Good(_)) => (0, Some(EVENTS[0])),
-            (TapeCommand::Drive(_, DriveCommand::Position), Answer::Good(_)) => (0, Some(EVENTS[3])),
-            (TapeCommand::Move(..) | TapeCommand::Exchange(..), Answer::Good(_)) => (0, Some(EVENTS[4])),
-            (TapeCommand::Elements, Answer::Good(_)) => (0, Some(EVENTS[6])),
-            (_, Answer::Good(_)) => (0, None),
-            (_, Answer::Sense(0x00, 0x0001, _)) => (0, Some(EVENTS[1])),
-            (_, Answer::Sense(0x08, 0x0005, _)) => (0, Some(EVENTS[2])),
-            (_, Answer::Sense(0x02, 0x3a00, _)) => (1, Some(EVENTS[7])),
-            (_, Answer::Sense(0x05, 0x3b0d | 0x3b0e, _)) => (1, Some(EVENTS[5])),
-            (_, Answer::Sense(..) | Answer::Impossible(_)) => (1, None),
-            (_, Answer::NotRun("changed")) => (3, Some(EVENTS[8])),
-            (_, Answer::NotRun("position lost")) => (3, Some(EVENTS[14])),
-            (_, Answer::NotRun(_)) => (3, None),
-            (_, Answer::Doubtful) => (2, Some(EVENTS[9])),
-        };
-        self.ends[end] += 1;
-        self.judged += u64::from(end < 2);
-        if let Some(event) = event {
-            self.count(event);
-        }
-    }
-
     fn count(&mut self, event: &'static str) {
         *self.counts.entry(event).or_default() += 1;
-    }
-
-    /// Sends commands of initiator 0, one after the other, until one is executed; returns its answer.
-    fn execute(&mut self, command: TapeCommand) -> Option<Answer> {
-        while self.failures.is_empty() {
-            let now = self.clock.now();
-            self.heard = None;
-            if !self.actors[0].is_up || !self.send(now, 0, command) {
-                self.step();
-                continue;
-            }
-            while self.failures.is_empty() && self.heard.is_none() {
-                self.step();
-            }
-            if !matches!(self.heard, Some(Answer::NotRun(_) | Answer::Doubtful)) {
-                return self.heard.take();
-            }
-            if self.heard == Some(Answer::NotRun("position lost")) {
-                self.fail(Property::Records, format!("the position is lost for {command:?}"));
-            }
-            // A drive that is loading a cartridge is asked again.
-            self.clock.set(self.clock.now().after(Duration::from_millis(1)));
-        }
-        None
-    }
-
-    /// Reads every cartridge to its end. The judge compares.
-    fn inspect(&mut self) {
-        self.is_inspecting = true;
-        self.execute(TapeCommand::Elements);
-        for cartridge in 0..CARTRIDGES {
-            let (place, free) = match self.judge.any_state() {
-                Some(state) => (state.place_of(cartridge), state.empty_slot()),
-                None => return,
-            };
-            let Some(place) = place else { continue };
-            let drive = match place.checked_sub(FIRST_DRIVE).filter(|drive| *drive < DRIVES) {
-                Some(drive) => drive,
-                None => {
-                    if let Some(free) = free {
-                        self.execute(TapeCommand::Move(FIRST_DRIVE, free));
-                    }
-                    self.execute(TapeCommand::Move(place, FIRST_DRIVE));
-                    0
-                }
-            };
-            // A motion whose end nobody knows may still take the cartridge away, or bring one.
-            for _ in 0..MOTION_LOOKS {
-                if self.read_to_end(drive) {
-                    break;
-                }
-                self.clock.set(self.clock.now().after(Duration::from_millis(1)));
-            }
-            self.execute(TapeCommand::Drive(drive, DriveCommand::Position));
-        }
-        self.execute(TapeCommand::Elements);
-    }
-
-    /// Reads the cartridge in a drive to its end. Returns false if the drive has none.
-    fn read_to_end(&mut self, drive: usize) -> bool {
-        let is_empty = |answer: &Option<Answer>| matches!(answer, Some(Answer::Sense(0x02, 0x3a00, _)));
-        // The unit attention of a READ would make the position unknown.
-        let commands = [TapeCommand::Test(drive + 1), TapeCommand::Drive(drive, DriveCommand::Load)];
-        if commands.into_iter().any(|command| is_empty(&self.execute(command))) {
-            return false;
-        }
-        while let Some(answer) = self.execute(TapeCommand::Drive(drive, DriveCommand::Read)) {
-            if matches!(answer, Answer::Sense(0x08, ..)) {
-                break;
-            }
-            if is_empty(&Some(answer)) {
-                return false;
-            }
-        }
-        true
     }
 
     /// Logs out the initiators, and checks that nothing is left.

@@ -52,6 +52,8 @@ base::bugs! {
     FixedLeftWhole,
     /// A LOGICAL UNIT RESET keeps the buffered mode and the block length of a tape drive.
     ResetKeepsMode,
+    /// READ of a tape drive does not tell the transport how many bytes it has.
+    ReadLengthUntold,
 }
 
 impl Bug {
@@ -66,6 +68,7 @@ impl Bug {
                 | Self::UnbufferedUnsynced
                 | Self::FixedLeftWhole
                 | Self::ResetKeepsMode
+                | Self::ReadLengthUntold
         )
     }
 

@@ -130,7 +130,8 @@ impl Property {
         use iscsi::fault_injection::Bug;
         match bug {
             Bug::SkipDataDigest | Bug::LandOverCounted => &[Self::Whole],
-            Bug::ReplayWrites => &[Self::Once],
+            // A record that is written twice moves all behind it.
+            Bug::ReplayWrites => &[Self::Once, Self::Records],
             // The target refuses the second execution as a task that exists already, before it writes
             // anything.
             Bug::ExecuteTwice => &[Self::Session, Self::Once],
@@ -174,6 +175,7 @@ impl Property {
             | Bug::UnbufferedUnsynced
             | Bug::FixedLeftWhole => &[Self::Records],
             Bug::ResetKeepsMode => &[Self::Modes],
+            Bug::ReadLengthUntold => &[Self::Session],
             Bug::MotionAnsweredEarly => &[Self::Elements],
             Bug::ReserveUnsaved | Bug::SettingsUnsaved | Bug::SpareVictims | Bug::SaveTogether => &[],
         }

@@ -187,7 +187,9 @@ impl Read {
             self.data_in.deliver(server, task, data, self.transfer.len().min(task.data_in_len) - self.sent);
         }
         self.sent = self.sent.saturating_add(len);
-        task.transferable.set(u64::from(self.sent));
+        if !fault_injection::is_injected(Bug::ReadLengthUntold) {
+            task.transferable.set(u64::from(self.sent));
+        }
         server.stats.read_bytes += u64::from(len);
         if let Some(drive) = &mut server.tape {
             drive.counts.read = drive.counts.read.saturating_add(u64::from(len));

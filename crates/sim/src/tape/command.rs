@@ -191,6 +191,14 @@ impl TapeCommand {
         }
     }
 
+    /// Returns whether the command changes nothing, not even a position.
+    pub(super) const fn changes_nothing(self) -> bool {
+        matches!(
+            self,
+            Self::Test(_) | Self::Elements | Self::Drive(_, DriveCommand::Mode | DriveCommand::Position)
+        )
+    }
+
     /// Returns whether the command changes mode parameters and nothing else.
     pub(super) const fn changes_mode(self) -> bool {
         matches!(self, Self::Reset(_) | Self::Drive(_, DriveCommand::SetMode { .. }))
@@ -422,6 +430,8 @@ impl Answer {
             (SenseKey::UNIT_ATTENTION, _) => Self::NotRun("attention"),
             (SenseKey::MEDIUM_ERROR, POSITIONING_ERROR) => Self::NotRun("position lost"),
             (SenseKey::NOT_READY, BECOMING_READY) => Self::NotRun("loading"),
+            // The transport has lost data of the command.
+            (SenseKey::ABORTED_COMMAND, asc) if matches!(asc >> 8, 0x0c | 0x47 | 0x4b) => Self::Doubtful,
             (key, asc) => {
                 let information = sense.information.map(|value| u32::try_from(value & 0xffff_ffff).unwrap());
                 Self::Sense(key.0, asc, information)

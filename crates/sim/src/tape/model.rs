@@ -81,6 +81,8 @@ pub(super) enum Expected {
     NoMotion,
     /// The buffered mode and the block length.
     Mode(bool, u32),
+    /// None: nobody waits for it, or the command has not come to its end.
+    Never,
 }
 
 /// MEDIUM NOT PRESENT.

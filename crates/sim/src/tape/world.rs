@@ -20,6 +20,7 @@ use crate::property::{Property, PropertyViolation};
 use crate::scenario::pick;
 use crate::trace::Trace;
 use crate::transport::direct::Direct;
+use crate::transport::iscsi::Iscsi;
 use crate::transport::{CommandOutcome, TaskManagement, Ticket, Transport, TransportEvent};
 use crate::world::{Failure, Report};
 
@@ -34,9 +35,24 @@ const FAILS_FOR: Duration = Duration::from_millis(400);
 /// A command or function that has not ended after this time never will.
 const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// After this time without an answer an initiator aborts a command, where some abort those of others.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// After this time without an answer to a function an initiator ends its I_T nexus.
+const FUNCTION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longer than any wait.
+const FOREVER: Duration = Duration::from_secs(1_000_000);
+
+/// How long it may take until nothing is left after everybody has logged out.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1200);
+
 /// Between how many contents of a cartridge a crash chooses at most, as far as initiators can avoid more: then
 /// they make durable what they wrote, as backup software does.
 const UNSYNCHRONIZED_MAX: usize = 12;
+
+/// From this many possible states on, initiators that hear answers late find out which is true.
+const STATES_MANY: usize = 200;
 
 /// The bound on the steps of a run.
 const STEPS_MAX: u64 = 1_000_000;
@@ -85,11 +101,16 @@ struct Open {
     /// Whether the drive must not execute it, because the initiator does not know the position.
     is_forbidden: bool,
     since: Instant,
+    /// When its initiator aborts it; set again after each abort.
+    patience: Instant,
 }
 
 /// A task management function that was not answered.
 struct Managing {
+    initiator: usize,
     since: Instant,
+    /// When its initiator ends the I_T nexus because it was not answered.
+    patience: Instant,
     /// The drives that it resets, as commands of their own.
     resets: Vec<(Ticket, TapeCommand)>,
 }
@@ -111,14 +132,25 @@ impl World {
         let shelf = Shelf::new(plan, clock.clone(), rng.next_u64());
         let file = LibraryFile::new();
         let owner = LibraryOwner::new(shelf.clone(), file.clone(), rng.next_u64());
-        let transport = Direct::of(
-            (Box::new(owner), 1 + DRIVES),
-            (INITIATORS, plan.nexus_losses, FAILS_FOR),
-            plan.data_within,
-            trace.clone(),
-            start,
-            rng.next_u64(),
-        );
+        let seed = rng.next_u64();
+        let transport: Box<dyn Transport> = match &plan.iscsi {
+            None => Box::new(Direct::of(
+                (Box::new(owner), 1 + DRIVES),
+                (INITIATORS, plan.nexus_losses, FAILS_FOR),
+                plan.data_within,
+                trace.clone(),
+                start,
+                seed,
+            )),
+            Some(iscsi) => Box::new(Iscsi::of(
+                iscsi,
+                (Box::new(owner), u16::try_from(1 + DRIVES).unwrap()),
+                (INITIATORS, plan.manages_one_in > 0),
+                trace.clone(),
+                start,
+                seed,
+            )),
+        };
         let span = DurationRange::between(Duration::ZERO, FAILS_FOR);
         let mut crashes: Vec<Instant> = (0..plan.crashes).map(|_| start.after(span.pick(&mut rng))).collect();
         crashes.sort_unstable_by(|a, b| b.cmp(a));
@@ -128,8 +160,8 @@ impl World {
             clock,
             shelf,
             file,
-            transport: Box::new(transport),
-            judge: Judge::new(plan.depth == 1, plan.is_power),
+            transport,
+            judge: Judge::new(plan.depth == 1, plan.is_power, plan.iscsi.is_some()),
             positions: Positions::default(),
             block_lens: BlockLens::default(),
             actors: [actor(), actor()],
@@ -183,7 +215,10 @@ impl World {
             .map(|open| open.since)
             .chain(self.managing.values().map(|open| open.since))
             .min();
+        let patience = self.open.values().map(|open| open.patience);
+        let patience = patience.chain(self.managing.values().map(|open| open.patience));
         let next = sends
+            .chain(patience.filter(|at| *at > now))
             .chain(self.shelf.next())
             .chain(self.transport.next_deadline())
             .chain(self.crashes.last().copied())
@@ -212,6 +247,7 @@ impl World {
                 self.act(now, initiator);
             }
         }
+        self.lose_patience(now);
         self.handle_events();
         let late = self.open.iter().find(|(_, open)| now >= open.since.after(HANG_TIMEOUT));
         if let Some((ticket, open)) = late {
@@ -224,7 +260,13 @@ impl World {
     }
 
     fn may_send(&self, actor: &Actor) -> bool {
-        actor.is_up && actor.commands_left > 0 && actor.open < self.plan.depth
+        let waits = self.has_many_states() && !self.open.is_empty();
+        actor.is_up && actor.commands_left > 0 && actor.open < self.plan.depth && !waits
+    }
+
+    /// Returns whether so much is unclear that initiators send one command after the other, and read.
+    fn has_many_states(&self) -> bool {
+        self.plan.iscsi.is_some() && self.judge.branches() > STATES_MANY
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -247,6 +289,10 @@ impl World {
         let mut command = TapeCommand::draw(&self.plan, &mut self.rng, self.records, seen, block_lens);
         if let TapeCommand::Drive(_, DriveCommand::WriteFixed { count, .. }) = command {
             self.records += count;
+        }
+        if self.has_many_states() {
+            let of_drive = if self.rng.chance(1, 12) { DriveCommand::Rewind } else { DriveCommand::Read };
+            command = TapeCommand::Drive(usize::from(self.rng.chance(1, 2)), of_drive);
         }
         // The judge follows every state that a crash can leave.
         if let TapeCommand::Drive(drive, DriveCommand::Write(..) | DriveCommand::WriteFixed { .. }) = command
@@ -272,11 +318,14 @@ impl World {
         self.trace.mix_bytes(&order.cdb);
         let is_sent = self.transport.submit(now, initiator, ticket, order);
         if is_sent {
-            self.judge.submitted(ticket, command);
+            self.judge.submitted(initiator, ticket, command);
             self.actors[initiator].open += 1;
             let own = self.open.values().filter(|open| open.initiator == initiator);
             let is_forbidden = self.positions.forbids(initiator, command, own.map(|open| open.command));
-            self.open.insert(ticket, Open { initiator, command, is_forbidden, since: now });
+            // An initiator receives no answer to a command that another one has ended (TAS is 0, SAM-5 §5.6).
+            let aborts = self.plan.iscsi.is_some() && self.plan.manages_one_in > 0;
+            let patience = now.after(if aborts { COMMAND_TIMEOUT } else { FOREVER });
+            self.open.insert(ticket, Open { initiator, command, is_forbidden, since: now, patience });
         }
         is_sent
     }
@@ -296,6 +345,10 @@ impl World {
             8 => TaskManagement::WarmReset,
             _ => TaskManagement::AbortTaskSet(unit),
         };
+        self.ask(now, initiator, function);
+    }
+
+    fn ask(&mut self, now: Instant, initiator: usize, function: TaskManagement) {
         let ticket = self.ticket();
         self.trace.say(|| format!("initiator {initiator} asks {function:?} as {}", ticket.0));
         if self.transport.task_management(now, initiator, ticket, function) {
@@ -306,8 +359,30 @@ impl World {
             };
             let resets = (0..DRIVES).filter(is_reset).map(TapeCommand::Reset);
             let resets: Vec<_> = resets.map(|reset| (self.ticket(), reset)).collect();
-            resets.iter().for_each(|(ticket, reset)| self.judge.submitted(*ticket, *reset));
-            self.managing.insert(ticket, Managing { since: now, resets });
+            resets.iter().for_each(|(ticket, reset)| self.judge.submitted(initiator, *ticket, *reset));
+            let patience = now.after(if self.plan.iscsi.is_some() { FUNCTION_TIMEOUT } else { FOREVER });
+            self.managing.insert(ticket, Managing { initiator, since: now, patience, resets });
+        }
+    }
+
+    /// Aborts commands, and ends I_T nexuses, that were not answered in time.
+    fn lose_patience(&mut self, now: Instant) {
+        let late = self.open.iter_mut().filter(|(_, open)| now >= open.patience);
+        let mut aborts = Vec::new();
+        for (ticket, open) in late {
+            open.patience = now.after(COMMAND_TIMEOUT);
+            aborts.push((open.initiator, *ticket));
+        }
+        for (initiator, ticket) in aborts {
+            self.trace.say(|| format!("initiator {initiator} waits too long for {}", ticket.0));
+            self.ask(now, initiator, TaskManagement::AbortTask(ticket));
+        }
+        let given_up = self.managing.values_mut().find(|open| now >= open.patience);
+        if let Some(open) = given_up {
+            open.patience = now.after(FUNCTION_TIMEOUT);
+            let initiator = open.initiator;
+            self.trace.say(|| format!("initiator {initiator} gives up its nexus"));
+            self.transport.reset_nexus(now, initiator);
         }
     }
 
@@ -364,14 +439,23 @@ impl World {
             match event {
                 TransportEvent::Ended { ticket, ended, .. } => self.ended(ticket, &ended),
                 TransportEvent::TmfDone { ticket, answer, .. } => self.managed(ticket, answer),
-                TransportEvent::Up { initiator, .. } => self.actors[initiator].is_up = true,
-                TransportEvent::Down { initiator, .. } => {
-                    self.actors[initiator].is_up = false;
-                    self.positions.nexus_lost(initiator);
-                    self.block_lens.nexus_lost(initiator);
+                TransportEvent::Up { initiator, is_new_nexus } => {
+                    self.actors[initiator].is_up = true;
+                    if is_new_nexus {
+                        self.positions.nexus_lost(initiator);
+                        self.block_lens.nexus_lost(initiator);
+                        self.judge.nexus_is_new(initiator);
+                    }
                 }
+                TransportEvent::Down { initiator, .. } => self.actors[initiator].is_up = false,
                 TransportEvent::ConfigApplied(_) => {}
             }
+        }
+        for broken in self.transport.take_violations() {
+            self.note(broken);
+        }
+        if self.transport.bugs() > 0 {
+            self.fail(Property::Sane, format!("{} states that cannot be", self.transport.bugs()));
         }
     }
 
@@ -382,7 +466,8 @@ impl World {
         let answer = if answer == Some(true) { Answer::Good(Vec::new()) } else { Answer::Doubtful };
         for (ticket, reset) in resets {
             self.count_end(reset, &answer);
-            if let Err(broken) = self.judge.ended(self.clock.now(), ticket, &answer) {
+            let is_over = self.plan.iscsi.is_none();
+            if let Err(broken) = self.judge.ended(self.clock.now(), ticket, &answer, is_over) {
                 self.note(broken);
             }
         }
@@ -411,12 +496,21 @@ impl World {
             actor.next = self.clock.now().after(Duration::from_millis(1));
         }
         self.count_end(open.command, &answer);
-        if let Err(broken) = self.judge.ended(self.clock.now(), ticket, &answer) {
+        // A command that is lost with its session may begin as long as the target has the session.
+        let is_over = self.plan.iscsi.is_none() || *ended != CommandOutcome::Lost;
+        if let Err(broken) = self.judge.ended(self.clock.now(), ticket, &answer, is_over) {
             self.note(broken);
+        }
+        if answer == Answer::Doubtful && self.plan.iscsi.is_some() {
+            self.positions.answer_lost(open.initiator, open.command);
         }
         self.block_lens.ended(open.initiator, open.command, &answer);
         let told = self.positions.ended(open.initiator, open.command, open.is_forbidden, &answer);
-        if let Err(broken) = told {
+        // Where several commands are open, answers may be heard in another order.
+        let is_in_order = self.plan.iscsi.is_none() || self.plan.depth == 1;
+        if let Err(broken) = told
+            && is_in_order
+        {
             self.note(broken);
         }
         self.heard = Some(answer);
@@ -430,7 +524,12 @@ impl World {
     fn shut_down(&mut self) {
         self.transport.close(self.clock.now());
         self.handle_events();
-        while self.failures.is_empty() && !self.shelf.is_idle() {
+        let limit = self.clock.now().after(SHUTDOWN_TIMEOUT);
+        let is_left = |world: &Self| {
+            let is_left = world.transport.busy_reason().is_some() && world.clock.now() < limit;
+            !world.shelf.is_idle() || (is_left && world.plan.iscsi.is_some())
+        };
+        while self.failures.is_empty() && is_left(self) {
             self.step();
         }
         if let Some(held) = self.transport.busy_reason() {
@@ -455,12 +554,14 @@ impl World {
             let trace = self.trace.lines();
             return Err(Failure { seed: self.plan.seed, what: self.failures, at, trace });
         }
+        // Some of these happen in worlds of disks alone.
+        let of_transport = self.transport.counts().into_iter().filter(|(_, count)| *count > 0);
         Ok(Report {
             hash: self.trace.hash(),
             ends: self.ends,
             judged: self.judged,
             took: at.since(start),
-            counts: self.counts.into_iter().collect(),
+            counts: self.counts.into_iter().chain(of_transport).collect(),
             counters: format!("{}, up to {} states", self.transport.summary(), self.judge.branches_max),
         })
     }
@@ -472,8 +573,17 @@ mod tests {
 
     #[test]
     fn worlds_of_tapes_pass_and_repeat() {
+        pass_and_repeat(TapePlan::of);
+    }
+
+    #[test]
+    fn worlds_of_tapes_over_iscsi_pass_and_repeat() {
+        pass_and_repeat(TapePlan::iscsi);
+    }
+
+    fn pass_and_repeat(plan: impl Fn(u64) -> TapePlan) {
         for seed in 0..40 {
-            let plan = TapePlan::of(seed);
+            let plan = plan(seed);
             let first = run(&plan, &Trace::new(60, false)).unwrap_or_else(|failure| panic!("{failure}"));
             assert!(first.judged > 0, "seed {seed}");
             if seed % 8 == 0 {

@@ -31,7 +31,7 @@ demo: build  ## build and serve the default disk; prints the lines to paste
 test: packages  ## everything CI runs
 	tests/everything
 
-sim:  ## worlds from seeds: SEEDS=2000 runs so many, FRESH=3000 so many that follow from the commit, SEED=7 replays one and prints all of it, FABRIC=iscsi, hyperscsi or tape only that, SPECIAL=0 no reloads, short memory or harmful media
+sim:  ## worlds from seeds: SEEDS=2000 runs so many, FRESH=3000 so many that follow from the commit, SEED=7 replays one and prints all of it, FABRIC=iscsi, hyperscsi, tape or tape-iscsi only that, SPECIAL=0 no reloads, short memory or harmful media
 	$(SIM)
 
 sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS, tests the ones of a unit

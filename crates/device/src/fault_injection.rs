@@ -46,6 +46,14 @@ base::bugs! {
     WriteUndrained,
     /// A motion of a medium changer is answered, and forgotten, when it is requested.
     MotionAnsweredEarly,
+    /// WRITE of a tape drive that does not buffer is acknowledged before the block is durable.
+    UnbufferedUnsynced,
+    /// A filemark that ends a READ of fixed-length blocks reports all of them as left.
+    FixedLeftWhole,
+    /// A LOGICAL UNIT RESET keeps the buffered mode and the block length of a tape drive.
+    ResetKeepsMode,
+    /// READ of a tape drive does not tell the transport how many bytes it has.
+    ReadLengthUntold,
 }
 
 impl Bug {
@@ -57,6 +65,10 @@ impl Bug {
                 | Self::FilemarksWrittenOnce
                 | Self::WriteUndrained
                 | Self::MotionAnsweredEarly
+                | Self::UnbufferedUnsynced
+                | Self::FixedLeftWhole
+                | Self::ResetKeepsMode
+                | Self::ReadLengthUntold
         )
     }
 

@@ -6,6 +6,7 @@ use scsi::sense::Asc;
 
 use crate::contract::{Access, NexusId, TaskKey, Tmf, TmfOutcome};
 use crate::device_server::DeviceServer;
+use crate::fault_injection::{self, Bug};
 use crate::orw_generation::OrwGenerations;
 use crate::task::TaskId;
 use crate::task_set::AbortReport;
@@ -181,7 +182,11 @@ impl DeviceServer {
 
     /// Applies the effects of a reset other than those on tasks and unit attentions (SAM-5 §6.3.3).
     pub(crate) fn was_reset(&mut self) {
+        let stream = self.settings.stream;
         self.settings = self.power_on_settings();
+        if fault_injection::is_injected(Bug::ResetKeepsMode) {
+            self.settings.stream = stream;
+        }
         self.spc.reset();
         self.forget_keys_of_reservations(None, None);
         self.copy_manager.operations.reset();

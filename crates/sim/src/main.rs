@@ -1,6 +1,7 @@
 //! Runs seeds. `SEEDS=n` runs n seeds, from `FIRST` (default 0) on; `SEED=n` runs one seed and prints every
 //! event. `FABRIC=iscsi` or `FABRIC=hyperscsi` runs the worlds of one transport, `FABRIC=tape` those of a
-//! tape library; otherwise all run, one after the other.
+//! tape library, `FABRIC=tape-iscsi` those of a tape library over iSCSI; otherwise all run, one after the
+//! other.
 //! `FRESH=n` runs n more seeds that follow from the commit, so that each commit tries worlds that no earlier
 //! commit tried. `SPECIAL=1` makes a share of the worlds special (reloads, short memory, harmful media),
 //! `SPECIAL=0` none. With `PLANTED=1`, in a build with the feature `planted`, each planted bug must be found
@@ -27,16 +28,19 @@ enum WorldKind {
     HyperScsi,
     /// A tape library, without a transport.
     Tape,
+    /// A tape library over iSCSI.
+    TapeIscsi,
 }
 
 impl WorldKind {
-    const ALL: &[Self] = &[Self::Iscsi, Self::HyperScsi, Self::Tape];
+    const ALL: &[Self] = &[Self::Iscsi, Self::HyperScsi, Self::Tape, Self::TapeIscsi];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Iscsi => "iscsi",
             Self::HyperScsi => "hyperscsi",
             Self::Tape => "tape",
+            Self::TapeIscsi => "tape-iscsi",
         }
     }
 
@@ -46,6 +50,7 @@ impl WorldKind {
             Self::Iscsi => world::run(&Scenario::of(seed, special()), trace),
             Self::HyperScsi => world::run(&Scenario::hyperscsi(seed, special()), trace),
             Self::Tape => tape::run(&TapePlan::of(seed), trace),
+            Self::TapeIscsi => tape::run(&TapePlan::iscsi(seed), trace),
         }
     }
 
@@ -55,6 +60,7 @@ impl WorldKind {
         match self {
             Self::Iscsi | Self::HyperScsi => seeds,
             Self::Tape => seeds.div_ceil(8),
+            Self::TapeIscsi => seeds.div_ceil(4),
         }
     }
 
@@ -64,6 +70,7 @@ impl WorldKind {
             Self::Iscsi => Scenario::of(seed, special()).to_string(),
             Self::HyperScsi => Scenario::hyperscsi(seed, special()).to_string(),
             Self::Tape => format!("{:?}", TapePlan::of(seed)),
+            Self::TapeIscsi => format!("{:?}", TapePlan::iscsi(seed)),
         }
     }
 }
@@ -93,8 +100,9 @@ fn main() -> ExitCode {
         Ok("iscsi") => &[WorldKind::Iscsi],
         Ok("hyperscsi") => &[WorldKind::HyperScsi],
         Ok("tape") => &[WorldKind::Tape],
+        Ok("tape-iscsi") => &[WorldKind::TapeIscsi],
         Ok(_) => {
-            eprintln!("FABRIC is neither iscsi nor hyperscsi nor tape");
+            eprintln!("FABRIC is neither iscsi nor hyperscsi nor tape nor tape-iscsi");
             return ExitCode::from(2);
         }
     };
@@ -241,7 +249,10 @@ fn run_seeds(carrier: WorldKind, first: u64, seeds: u64) -> bool {
     }
     // With this many worlds, an event that happened in none of them cannot happen. Some events happen only in
     // special worlds.
-    let many = if matches!(carrier, WorldKind::Tape) { TAPE_WORLDS_MANY } else { WORLDS_MANY };
+    let many = match carrier {
+        WorldKind::Tape | WorldKind::TapeIscsi => TAPE_WORLDS_MANY,
+        WorldKind::Iscsi | WorldKind::HyperScsi => WORLDS_MANY,
+    };
     let is_whole = seeds >= many && special();
     let never = counts.iter().filter(|(_, (worlds, _))| is_whole && *worlds == 0);
     let never: Vec<_> = never.map(|(what, _)| what).collect();
@@ -268,58 +279,72 @@ fn planted(_first: u64, _seeds: u64) -> ExitCode {
 /// Plants one bug after the other and checks that it is found.
 #[cfg(feature = "planted")]
 fn planted(first: u64, seeds: u64) -> ExitCode {
-    use base::fault_injection::inject;
     use sim::planted_bug::PlantedBug;
     panic::set_hook(Box::new(|_| {}));
     let only = env::var("BUG").ok();
-    let mut missed = 0;
+    let (mut tried, mut missed) = (0, 0);
     for bug in PlantedBug::all() {
         if only.as_ref().is_some_and(|only| *only != format!("{bug:?}")) {
             continue;
         }
-        let began = Instant::now();
-        inject(Some(bug.name()));
-        let carrier = match bug {
-            PlantedBug::HyperScsi(_) => WorldKind::HyperScsi,
-            PlantedBug::Cartridge(_) => WorldKind::Tape,
-            PlantedBug::Unit(bug) if bug.is_of_tapes() => WorldKind::Tape,
-            _ => WorldKind::Iscsi,
-        };
-        let wanted = Property::broken_by(bug);
-        let (mut found, mut others) = (None, 0_u64);
-        for seed in first..first.saturating_add(seeds) {
-            let Err(failed) = quietly(carrier, seed, 0) else { continue };
-            if wanted.is_empty() || failed.properties.iter().any(|broken| wanted.contains(broken)) {
-                found = Some((seed, failed.what));
-                break;
+        let kinds: &[WorldKind] = match bug {
+            PlantedBug::HyperScsi(_) => &[WorldKind::HyperScsi],
+            PlantedBug::Iscsi(iscsi::fault_injection::Bug::ReplayWrites) => {
+                &[WorldKind::Iscsi, WorldKind::TapeIscsi]
             }
-            others += 1;
+            PlantedBug::Unit(device::fault_injection::Bug::ReadLengthUntold) => &[WorldKind::TapeIscsi],
+            PlantedBug::Cartridge(_) => &[WorldKind::Tape],
+            PlantedBug::Unit(bug) if bug.is_of_tapes() => &[WorldKind::Tape],
+            _ => &[WorldKind::Iscsi],
+        };
+        tried += kinds.len();
+        missed += kinds.iter().filter(|kind| !find(bug, **kind, first, seeds)).count();
+    }
+    if missed == 0 && tried > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Plants a bug. Returns whether worlds of a kind show it.
+#[cfg(feature = "planted")]
+fn find(bug: sim::planted_bug::PlantedBug, carrier: WorldKind, first: u64, seeds: u64) -> bool {
+    use base::fault_injection::inject;
+    let (name, began) = (carrier.name(), Instant::now());
+    inject(Some(bug.name()));
+    let wanted = Property::broken_by(bug);
+    let (mut found, mut others) = (None, 0_u64);
+    for seed in first..first.saturating_add(seeds) {
+        let Err(failed) = quietly(carrier, seed, 0) else { continue };
+        if wanted.is_empty() || failed.properties.iter().any(|broken| wanted.contains(broken)) {
+            found = Some((seed, failed.what));
+            break;
         }
-        inject(None);
-        let took = began.elapsed().as_secs_f64();
-        let names: Vec<_> = wanted.iter().map(|property| property.name()).collect();
-        match found {
-            Some((seed, what)) => {
-                // The same seed must pass without the bug, or the failure was not caused by the bug.
-                let line = what.lines().find(|line| wanted.iter().any(|one| line.contains(one.name())));
-                let line = line.or_else(|| what.lines().last()).unwrap_or_default().trim();
-                match quietly(carrier, seed, 0) {
-                    Ok(_) => println!(
-                        "PASS planted {bug:?}: found by seed {seed} in {took:.1} s, {others} other findings before: {line:.200}"
-                    ),
-                    Err(_) => {
-                        missed += 1;
-                        println!("FAIL planted {bug:?}: seed {seed} fails without it, too");
-                    }
+        others += 1;
+    }
+    inject(None);
+    let took = began.elapsed().as_secs_f64();
+    let names: Vec<_> = wanted.iter().map(|property| property.name()).collect();
+    match found {
+        Some((seed, what)) => {
+            // The same seed must pass without the bug, or the failure was not caused by the bug.
+            let line = what.lines().find(|line| wanted.iter().any(|one| line.contains(one.name())));
+            let line = line.or_else(|| what.lines().last()).unwrap_or_default().trim();
+            match quietly(carrier, seed, 0) {
+                Ok(_) => {
+                    println!(
+                        "PASS planted {bug:?}: found by {name} seed {seed} in {took:.1} s, {others} other findings before: {line:.200}"
+                    );
+                    true
+                }
+                Err(_) => {
+                    println!("FAIL planted {bug:?}: {name} seed {seed} fails without it, too");
+                    false
                 }
             }
-            None => {
-                missed += 1;
-                println!(
-                    "FAIL planted {bug:?}: {seeds} seeds do not show that it breaks {names:?}; {others} fail otherwise"
-                );
-            }
+        }
+        None => {
+            println!(
+                "FAIL planted {bug:?}: {seeds} seeds of {name} do not show that it breaks {names:?}; {others} fail otherwise"
+            );
+            false
         }
     }
-    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -71,6 +71,8 @@ pub enum Property {
     Records,
     /// Each cartridge is in one element, where commands moved it.
     Elements,
+    /// Mode parameters are as they were set.
+    Modes,
 }
 
 impl Property {
@@ -107,6 +109,7 @@ impl Property {
             Self::Verified => "WRITE AND VERIFY notices what the medium did not keep",
             Self::Records => "cartridges hold what was written, and positions are where they were moved",
             Self::Elements => "each cartridge is in one element, where it was moved",
+            Self::Modes => "mode parameters are as they were set",
         }
     }
 
@@ -127,7 +130,8 @@ impl Property {
         use iscsi::fault_injection::Bug;
         match bug {
             Bug::SkipDataDigest | Bug::LandOverCounted => &[Self::Whole],
-            Bug::ReplayWrites => &[Self::Once],
+            // A record that is written twice moves all behind it.
+            Bug::ReplayWrites => &[Self::Once, Self::Records],
             // The target refuses the second execution as a task that exists already, before it writes
             // anything.
             Bug::ExecuteTwice => &[Self::Session, Self::Once],
@@ -165,7 +169,13 @@ impl Property {
             Bug::OrderedStartsEarly | Bug::SimplePassesOrdered => &[Self::TaskOrder],
             Bug::RemovalForgetsCommands => &[Self::Answered],
             Bug::VerifyNothing => &[Self::Verified],
-            Bug::OutdatedTurnRuns | Bug::FilemarksWrittenOnce | Bug::WriteUndrained => &[Self::Records],
+            Bug::OutdatedTurnRuns
+            | Bug::FilemarksWrittenOnce
+            | Bug::WriteUndrained
+            | Bug::UnbufferedUnsynced
+            | Bug::FixedLeftWhole => &[Self::Records],
+            Bug::ResetKeepsMode => &[Self::Modes],
+            Bug::ReadLengthUntold => &[Self::Session],
             Bug::MotionAnsweredEarly => &[Self::Elements],
             Bug::ReserveUnsaved | Bug::SettingsUnsaved | Bug::SpareVictims | Bug::SaveTogether => &[],
         }

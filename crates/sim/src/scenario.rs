@@ -320,7 +320,8 @@ impl Scenario {
 }
 
 impl IscsiPlan {
-    fn of(rng: &mut Rng) -> Self {
+    /// Draws the parameters.
+    pub(crate) fn of(rng: &mut Rng) -> Self {
         let level = u8::try_from(rng.below(3)).unwrap();
         let mut initiator_keys = keys(rng);
         let mut target_keys = keys(rng);

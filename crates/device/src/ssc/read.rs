@@ -16,6 +16,7 @@ use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
 use super::verify::VerifyRange;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{JobStep, Outcome};
+use crate::fault_injection::{self, Bug};
 use crate::settings::ProtectionMethod;
 use crate::tape_drive::encryption::EncryptionParameters;
 use crate::task::TaskInfo;
@@ -186,7 +187,9 @@ impl Read {
             self.data_in.deliver(server, task, data, self.transfer.len().min(task.data_in_len) - self.sent);
         }
         self.sent = self.sent.saturating_add(len);
-        task.transferable.set(u64::from(self.sent));
+        if !fault_injection::is_injected(Bug::ReadLengthUntold) {
+            task.transferable.set(u64::from(self.sent));
+        }
         server.stats.read_bytes += u64::from(len);
         if let Some(drive) = &mut server.tape {
             drive.counts.read = drive.counts.read.saturating_add(u64::from(len));
@@ -241,7 +244,8 @@ impl Read {
     }
 
     fn stopped(&self, key: SenseKey, asc: Asc, bits: u8) -> JobStep {
-        let sense = stream_sense(key, asc, bits, self.transfer.left(self.done));
+        let done = if fault_injection::is_injected(Bug::FixedLeftWhole) { 0 } else { self.done };
+        let sense = stream_sense(key, asc, bits, self.transfer.left(done));
         JobStep::Done(Outcome::CheckCondition(sense))
     }
 }

@@ -30,8 +30,10 @@ const PIECE_LEN: u32 = 1 << 20;
 
 /// Returns the command after which blocks are acknowledged: they survive the end of the process, and a loss
 /// of power too if the drive does not buffer.
-const fn kept(server: &DeviceServer) -> Command {
-    if server.settings.stream.is_buffered { Command::Drain } else { Command::Synchronize }
+fn kept(server: &DeviceServer) -> Command {
+    let is_buffered =
+        server.settings.stream.is_buffered || fault_injection::is_injected(Bug::UnbufferedUnsynced);
+    if is_buffered { Command::Drain } else { Command::Synchronize }
 }
 
 pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {

@@ -7,6 +7,7 @@ use scsi::sense::{Sense, SenseKey};
 use scsi::status::Status;
 
 use super::plan::{CARTRIDGES, CHANGER, DRIVES, MAIL_SLOTS, SLOTS, TapePlan, name_of};
+use crate::scenario::pick;
 use crate::transport::{Attribute, CommandOutcome, ScsiCommand};
 
 /// How many elements hold cartridges: the mail slots, then the drives, then the slots.
@@ -29,6 +30,8 @@ pub(super) enum TapeCommand {
     Exchange(usize, usize, usize),
     /// READ ELEMENT STATUS.
     Elements,
+    /// A LOGICAL UNIT RESET of a drive, as far as it changes mode parameters. It is no command on the wire.
+    Reset(usize),
 }
 
 /// A command of a drive.
@@ -48,7 +51,28 @@ pub(super) enum DriveCommand {
     Position,
     Load,
     Unload,
+    /// WRITE(6) of so many blocks of a fixed length: the records with this number and those that follow.
+    WriteFixed {
+        number: u32,
+        count: u32,
+        len: u32,
+    },
+    /// READ(6) of so many blocks of a fixed length.
+    ReadFixed {
+        count: u32,
+        len: u32,
+    },
+    /// MODE SELECT(6).
+    SetMode {
+        is_buffered: bool,
+        block_len: u32,
+    },
+    /// MODE SENSE(6).
+    Mode,
 }
+
+/// The most blocks of a fixed length in a command.
+pub(super) const FIXED_MAX: u32 = 3;
 
 /// What an initiator knows of the library before it sends a command.
 pub(super) struct Seen {
@@ -81,9 +105,15 @@ pub(super) fn record(number: u32, len: u32) -> Vec<u8> {
 }
 
 impl TapeCommand {
-    /// Draws a command. `number` is that of a record if it writes one, and `seen` may be true: a
-    /// drive without a cartridge often gets one.
-    pub(super) fn draw(plan: &TapePlan, rng: &mut Rng, number: u32, seen: Option<Seen>) -> Self {
+    /// Draws a command. `number` is that of the first record if it writes any, and `seen` may be true: a drive
+    /// without a cartridge often gets one. `block_lens` are the block lengths that the initiator knows.
+    pub(super) fn draw(
+        plan: &TapePlan,
+        rng: &mut Rng,
+        number: u32,
+        seen: Option<Seen>,
+        block_lens: &[Option<u32>; DRIVES],
+    ) -> Self {
         let below = |rng: &mut Rng, limit: usize| to_usize(rng.below(u64::try_from(limit).unwrap()));
         if rng.chance(1, plan.moves_one_in) {
             let mut element = || below(rng, ELEMENTS);
@@ -103,6 +133,11 @@ impl TapeCommand {
             }
             Some(((true, false), _)) if rng.chance(1, 3) => return Self::Drive(drive, DriveCommand::Load),
             _ => {}
+        }
+        if plan.modes_one_in > 0
+            && let Some(command) = DriveCommand::draw_of_mode(plan, rng, number, block_lens[drive])
+        {
+            return Self::Drive(drive, command);
         }
         let count = i32::try_from(rng.below(9)).unwrap() - 4;
         let command = match rng.below(32) {
@@ -130,7 +165,7 @@ impl TapeCommand {
     pub(super) const fn unit(self) -> usize {
         match self {
             Self::Test(unit) => unit,
-            Self::Drive(drive, _) => drive + 1,
+            Self::Drive(drive, _) | Self::Reset(drive) => drive + 1,
             Self::Move(..) | Self::Exchange(..) | Self::Elements => CHANGER,
         }
     }
@@ -144,16 +179,56 @@ impl TapeCommand {
     /// does not use the medium, so its answer does not say that anybody's turn has ended.
     pub(super) const fn waits_its_turn(self) -> bool {
         match self {
-            Self::Drive(_, DriveCommand::SpaceRecords(0) | DriveCommand::SpaceMarks(0)) => false,
+            Self::Drive(
+                _,
+                DriveCommand::SpaceRecords(0)
+                | DriveCommand::SpaceMarks(0)
+                | DriveCommand::SetMode { .. }
+                | DriveCommand::Mode,
+            ) => false,
             Self::Drive(..) | Self::Move(..) | Self::Exchange(..) => true,
-            Self::Test(_) | Self::Elements => false,
+            Self::Test(_) | Self::Elements | Self::Reset(_) => false,
         }
+    }
+
+    /// Returns whether the command changes nothing, not even a position.
+    pub(super) const fn changes_nothing(self) -> bool {
+        matches!(
+            self,
+            Self::Test(_) | Self::Elements | Self::Drive(_, DriveCommand::Mode | DriveCommand::Position)
+        )
+    }
+
+    /// Returns whether the command changes mode parameters and nothing else.
+    pub(super) const fn changes_mode(self) -> bool {
+        matches!(self, Self::Reset(_) | Self::Drive(_, DriveCommand::SetMode { .. }))
+    }
+
+    /// Returns what of the command is carried out if it is aborted between two of its blocks.
+    pub(super) fn parts(self) -> Vec<Self> {
+        let part = |count: u32| match self {
+            Self::Drive(drive, DriveCommand::WriteFixed { number, len, .. }) => {
+                Self::Drive(drive, DriveCommand::WriteFixed { number, count, len })
+            }
+            Self::Drive(drive, DriveCommand::ReadFixed { len, .. }) => {
+                Self::Drive(drive, DriveCommand::ReadFixed { count, len })
+            }
+            other => other,
+        };
+        let blocks = match self {
+            Self::Drive(
+                _,
+                DriveCommand::WriteFixed { count, .. } | DriveCommand::ReadFixed { count, .. },
+            ) => count,
+            _ => 1,
+        };
+        (1..blocks).map(part).collect()
     }
 
     /// Returns the command on the wire.
     pub(super) fn order(self) -> ScsiCommand {
         let (cdb, data_out, data_in_len) = match self {
-            Self::Test(_) => (vec![0; 6], Vec::new(), 0),
+            Self::Test(_) | Self::Reset(_) => (vec![0; 6], Vec::new(), 0),
             Self::Drive(_, command) => command.parts(),
             Self::Move(from, to) => {
                 let mut cdb = vec![op::MOVE_MEDIUM, 0, 0, 0];
@@ -180,6 +255,29 @@ impl TapeCommand {
 }
 
 impl DriveCommand {
+    /// Draws a command that concerns mode parameters, or none.
+    fn draw_of_mode(plan: &TapePlan, rng: &mut Rng, number: u32, block_len: Option<u32>) -> Option<Self> {
+        if rng.chance(1, plan.modes_one_in) {
+            let lens: &[u32] = if plan.has_fixed_blocks() { &[0, 64, 64, 4096] } else { &[0] };
+            let mode = Self::SetMode { is_buffered: rng.chance(1, 2), block_len: *pick(rng, lens) };
+            return Some(if rng.chance(2, 3) { mode } else { Self::Mode });
+        }
+        if !plan.has_fixed_blocks() || !rng.chance(1, 3) {
+            return None;
+        }
+        let count = 1 + u32::try_from(rng.below(u64::from(FIXED_MAX))).unwrap();
+        match block_len {
+            None => Some(Self::Mode),
+            Some(0) => None,
+            Some(len) => Some(match rng.below(4) {
+                0 | 1 => Self::WriteFixed { number, count, len },
+                2 => Self::ReadFixed { count, len },
+                // Blocks that were just written are read then.
+                _ => Self::SpaceRecords(-i32::try_from(count).unwrap()),
+            }),
+        }
+    }
+
     /// Returns whether the command depends on the position.
     pub(super) const fn depends_on_position(self) -> bool {
         match self {
@@ -188,12 +286,16 @@ impl DriveCommand {
             | Self::Read
             | Self::SpaceRecords(_)
             | Self::SpaceMarks(_)
+            | Self::WriteFixed { .. }
+            | Self::ReadFixed { .. }
             | Self::Erase => true,
             Self::SpaceToEnd
             | Self::Locate(_)
             | Self::Rewind
             | Self::Position
             | Self::Load
+            | Self::SetMode { .. }
+            | Self::Mode
             | Self::Unload => false,
         }
     }
@@ -204,6 +306,8 @@ impl DriveCommand {
     }
 
     fn parts(self) -> (Vec<u8>, Vec<u8>, u32) {
+        /// FIXED.
+        const FIXED: u8 = 0x01;
         /// SILI.
         const ANY_LENGTH: u8 = 0x02;
         let six = |opcode: u8, flags: u8, count: u32| {
@@ -213,6 +317,19 @@ impl DriveCommand {
         let signed = |count: i32| count.cast_unsigned() & 0x00ff_ffff;
         let cdb = match self {
             Self::Write(number, len) => return (six(op::WRITE_6, 0, len), record(number, len), 0),
+            Self::WriteFixed { number, count, len } => {
+                let blocks = (number..number + count).flat_map(|number| record(number, len));
+                return (six(op::WRITE_6, FIXED, count), blocks.collect(), 0);
+            }
+            Self::ReadFixed { count, len } => {
+                return (six(op::READ_6, FIXED, count), Vec::new(), count * len);
+            }
+            Self::SetMode { is_buffered, block_len } => {
+                let [_, a, b, c] = block_len.to_be_bytes();
+                let list = vec![0, 0, if is_buffered { BUFFERED } else { 0 }, 8, 0, 0, 0, 0, 0, a, b, c];
+                return (vec![op::MODE_SELECT_6, 0x10, 0, 0, 12, 0], list, 0);
+            }
+            Self::Mode => return (vec![op::MODE_SENSE_6, 0, 0, 0, 0xff, 0], Vec::new(), 0xff),
             Self::Read => return (six(op::READ_6, ANY_LENGTH, READ_LEN), Vec::new(), READ_LEN),
             Self::Position => return (vec![op::READ_POSITION, 6, 0, 0, 0, 0, 0, 0, 0, 0], Vec::new(), 32),
             Self::Marks(count, is_immediate) => six(op::WRITE_FILEMARKS_6, u8::from(is_immediate), count),
@@ -230,6 +347,21 @@ impl DriveCommand {
         };
         (cdb, Vec::new(), 0)
     }
+}
+
+/// BUFFERED MODE 1h.
+const BUFFERED: u8 = 0x10;
+
+/// Returns the buffered mode and the block length that MODE SENSE(6) reports.
+pub(super) fn mode_of(data: &[u8]) -> Option<(bool, u32)> {
+    const BUFFERED_MODE: u8 = 0x70;
+    let is_buffered = match data.get(2)? & BUFFERED_MODE {
+        0 => false,
+        BUFFERED => true,
+        _ => return None,
+    };
+    let (8, [_, a, b, c]) = (*data.get(3)?, data.get(8..12)?) else { return None };
+    Some((is_buffered, u32::from_be_bytes([0, *a, *b, *c])))
 }
 
 /// Returns the address of an element.
@@ -298,6 +430,8 @@ impl Answer {
             (SenseKey::UNIT_ATTENTION, _) => Self::NotRun("attention"),
             (SenseKey::MEDIUM_ERROR, POSITIONING_ERROR) => Self::NotRun("position lost"),
             (SenseKey::NOT_READY, BECOMING_READY) => Self::NotRun("loading"),
+            // The transport has lost data of the command.
+            (SenseKey::ABORTED_COMMAND, asc) if matches!(asc >> 8, 0x0c | 0x47 | 0x4b) => Self::Doubtful,
             (key, asc) => {
                 let information = sense.information.map(|value| u32::try_from(value & 0xffff_ffff).unwrap());
                 Self::Sense(key.0, asc, information)

@@ -21,6 +21,11 @@ pub(super) struct Judge {
     pending: BTreeMap<Ticket, Pending>,
     /// Whether initiators have one command open at a time.
     is_one_open: bool,
+    /// Whether answers are heard later than they were given. Then answers do not come in the order in which
+    /// commands were carried out, and each command that is open may have been carried out at any time.
+    is_delayed: bool,
+    /// The last command that was sent.
+    last: Ticket,
     /// The most states that there were.
     pub(super) branches_max: usize,
 }
@@ -37,7 +42,10 @@ struct Branch {
 /// A command that may still be executed.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
+    initiator: usize,
     command: TapeCommand,
+    /// Whether a later command of its initiator has had its turn, so that it has had its own, or never will.
+    is_passed: bool,
     /// Since when nobody hears its answer.
     doubtful: Option<Doubtful>,
 }
@@ -46,17 +54,30 @@ struct Pending {
 #[derive(Clone, Copy, Debug)]
 struct Doubtful {
     at: Instant,
-    /// The last command that was sent before.
-    last: Ticket,
+    /// The last command that was sent before it could not be carried out any more; `None` if it still can.
+    last: Option<Ticket>,
 }
 
 impl Judge {
     /// Makes a judge. If initiators have one command open at a time, none runs on a cartridge that was put in
     /// after it was sent: no other command can have told its initiator of the change. Crashes are
     /// losses of power or ends of the process.
-    pub(super) fn new(is_one_open: bool, is_power: bool) -> Self {
+    pub(super) fn new(is_one_open: bool, is_power: bool, is_delayed: bool) -> Self {
         let first = Branch { state: LibraryState::new(is_power), applied: BTreeMap::new(), motion: None };
-        Self { branches: BTreeSet::from([first]), pending: BTreeMap::new(), is_one_open, branches_max: 1 }
+        let pending = BTreeMap::new();
+        Self {
+            branches: BTreeSet::from([first]),
+            pending,
+            is_one_open,
+            is_delayed,
+            last: Ticket(0),
+            branches_max: 1,
+        }
+    }
+
+    /// Returns how many states are possible.
+    pub(super) fn branches(&self) -> usize {
+        self.branches.len()
     }
 
     /// Returns one of the states that are possible.
@@ -64,11 +85,22 @@ impl Judge {
         self.branches.first().map(|branch| &branch.state)
     }
 
-    pub(super) fn submitted(&mut self, ticket: Ticket, command: TapeCommand) {
-        self.pending.insert(ticket, Pending { command, doubtful: None });
+    pub(super) fn submitted(&mut self, initiator: usize, ticket: Ticket, command: TapeCommand) {
+        self.last = self.last.max(ticket);
+        self.pending.insert(ticket, Pending { initiator, command, is_passed: false, doubtful: None });
     }
 
-    /// Handles the end of a command at `now`. `last` is the command that was sent last.
+    /// Handles a new I_T nexus of an initiator: what was lost with the former one cannot begin any more.
+    pub(super) fn nexus_is_new(&mut self, initiator: usize) {
+        let last = self.last;
+        let lost = self.pending.values_mut().filter(|pending| pending.initiator == initiator);
+        for doubtful in lost.filter_map(|pending| pending.doubtful.as_mut()) {
+            doubtful.last.get_or_insert(last);
+        }
+    }
+
+    /// Handles the end of a command at `now`. `is_over` tells of a doubtful one whether it cannot begin any
+    /// more: the target has said so, or it is known otherwise.
     ///
     /// # Errors
     /// The property that the answer breaks.
@@ -77,18 +109,36 @@ impl Judge {
         now: Instant,
         ticket: Ticket,
         answer: &Answer,
-        last: Ticket,
+        is_over: bool,
     ) -> Result<(), PropertyViolation> {
         // What a crash has ended was judged there.
         let Some(pending) = self.pending.get(&ticket).copied() else { return Ok(()) };
         match answer {
+            Answer::Doubtful if self.is_delayed && pending.command.changes_nothing() => {
+                self.pending.remove(&ticket);
+                self.forget(ticket);
+                return Ok(());
+            }
+            // It has changed the mode parameters, or never will.
+            Answer::Doubtful if !self.is_delayed && pending.command.changes_mode() => {
+                self.pending.remove(&ticket);
+                for mut branch in self.branches.clone() {
+                    if branch.applied.remove(&ticket).is_none() {
+                        branch.state.apply(pending.command, self.last);
+                    }
+                    self.branches.insert(branch);
+                }
+                self.branches.retain(|branch| !branch.applied.contains_key(&ticket));
+                return Ok(());
+            }
             Answer::Doubtful => {
                 // Where it was executed it must not be executed again.
                 let over = |mut branch: Branch| {
-                    branch.applied.entry(ticket).and_modify(|expected| *expected = OVER);
+                    branch.applied.entry(ticket).and_modify(|expected| *expected = Expected::Never);
                     branch
                 };
                 self.branches = std::mem::take(&mut self.branches).into_iter().map(over).collect();
+                let last = is_over.then_some(self.last);
                 let doubtful = Pending { doubtful: Some(Doubtful { at: now, last }), ..pending };
                 self.pending.insert(ticket, doubtful);
                 return Ok(());
@@ -110,7 +160,11 @@ impl Judge {
         answer: &Answer,
     ) -> Result<(), PropertyViolation> {
         self.branches_max = self.branches_max.max(self.branches.len());
-        let property = if command.unit() == CHANGER { Property::Elements } else { Property::Records };
+        let property = match command {
+            TapeCommand::Drive(_, DriveCommand::Mode) => Property::Modes,
+            _ if command.unit() == CHANGER => Property::Elements,
+            _ => Property::Records,
+        };
         if self.branches.len() > BRANCHES_MAX {
             let how = format!("the judge follows {} states", self.branches.len());
             return Err(PropertyViolation::new(Property::Sane, how));
@@ -137,8 +191,8 @@ impl Judge {
             if let Some(expected) = branch.applied.get(&ticket).copied() {
                 if expected.is(answer) {
                     branch.applied.remove(&ticket);
-                    if matches!(answer, Answer::Good(_)) {
-                        branch.state.promised(pending.command);
+                    if matches!(answer, Answer::Good(_)) && !self.is_delayed {
+                        branch.state.promised(pending.command, ticket);
                     }
                     kept.insert(branch);
                 }
@@ -152,7 +206,18 @@ impl Judge {
         }
         self.pending.remove(&ticket);
         self.branches = kept;
-        if pending.command.waits_its_turn() {
+        // What is refused at once did not have its turn.
+        let is_refused = match answer {
+            Answer::Sense(0x05, ..) => true,
+            Answer::Sense(0x02, ..) => self.is_delayed,
+            _ => false,
+        };
+        if pending.command.waits_its_turn() && !(is_refused && pending.command.unit() != CHANGER) {
+            let is_before = |other: &&mut Pending| {
+                other.initiator == pending.initiator && other.command.unit() == pending.command.unit()
+            };
+            let earlier = self.pending.range_mut(..ticket).map(|(_, other)| other);
+            earlier.filter(is_before).for_each(|other| other.is_passed = true);
             self.end_doubts(ticket, pending.command.unit());
         }
     }
@@ -180,14 +245,40 @@ impl Judge {
             all.extend(emptied.is_empty().then_some(next));
         }
         for ticket in self.pending.keys().filter(|ticket| self.may_apply(branch, **ticket, answered)) {
-            let (mut next, pending) = (branch.clone(), self.pending[ticket]);
-            let after = next.state.after_motion(pending.command);
-            match (next.state.apply(pending.command), after) {
-                (Some(_), _) if pending.doubtful.is_some() => {
-                    next.applied.insert(*ticket, OVER);
-                }
+            let Pending { command, doubtful, .. } = self.pending[ticket];
+            let (is_refused, is_run) = branch.state.refuses_immediate(command, *ticket);
+            let begins = |expected| if doubtful.is_some() { Expected::Never } else { expected };
+            if is_refused {
+                let mut next = branch.clone();
+                let expected = next.state.refused_immediate(command);
+                next.applied.insert(*ticket, begins(expected));
+                all.push(next);
+            }
+            // Between two blocks an abort, or a crash, can end a command.
+            let parts = if answered == Some(*ticket) { Vec::new() } else { command.parts() };
+            for part in parts {
+                let mut next = branch.clone();
+                next.state.apply(part, self.last);
+                next.applied.insert(*ticket, Expected::Never);
+                all.push(next);
+            }
+            if !is_run {
+                continue;
+            }
+            let mut next = branch.clone();
+            let after = next.state.after_motion(command);
+            match (next.state.apply(command, self.last), after) {
                 (Some(expected), _) => {
-                    next.applied.insert(*ticket, expected);
+                    if self.is_delayed && expected == Expected::Good {
+                        // What it promises is true when it has come to its end.
+                        let mut begun = next.clone();
+                        next.state.promised(command, *ticket);
+                        if next.state != begun.state && answered != Some(*ticket) {
+                            begun.applied.insert(*ticket, Expected::Never);
+                            all.push(begun);
+                        }
+                    }
+                    next.applied.insert(*ticket, begins(expected));
                 }
                 (None, places) => next.motion = places.map(|places| (*ticket, places, false)),
             }
@@ -205,7 +296,10 @@ impl Judge {
             return false;
         }
         let is_outdated = match this.command {
-            TapeCommand::Drive(_, DriveCommand::Load | DriveCommand::Unload) => false,
+            TapeCommand::Drive(
+                _,
+                DriveCommand::Load | DriveCommand::Unload | DriveCommand::SetMode { .. } | DriveCommand::Mode,
+            ) => false,
             TapeCommand::Drive(drive, _) => self.is_one_open && branch.state.is_outdated(drive, ticket),
             _ => false,
         };
@@ -213,12 +307,17 @@ impl Judge {
             _ if is_outdated => false,
             TapeCommand::Move(..) | TapeCommand::Exchange(..) => branch.motion.is_none(),
             _ if answered == Some(ticket) => true,
-            TapeCommand::Test(_) | TapeCommand::Elements => false,
+            _ if self.is_delayed => self.may_apply_unheard(branch, ticket, answered),
+            TapeCommand::Test(_) | TapeCommand::Elements | TapeCommand::Drive(_, DriveCommand::Mode) => false,
+            TapeCommand::Drive(_, DriveCommand::SetMode { .. }) => this.doubtful.is_some(),
+            // It is answered when the tasks that it aborts have ended.
+            TapeCommand::Reset(_) => true,
             TapeCommand::Drive(..) => {
                 let has_turn = |other: &Ticket| {
-                    let Pending { command, doubtful } = self.pending[other];
+                    let Pending { command, doubtful, .. } = self.pending[other];
                     let is_before = doubtful.is_some_and(|since| {
-                        since.last < ticket || this.doubtful.is_none_or(|this| since.at < this.at)
+                        since.last.is_some_and(|last| last < ticket)
+                            || this.doubtful.is_none_or(|this| since.at < this.at)
                     });
                     command.waits_its_turn() && command.unit() == this.command.unit() && !is_before
                 };
@@ -228,11 +327,50 @@ impl Judge {
         }
     }
 
+    /// Returns whether a command can have been executed next although its answer was not heard, while another
+    /// one is answered, or before a crash. Those of an initiator have their turns in the order in which it has
+    /// sent them.
+    fn may_apply_unheard(&self, branch: &Branch, ticket: Ticket, answered: Option<Ticket>) -> bool {
+        let this = self.pending[&ticket];
+        if this.is_passed && this.command.waits_its_turn() {
+            return false;
+        }
+        // What other units do is of no interest as long as no cartridge moves.
+        let is_motion = |command| matches!(command, TapeCommand::Move(..) | TapeCommand::Exchange(..));
+        let moves = branch.motion.is_some() || self.pending.values().any(|other| is_motion(other.command));
+        let concerns =
+            |of: Ticket| self.pending.get(&of).is_none_or(|of| of.command.unit() == this.command.unit());
+        if !moves && !answered.is_none_or(concerns) {
+            return false;
+        }
+        let is_later = |(other, expected): (&Ticket, &Expected)| {
+            let is_refused = matches!(expected, Expected::Sense(0x02 | 0x05, ..));
+            *other > ticket
+                && !is_refused
+                && self.pending.get(other).is_some_and(|other| {
+                    other.initiator == this.initiator
+                        && other.command.unit() == this.command.unit()
+                        && other.command.waits_its_turn()
+                })
+        };
+        !this.command.waits_its_turn() || !branch.applied.iter().any(is_later)
+    }
+
+    /// Forgets what a command would have been answered.
+    fn forget(&mut self, ticket: Ticket) {
+        let without = |mut branch: Branch| {
+            branch.applied.remove(&ticket);
+            branch
+        };
+        self.branches = std::mem::take(&mut self.branches).into_iter().map(without).collect();
+    }
+
     /// Ends doubts: a command that nobody waits for has been executed, or never will be, when one that was
     /// sent later has had its turn.
     fn end_doubts(&mut self, ticket: Ticket, unit: usize) {
         let is_over = |pending: &Pending| {
-            pending.command.unit() == unit && pending.doubtful.is_some_and(|since| since.last < ticket)
+            pending.command.unit() == unit
+                && pending.doubtful.and_then(|since| since.last).is_some_and(|last| last < ticket)
         };
         let over: Vec<Ticket> =
             self.pending.iter().filter(|(_, pending)| is_over(pending)).map(|(ticket, _)| *ticket).collect();
@@ -240,11 +378,7 @@ impl Judge {
             self.pending.remove(&ticket);
             // A motion that has begun goes on to its end.
             self.branches.retain(|branch| branch.motion.is_none_or(|(under_way, ..)| under_way != ticket));
-            let without = |mut branch: Branch| {
-                branch.applied.remove(&ticket);
-                branch
-            };
-            self.branches = std::mem::take(&mut self.branches).into_iter().map(without).collect();
+            self.forget(ticket);
         }
     }
 
@@ -259,8 +393,14 @@ impl Judge {
         let mut left = BTreeSet::new();
         while let Some(branch) = open.pop() {
             if branch.state.is_at(places) {
-                let states = branch.state.after_crash().into_iter();
-                left.extend(states.map(|state| Branch { state, applied: BTreeMap::new(), motion: None }));
+                // An answer may be on its way.
+                let mut applied = BTreeMap::new();
+                if self.is_delayed {
+                    applied.clone_from(&branch.applied);
+                    applied.extend(branch.motion.map(|(ticket, ..)| (ticket, Expected::Never)));
+                }
+                let applied = |state| Branch { state, applied: applied.clone(), motion: None };
+                left.extend(branch.state.after_crash().into_iter().map(applied));
             }
             for next in self.successors(&branch, None) {
                 if seen.insert(next.clone()) {
@@ -268,7 +408,9 @@ impl Judge {
                 }
             }
         }
-        self.pending.clear();
+        if !self.is_delayed {
+            self.pending.clear();
+        }
         self.branches = left;
         self.branches_max = self.branches_max.max(self.branches.len());
         if self.branches.is_empty() {
@@ -290,6 +432,3 @@ impl Branch {
         self.applied.contains_key(&ticket) || self.motion.is_some_and(|(under_way, ..)| under_way == ticket)
     }
 }
-
-/// The answer of a command that nobody waits for.
-const OVER: Expected = Expected::Good;

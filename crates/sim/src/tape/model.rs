@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use super::command::{Answer, DriveCommand, ELEMENTS, FIRST_DRIVE, Seen, TapeCommand, places_of, record};
+use super::command::{
+    Answer, DriveCommand, ELEMENTS, FIRST_DRIVE, FIXED_MAX, Seen, TapeCommand, mode_of, places_of, record,
+};
 use super::plan::{CARTRIDGES, CHANGER, DRIVES};
 use crate::transport::Ticket;
 
@@ -24,6 +26,7 @@ pub(super) struct LibraryState {
     told: Places,
     tapes: [Tape; CARTRIDGES],
     drives: [Drive; DRIVES],
+    modes: [Mode; DRIVES],
 }
 
 /// A cartridge.
@@ -46,6 +49,19 @@ struct Drive {
     motion: Option<Ticket>,
 }
 
+/// The mode parameters of a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Mode {
+    is_buffered: bool,
+    block_len: u32,
+    /// The last command that was sent before they were set. It, and those before it, can have begun with others.
+    since: Ticket,
+}
+
+impl Mode {
+    const POWERED_ON: Self = Self { is_buffered: true, block_len: 0, since: Ticket(0) };
+}
+
 impl Drive {
     /// A drive with a cartridge that was just loaded.
     const LOADED: Self = Self { is_loaded: true, is_emptied: false, at: 0, motion: None };
@@ -55,13 +71,18 @@ impl Drive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Expected {
     Good,
-    Record(Object),
+    /// So many blocks.
+    Records([Object; FIXED_MAX as usize], usize),
     /// The number of the object at the position, and of the filemarks before it.
     Position(usize, usize),
     Places(Places),
     Sense(u8, u16, Option<u32>),
     /// A motion that cannot be made.
     NoMotion,
+    /// The buffered mode and the block length.
+    Mode(bool, u32),
+    /// None: nobody waits for it, or the command has not come to its end.
+    Never,
 }
 
 /// MEDIUM NOT PRESENT.
@@ -69,13 +90,23 @@ const NOT_PRESENT: Expected = Expected::Sense(0x02, 0x3a00, None);
 const END_OF_DATA: (u8, u16) = (0x08, 0x0005);
 const FILEMARK: (u8, u16) = (0x00, 0x0001);
 const BEGINNING: (u8, u16) = (0x00, 0x0004);
+/// The length of a block is another one than that of the mode parameters.
+const INCORRECT_LENGTH: (u8, u16) = (0x00, 0x0000);
+/// INVALID FIELD IN CDB.
+const INVALID_FIELD: (u8, u16) = (0x05, 0x2400);
 
 impl Expected {
     /// Returns whether an answer is this one.
     pub(super) fn is(&self, answer: &Answer) -> bool {
         match (self, answer) {
             (Self::Good, Answer::Good(_)) => true,
-            (Self::Record((number, len)), Answer::Good(data)) => *data == record(*number, *len),
+            (Self::Records(records, count), Answer::Good(data)) => {
+                let bytes = records[..*count].iter().flat_map(|(number, len)| record(*number, *len));
+                bytes.eq(data.iter().copied())
+            }
+            (Self::Mode(is_buffered, block_len), Answer::Good(data)) => {
+                mode_of(data) == Some((*is_buffered, *block_len))
+            }
             (Self::Position(object, marks), Answer::Good(data)) => {
                 let told = [*object, *marks].map(|number| u64::try_from(number).unwrap().to_be_bytes());
                 data.get(8..24) == Some(&told.concat())
@@ -123,7 +154,8 @@ impl LibraryState {
         (0..CARTRIDGES).for_each(|number| places[FIRST_DRIVE + number] = Some(number));
         let tape = Tape { objects: Objects::default(), former: vec![Objects::default()] };
         let tapes = [(); CARTRIDGES].map(|()| tape.clone());
-        Self { is_power, places, told: places, tapes, drives: [Drive::LOADED; DRIVES] }
+        let (drives, modes) = ([Drive::LOADED; DRIVES], [Mode::POWERED_ON; DRIVES]);
+        Self { is_power, places, told: places, tapes, drives, modes }
     }
 
     /// Returns where a cartridge is.
@@ -157,9 +189,21 @@ impl LibraryState {
     }
 
     /// Carries a command out; returns its answer. There is none yet for a motion that moves something:
-    /// [`Self::give_up`], [`Self::arrive`] and [`Self::tell`] are its steps.
-    pub(super) fn apply(&mut self, command: TapeCommand) -> Option<Expected> {
+    /// [`Self::give_up`], [`Self::arrive`] and [`Self::tell`] are its steps. `last` is the command that was
+    /// sent last.
+    pub(super) fn apply(&mut self, command: TapeCommand, last: Ticket) -> Option<Expected> {
         Some(match command {
+            TapeCommand::Drive(drive, DriveCommand::SetMode { is_buffered, block_len }) => {
+                self.set_mode(drive, Mode { is_buffered, block_len, since: last });
+                Expected::Good
+            }
+            TapeCommand::Drive(drive, DriveCommand::Mode) => {
+                Expected::Mode(self.modes[drive].is_buffered, self.modes[drive].block_len)
+            }
+            TapeCommand::Reset(drive) => {
+                self.set_mode(drive, Mode { since: last, ..Mode::POWERED_ON });
+                Expected::Good
+            }
             TapeCommand::Test(CHANGER) => Expected::Good,
             TapeCommand::Test(unit) => {
                 if self.drives[unit - 1].is_loaded {
@@ -176,6 +220,28 @@ impl LibraryState {
                 Some(_) => return None,
             },
         })
+    }
+
+    fn set_mode(&mut self, drive: usize, mode: Mode) {
+        let former = self.modes[drive];
+        if (former.is_buffered, former.block_len) != (mode.is_buffered, mode.block_len) {
+            self.modes[drive] = mode;
+        }
+    }
+
+    /// Returns whether a command may be refused because it has IMMED, which an unbuffered mode does not allow,
+    /// and whether it may be carried out.
+    pub(super) fn refuses_immediate(&self, command: TapeCommand, ticket: Ticket) -> (bool, bool) {
+        let TapeCommand::Drive(drive, DriveCommand::Marks(_, true)) = command else { return (false, true) };
+        let mode = self.modes[drive];
+        let is_unclear = ticket <= mode.since;
+        (is_unclear || !mode.is_buffered, is_unclear || mode.is_buffered)
+    }
+
+    /// Returns the answer to such a command.
+    pub(super) fn refused_immediate(&self, command: TapeCommand) -> Expected {
+        let is_loaded = self.drives[command.unit() - 1].is_loaded;
+        if is_loaded { Expected::Sense(INVALID_FIELD.0, INVALID_FIELD.1, None) } else { NOT_PRESENT }
     }
 
     /// Returns where the cartridges are after a motion; `None` if it cannot be made.
@@ -237,11 +303,15 @@ impl LibraryState {
 
     /// Handles the answer GOOD to a command: it may have promised that everything before is durable, or at
     /// least survives the end of the process.
-    pub(super) fn promised(&mut self, command: TapeCommand) {
+    pub(super) fn promised(&mut self, command: TapeCommand, ticket: Ticket) {
         let TapeCommand::Drive(drive, command) = command else { return };
+        // The mode that counts is the one in force when the last block is written.
+        let mode = self.modes[drive];
+        let is_unbuffered = !mode.is_buffered && ticket > mode.since;
         let survives = match command {
             DriveCommand::Marks(_, false) | DriveCommand::Unload => true,
-            DriveCommand::Write(..) | DriveCommand::Marks(1.., true) | DriveCommand::Erase => !self.is_power,
+            DriveCommand::Write(..) | DriveCommand::WriteFixed { .. } => is_unbuffered || !self.is_power,
+            DriveCommand::Marks(1.., true) | DriveCommand::Erase => !self.is_power,
             _ => false,
         };
         if survives && let Some(cartridge) = self.places[FIRST_DRIVE + drive] {
@@ -285,9 +355,15 @@ impl LibraryState {
                 return match object {
                     None => sense(END_OF_DATA, None),
                     Some(MARK) => sense(FILEMARK, None),
-                    Some(record) => Expected::Record(record),
+                    Some(record) => Expected::Records([record; FIXED_MAX as usize], 1),
                 };
             }
+            DriveCommand::WriteFixed { number, count, len } => {
+                let blocks: Vec<Object> = (number..number + count).map(|number| (number, len)).collect();
+                tape.replace(drive.at, &blocks);
+                drive.at += blocks.len();
+            }
+            DriveCommand::ReadFixed { count, len } => return read_fixed(&tape.objects, drive, count, len),
             DriveCommand::Locate(object) => {
                 let object = usize::try_from(object).unwrap();
                 drive.at = object.min(end);
@@ -303,7 +379,9 @@ impl LibraryState {
             }
             DriveCommand::SpaceRecords(count) => return space(&tape.objects, drive, count, false),
             DriveCommand::SpaceMarks(count) => return space(&tape.objects, drive, count, true),
-            DriveCommand::Load | DriveCommand::Unload => {}
+            // Those are carried out above.
+            DriveCommand::Load | DriveCommand::Unload | DriveCommand::SetMode { .. } | DriveCommand::Mode => {
+            }
         }
         Expected::Good
     }
@@ -313,7 +391,8 @@ impl LibraryState {
         let is_full = |number: usize| self.places[FIRST_DRIVE + number].is_some();
         let drive = |number| if is_full(number) { Drive::LOADED } else { Drive::default() };
         let drives = [drive(0), drive(1)];
-        let mut states = vec![Self { told: self.places, drives, ..self.clone() }];
+        let modes = [Mode::POWERED_ON; DRIVES];
+        let mut states = vec![Self { told: self.places, drives, modes, ..self.clone() }];
         for number in 0..CARTRIDGES {
             let mut next = Vec::new();
             for state in states {
@@ -329,6 +408,11 @@ impl LibraryState {
         states
     }
 
+    /// Returns the contents between which a crash has to choose for the cartridge in a drive.
+    pub(super) fn contents_of(&self, drive: usize) -> usize {
+        self.places[FIRST_DRIVE + drive].map_or(1, |cartridge| self.tapes[cartridge].former.len())
+    }
+
     /// Returns whether a crash has to choose between contents.
     pub(super) fn has_unsynchronized(&self) -> bool {
         self.tapes.iter().any(|tape| tape.former.len() > 1)
@@ -337,6 +421,22 @@ impl LibraryState {
 
 fn is_drive(element: usize) -> bool {
     (FIRST_DRIVE..FIRST_DRIVE + DRIVES).contains(&element)
+}
+
+/// READ of blocks of a fixed length.
+fn read_fixed(objects: &[Object], drive: &mut Drive, count: u32, len: u32) -> Expected {
+    let mut records = [MARK; FIXED_MAX as usize];
+    for (left, number) in (1..=count).rev().zip(0..) {
+        let stopped = |(key, asc): (u8, u16)| Expected::Sense(key, asc, Some(left));
+        let Some(object) = objects.get(drive.at).copied() else { return stopped(END_OF_DATA) };
+        drive.at += 1;
+        match object {
+            MARK => return stopped(FILEMARK),
+            (_, other) if other != len => return stopped(INCORRECT_LENGTH),
+            record => records[number] = record,
+        }
+    }
+    Expected::Records(records, usize::try_from(count).unwrap())
 }
 
 /// SPACE over records or filemarks.

@@ -4,7 +4,7 @@ use base::rng::Rng;
 use base::time::Duration;
 use netem::probability::DurationRange;
 
-use crate::scenario::pick;
+use crate::scenario::{IscsiPlan, pick};
 
 /// How many initiators, drives, slots, mail slots and cartridges there are.
 pub(super) const INITIATORS: usize = 2;
@@ -50,9 +50,19 @@ pub struct TapePlan {
     pub record_len_max: u32,
     /// How long data of a WRITE take at most: a cartridge can be exchanged meanwhile.
     pub data_within: Duration,
+    /// One in this many commands of drives is a MODE SELECT or MODE SENSE; zero for none.
+    pub modes_one_in: u64,
+    /// iSCSI between initiators and units; `None`: initiators call the units directly.
+    pub iscsi: Option<Box<IscsiPlan>>,
 }
 
 impl TapePlan {
+    /// Returns whether hosts set block lengths and use blocks of that length: those that have one command open
+    /// at a time. The others could not know the length that is in force when a command arrives.
+    pub(super) const fn has_fixed_blocks(&self) -> bool {
+        self.modes_one_in > 0 && self.depth == 1
+    }
+
     /// Returns the world of a seed.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0x7461_7065_6c69_6272);
@@ -73,6 +83,22 @@ impl TapePlan {
             answer: DurationRange::between(Duration::ZERO, micros(answer)),
             record_len_max: *pick(&mut rng, &[300, 5_000, 60_000]),
             data_within: micros(*pick(&mut rng, &[200, 200, 100_000])),
+            modes_one_in: *pick(&mut rng, &[0, 12, 6]),
+            iscsi: None,
+        }
+    }
+
+    /// Returns the world of a seed in which iSCSI carries the commands.
+    pub fn iscsi(seed: u64) -> Self {
+        let mut rng = Rng::from_seed(seed ^ 0x7461_7065_6973_6373);
+        let iscsi = IscsiPlan::of(&mut rng);
+        let plain = Self::of(seed);
+        Self {
+            commands: 30 + rng.below(40),
+            crashes: if rng.chance(1, 2) { 0 } else { plain.crashes },
+            record_len_max: *pick(&mut rng, &[300, 5_000, 20_000]),
+            iscsi: Some(Box::new(iscsi)),
+            ..plain
         }
     }
 }

@@ -76,6 +76,14 @@ impl Positions {
         Ok(())
     }
 
+    /// Handles the end of a command whose answer was lost on the way: the drive may believe to have told the
+    /// initiator that it does not know the position, or to know that it does.
+    pub(super) fn answer_lost(&mut self, initiator: usize, command: TapeCommand) {
+        if let Some(drive) = command.unit().checked_sub(1) {
+            self.0[initiator][drive] = Known { may_be_lost: true, is_lost: false };
+        }
+    }
+
     /// Handles the loss of the I_T nexus of an initiator. A drive whose position it did not know owes it a
     /// unit attention before it executes anything.
     pub(super) fn nexus_lost(&mut self, initiator: usize) {

@@ -1,5 +1,5 @@
-//! The disks of a shard: the unit that serves each of them, its saved state, and how a reload adds and
-//! removes disks, in the same order as in the daemon.
+//! The units of a shard: its disks, the unit that serves each of them, its saved state, and how a reload adds
+//! and removes disks, in the same order as in the daemon; or the units of a library, which no reload changes.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,17 @@ use shard::config::{InitiatorEntry, LunEntry, ShardConfig};
 use shard::shard::Shard;
 use target::units::{DiskId, UnitId};
 
+use super::direct::UnitSource;
 use crate::layout::{Layout, Row};
 use crate::media::Medium;
 use crate::scenario::Scenario;
 use crate::units;
 
-/// The disks of a shard.
+/// The disks of a shard, or its other units.
 pub(super) struct Disks {
-    scenario: Scenario,
-    media: Vec<Medium>,
+    source: Source,
+    /// How many there are.
+    count: u16,
     saved: Vec<Option<Vec<u8>>>,
     /// The configuration; `None` where every initiator always sees every disk under its own number.
     layout: Option<Layout>,
@@ -32,13 +34,35 @@ pub(super) struct Disks {
     next_unit: u32,
 }
 
+/// What units are made of.
+enum Source {
+    /// Each disk is made when it is added.
+    Disks(Box<Scenario>, Vec<Medium>),
+    /// All units are made together.
+    Units(Box<dyn UnitSource>),
+}
+
 impl Disks {
+    /// Makes so many units of a source.
+    pub(super) fn of(source: Box<dyn UnitSource>, count: u16) -> Self {
+        Self {
+            source: Source::Units(source),
+            count,
+            saved: vec![None; count.into()],
+            layout: None,
+            serving: BTreeMap::new(),
+            closing: Vec::new(),
+            waiting: None,
+            next_unit: 0,
+        }
+    }
+
     pub(super) fn new(scenario: &Scenario, media: Vec<Medium>) -> Self {
         let layout = scenario.reloads.map(|plan| Layout::first(scenario.initiators, plan.luns));
         Self {
-            scenario: scenario.clone(),
+            count: scenario.units,
             saved: vec![None; media.len()],
-            media,
+            source: Source::Disks(Box::new(scenario.clone()), media),
             layout,
             serving: BTreeMap::new(),
             closing: Vec::new(),
@@ -51,9 +75,17 @@ impl Disks {
     pub(super) fn boot(&mut self, now: Instant, shard: &mut Shard, pool: &Pool) {
         (self.serving, self.closing, self.waiting) = (BTreeMap::new(), Vec::new(), None);
         self.next_unit = 0;
+        if let Source::Units(source) = &mut self.source {
+            for (number, unit) in (0..).zip(source.build(&self.saved, pool)) {
+                let id = UnitId(number.into());
+                assert!(shard.add_disk(now, id, unit, DiskId(number.into())), "a free number is taken");
+                self.serving.insert(number, id);
+            }
+            return;
+        }
         let disks: Vec<u16> = match &self.layout {
             Some(layout) => layout.disks().into_iter().collect(),
-            None => (0..self.scenario.units).collect(),
+            None => (0..self.count).collect(),
         };
         for disk in disks {
             self.add(now, shard, pool, disk);
@@ -70,7 +102,7 @@ impl Disks {
     pub(super) fn configure(&self, config: &mut ShardConfig, entry: impl Fn(u16, LunEntry) -> LunEntry) {
         let target = &mut config.targets[0];
         let Some(layout) = &self.layout else {
-            target.luns = (0..self.scenario.units)
+            target.luns = (0..self.count)
                 .map(|disk| entry(disk, LunEntry::new(disk, UnitId(disk.into()), Access::ReadWrite)))
                 .collect();
             return;
@@ -103,20 +135,23 @@ impl Disks {
     }
 
     fn add(&mut self, now: Instant, shard: &mut Shard, pool: &Pool, disk: u16) {
-        let id = self.free_number();
+        let Source::Disks(scenario, media) = &self.source else { panic!("a library has other units") };
         let at = usize::from(disk);
-        let unit = units::unit(disk, &self.scenario, &self.media[at], self.saved[at].as_deref(), pool);
+        let unit = units::unit(disk, scenario, &media[at], self.saved[at].as_deref(), pool);
+        let id = if scenario.seed.is_multiple_of(2) { self.lowest_free_number() } else { self.next_number() };
         assert!(shard.add_disk(now, id, unit, DiskId(disk.into())), "a free number is taken");
         self.serving.insert(disk, id);
     }
 
-    /// Returns a unit number that is free. In half of the worlds, it can be the number of a unit that was
-    /// just removed.
-    fn free_number(&mut self) -> UnitId {
-        if self.scenario.seed.is_multiple_of(2) {
-            let taken = |id: &UnitId| self.serving.values().any(|known| known == id);
-            return (0..).map(UnitId).find(|id| !taken(id)).unwrap();
-        }
+    /// Returns a unit number that is free. It can be the number of a unit that was just removed; so it is in
+    /// half of the worlds.
+    fn lowest_free_number(&self) -> UnitId {
+        let taken = |id: &UnitId| self.serving.values().any(|known| known == id);
+        (0..).map(UnitId).find(|id| !taken(id)).unwrap()
+    }
+
+    /// Returns a unit number that no unit has had.
+    const fn next_number(&mut self) -> UnitId {
         self.next_unit += 1;
         UnitId(self.next_unit - 1)
     }
@@ -170,14 +205,41 @@ impl Disks {
 
     /// Reports to the shard that media have completions.
     pub(super) fn media_ready(&self, now: Instant, shard: &mut Shard) {
-        for (disk, medium) in (0..).zip(&self.media) {
-            if medium.next().is_none_or(|at| at > now) {
+        for disk in 0..self.count {
+            let is_ready = match &self.source {
+                Source::Disks(_, media) => media[usize::from(disk)].next().is_some_and(|at| at <= now),
+                Source::Units(source) => source.is_ready(disk.into(), now),
+            };
+            if !is_ready {
                 continue;
             }
             let closing = self.closing.iter().filter(|(_, of)| *of == disk).map(|(id, _)| *id);
             for id in closing.chain(self.serving.get(&disk).copied()) {
                 shard.medium_ready(now, MediumId(id.0));
             }
+        }
+    }
+
+    /// Passes on what the units of a library and its owner tell each other. Returns whether they have.
+    pub(super) fn pass_on(&mut self, now: Instant, shard: &mut Shard) -> bool {
+        let Source::Units(source) = &mut self.source else { return false };
+        let mut any = false;
+        while let Some((UnitId(unit), event)) = shard.poll_library_event() {
+            any = true;
+            source.library_event(now, usize::try_from(unit).unwrap(), event);
+        }
+        while let Some((unit, input)) = source.poll_library(now) {
+            any = true;
+            shard.library_input(now, UnitId(u32::try_from(unit).unwrap()), input);
+        }
+        any
+    }
+
+    /// Returns when the owner of a library does the next thing.
+    pub(super) fn next(&self) -> Option<Instant> {
+        match &self.source {
+            Source::Disks(..) => None,
+            Source::Units(source) => source.next(),
         }
     }
 

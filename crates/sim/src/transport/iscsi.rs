@@ -2,6 +2,7 @@
 
 mod connection;
 mod counters;
+mod events;
 mod handover;
 mod invariants;
 mod shard;
@@ -11,26 +12,24 @@ use ::shard::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use target::units::UnitId;
 use transport::command::{Cdb, TaskAttribute};
-use transport::initiator::{InitiatorTransport as _, Request, TaskId, TaskResult, TmfId, TmfParameters};
-use transport::task_management::{TmfFunction, TmfResult};
+use transport::initiator::{InitiatorTransport as _, Request, TaskId, TmfId, TmfParameters};
+use transport::task_management::TmfFunction;
 
 use base::buffer::Pool;
 use base::rng::Rng;
 use base::state_machine::{AcceptInfo, ConnId, PortalId, StreamMachine as _};
 use base::time::{Duration, Instant};
 use iscsi::initiator::Session;
-use iscsi::initiator::contract::{
-    ConnectionDown, Event, Portal as SessionPortal, Purpose, SessionEnd, SessionOrigin, SessionPlan, Slot,
-};
-use iscsi::initiator::protocol_error::ProtocolError;
+use iscsi::initiator::contract::{Portal as SessionPortal, Purpose, SessionPlan, Slot};
 use iscsi::keys::Key;
 use iscsi::login::directory::TargetAddress;
 use iscsi::name::Isid;
 use iscsi::text::TextBuilder;
 use netem::probability::DurationRange;
 
+use super::direct::UnitSource;
 use super::disks::Disks;
-use super::{Attribute, CommandOutcome, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent};
+use super::{Attribute, ScsiCommand, TaskManagement, Ticket, Transport, TransportEvent};
 use crate::layout::Layout;
 use crate::media::{Medium, scattered};
 use crate::property::{Property, PropertyViolation};
@@ -46,8 +45,10 @@ use traced_framing::TracedFraming;
 
 /// Initiator sessions, connections and a shard.
 pub struct Iscsi {
-    scenario: Scenario,
     plan: IscsiPlan,
+    has_reloads: bool,
+    /// What any command may end with, whoever asked for it.
+    allowed: AllowedOutcomes,
     disks: Disks,
     shard: Shard,
     shard_pool: Pool,
@@ -76,7 +77,8 @@ pub struct Iscsi {
 struct Host {
     session: Session,
     pool: Pool,
-    tasks: BTreeMap<TaskId, Ticket>,
+    /// Open tasks, with the length of the data that each expects.
+    tasks: BTreeMap<TaskId, (Ticket, u32)>,
     tickets: BTreeMap<Ticket, TaskId>,
     manages: BTreeMap<TmfId, Ticket>,
     /// Attempts to connect that are under way.
@@ -112,12 +114,49 @@ impl Iscsi {
         now: Instant,
         seed: u64,
     ) -> Self {
-        let shard_pool = Pool::new(32 << 20);
+        let allowed = AllowedOutcomes {
+            aborted: scenario.aborts(),
+            stalled: scenario.short_memory,
+            ..AllowedOutcomes::default()
+        };
+        let upgrades = Upgrades::new(now, scenario.seed);
         let disks = Disks::new(scenario, media);
+        let has_reloads = scenario.reloads.is_some();
+        Self::with(plan, (disks, has_reloads), scenario.initiators, allowed, upgrades, trace, now, seed)
+    }
+
+    /// Makes a target with so many units of a source, and so many initiators, which abort tasks of each
+    /// other if `aborts`.
+    pub(crate) fn of(
+        plan: &IscsiPlan,
+        (source, units): (Box<dyn UnitSource>, u16),
+        (initiators, aborts): (usize, bool),
+        trace: Trace,
+        now: Instant,
+        seed: u64,
+    ) -> Self {
+        let allowed = AllowedOutcomes { aborted: aborts, ..AllowedOutcomes::default() };
+        let disks = Disks::of(source, units);
+        Self::with(plan, (disks, false), initiators, allowed, Upgrades::none(now), trace, now, seed)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "each is one part of a world")]
+    fn with(
+        plan: &IscsiPlan,
+        (disks, has_reloads): (Disks, bool),
+        initiators: usize,
+        allowed: AllowedOutcomes,
+        upgrades: Upgrades,
+        trace: Trace,
+        now: Instant,
+        seed: u64,
+    ) -> Self {
+        let shard_pool = Pool::new(32 << 20);
         let mut transport = Self {
             shard: Shard::new(config(&disks, plan), plan.limits, shard_pool.clone()),
-            scenario: scenario.clone(),
             plan: plan.clone(),
+            has_reloads,
+            allowed,
             disks,
             shard_pool,
             free: Vec::new(),
@@ -135,10 +174,10 @@ impl Iscsi {
             counters: Counters::default(),
             trouble: now,
             violations: Vec::new(),
-            upgrades: Upgrades::new(now, scenario.seed),
+            upgrades,
         };
         transport.boot(now);
-        for host in 0..scenario.initiators {
+        for host in 0..initiators {
             let fresh = transport.host(now, host);
             transport.hosts.push(fresh);
             for _ in 0..plan.declares {
@@ -155,7 +194,7 @@ impl Iscsi {
         let limits = self.plan.limits;
         self.shard = Shard::new(config(&self.disks, &self.plan), limits, self.shard_pool.clone());
         self.disks.boot(now, &mut self.shard, &self.shard_pool);
-        if self.scenario.reloads.is_some() {
+        if self.has_reloads {
             self.shard.apply(now, config(&self.disks, &self.plan));
         }
         (self.free, self.next_conn) = (Vec::new(), 0);
@@ -309,85 +348,7 @@ impl Iscsi {
             let delay = Duration::from_micros(self.rng.below(2000));
             self.schedule(now.after(delay), Scheduled::Saved(request.unit, request.ticket));
         }
-        any
-    }
-
-    fn event(&mut self, now: Instant, host: usize, event: Event) {
-        match event {
-            Event::Connect { slot, .. } => {
-                let token = self.number;
-                self.hosts[host].connecting.insert(slot, token);
-                let delay = self.plan.connect_within.pick(&mut self.rng);
-                self.schedule(now.after(delay), Scheduled::Connect(host, slot, token));
-            }
-            Event::CancelConnect { slot } => {
-                self.hosts[host].connecting.remove(&slot);
-            }
-            Event::Up(up) => {
-                self.trace.say(|| format!("initiator {host} is up: {:?}, {:?}", up.origin, up.parameters));
-                let fresh = up.origin != SessionOrigin::Continued;
-                self.hosts[host].invariants.up(&up.parameters, up.origin);
-                self.happenings.push_back(TransportEvent::Up { initiator: host, is_new_nexus: fresh });
-            }
-            Event::Recovering => {
-                self.happenings.push_back(TransportEvent::Down { initiator: host, is_final: false })
-            }
-            Event::Down(why) => self.session_down(now, host, why),
-            Event::Done { task, outcome } => {
-                let Some(ticket) = self.hosts[host].tasks.remove(&task) else {
-                    panic!("a task ended that is not open, or ended before: {outcome:?}");
-                };
-                self.hosts[host].tickets.remove(&ticket);
-                let wrong = self.hosts[host].invariants.ended(now, ticket, &outcome.end);
-                self.violations.extend(wrong);
-                let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
-                if let Some(data) = outcome.data_in {
-                    self.hosts[host].pool.recycle(data);
-                }
-                let ended = ended(outcome.end, data);
-                self.happenings.push_back(TransportEvent::Ended { initiator: host, ticket, ended });
-            }
-            Event::TmfDone { id, result } => {
-                let Some(ticket) = self.hosts[host].manages.remove(&id) else {
-                    panic!("a management request was answered that is not open, or was answered before");
-                };
-                let answer =
-                    result.map(|result| matches!(result, TmfResult::COMPLETE | TmfResult::SUCCEEDED));
-                self.happenings.push_back(TransportEvent::TmfDone { initiator: host, ticket, answer });
-            }
-            Event::ConnectionUp { slot, .. } => {
-                self.seal_client(host, slot);
-                self.trace.say(|| format!("initiator {host} slot {} is up", slot.0));
-            }
-            Event::ConnectionDown { slot, why } => {
-                self.trouble = now;
-                let is_modified = why == ConnectionDown::ProtocolError(ProtocolError::PdusModified);
-                self.counters.modified += u64::from(is_modified);
-                self.violations.extend(self.hosts[host].invariants.lost(now, why));
-                self.trace.say(|| format!("initiator {host} slot {} is down: {why}", slot.0));
-            }
-            other => self.trace.say(|| format!("initiator {host}: {other:?}")),
-        }
-    }
-
-    /// Handles the end of a session: its owner starts a new one, unless the owner logged out.
-    fn session_down(&mut self, now: Instant, host: usize, why: SessionEnd) {
-        self.trace.say(|| format!("initiator {host} is down: {why}"));
-        self.trouble = now;
-        let entry = &mut self.hosts[host];
-        assert!(entry.tasks.is_empty(), "a session went down with tasks that were not reported");
-        assert!(
-            entry.manages.is_empty(),
-            "a session went down with management requests that were not reported"
-        );
-        entry.invariants.down();
-        entry.gone = entry.leaving;
-        let last = entry.leaving;
-        self.happenings.push_back(TransportEvent::Down { initiator: host, is_final: last });
-        if !last {
-            let delay = Duration::from_millis(self.rng.below(3000));
-            self.schedule(now.after(delay), Scheduled::Restart(host));
-        }
+        any | self.disks.pass_on(now, &mut self.shard)
     }
 
     fn count(&mut self, session: &Session) {
@@ -406,18 +367,14 @@ impl Transport for Iscsi {
             Attribute::HeadOfQueue => TaskAttribute::HEAD_OF_QUEUE,
         };
         request.data_out = scattered(&mut self.rng, &order.data_out);
-        request.data_in_len = order.data_in_len;
+        let data_in_len = order.data_in_len;
+        request.data_in_len = data_in_len;
         request.immediate = order.immediate;
         request.replay = order.replay;
-        let mercy = AllowedOutcomes {
-            immediate: order.immediate,
-            aborted: self.scenario.aborts(),
-            taken_for_received: false,
-            stalled: self.scenario.short_memory,
-        };
+        let mercy = AllowedOutcomes { immediate: order.immediate, ..self.allowed };
         let host = &mut self.hosts[initiator];
         let Ok(task) = host.session.submit(now, request) else { return false };
-        host.tasks.insert(task, ticket);
+        host.tasks.insert(task, (ticket, data_in_len));
         host.tickets.insert(ticket, task);
         host.invariants.submitted(now, ticket, mercy);
         self.run_until_idle(now);
@@ -469,7 +426,13 @@ impl Transport for Iscsi {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
         let sessions = self.hosts.iter().filter_map(|host| host.session.poll_timeout());
         let wires = self.wires.values().filter_map(Connection::next);
-        sessions.chain(wires).chain(queued).chain(self.shard.poll_timeout()).chain(self.upgrades.next()).min()
+        sessions
+            .chain(wires)
+            .chain(queued)
+            .chain(self.shard.poll_timeout())
+            .chain(self.upgrades.next())
+            .chain(self.disks.next())
+            .min()
     }
 
     fn pending_deadlines(&self) -> String {
@@ -578,19 +541,6 @@ impl Transport for Iscsi {
     fn summary(&self) -> String {
         let stats: Vec<_> = self.hosts.iter().map(|host| host.session.stats()).collect();
         format!("{:?} {:?} {stats:?}", self.counters, self.shard.wire_stats())
-    }
-}
-
-fn ended(end: TaskResult, data: Vec<u8>) -> CommandOutcome {
-    match end {
-        TaskResult::Status(ending) => {
-            let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
-            CommandOutcome::Status { status: ending.status, sense, data }
-        }
-        TaskResult::Failed(_) => CommandOutcome::Failed,
-        TaskResult::Aborted => CommandOutcome::Aborted,
-        TaskResult::Rejected(_) | TaskResult::NotSent => CommandOutcome::Refused,
-        TaskResult::Lost => CommandOutcome::Lost,
     }
 }
 

@@ -42,6 +42,11 @@ impl Upgrades {
         upgrades
     }
 
+    /// Returns the upgrades of a world without any.
+    pub(super) fn none(now: Instant) -> Self {
+        Self { rng: Rng::from_seed(0), left: 0, phase: Phase::Serving(now) }
+    }
+
     /// Returns when the next upgrade begins, or when the one that has begun is given up.
     pub(super) fn next(&self) -> Option<Instant> {
         match self.phase {
@@ -136,7 +141,7 @@ impl Iscsi {
         self.shard.bindings().for_each(|bindings| next.restore_bindings(bindings));
         self.counters.shard(self.shard.wire_stats());
         self.disks.boot(now, &mut next, &self.shard_pool);
-        if self.scenario.reloads.is_some() {
+        if self.has_reloads {
             next.apply(now, config(&self.disks, &self.plan));
         }
         next

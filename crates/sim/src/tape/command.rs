@@ -105,8 +105,9 @@ pub(super) fn record(number: u32, len: u32) -> Vec<u8> {
 }
 
 impl TapeCommand {
-    /// Draws a command. `number` is that of the first record if it writes any, and `seen` may be true: a drive
-    /// without a cartridge often gets one. `block_lens` are the block lengths that the initiator knows.
+    /// Draws a command. `number` is that of the first record if it writes any, and `seen` may be true: a
+    /// drive without a cartridge often gets one. `block_lens` are the block lengths that the initiator
+    /// knows.
     pub(super) fn draw(
         plan: &TapePlan,
         rng: &mut Rng,

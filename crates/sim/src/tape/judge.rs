@@ -327,9 +327,9 @@ impl Judge {
         }
     }
 
-    /// Returns whether a command can have been executed next although its answer was not heard, while another
-    /// one is answered, or before a crash. Those of an initiator have their turns in the order in which it has
-    /// sent them.
+    /// Returns whether a command can have been executed next although its answer was not heard, while
+    /// another one is answered, or before a crash. Those of an initiator have their turns in the order in
+    /// which it has sent them.
     fn may_apply_unheard(&self, branch: &Branch, ticket: Ticket, answered: Option<Ticket>) -> bool {
         let this = self.pending[&ticket];
         if this.is_passed && this.command.waits_its_turn() {

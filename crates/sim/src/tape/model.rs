@@ -54,7 +54,8 @@ struct Drive {
 struct Mode {
     is_buffered: bool,
     block_len: u32,
-    /// The last command that was sent before they were set. It, and those before it, can have begun with others.
+    /// The last command that was sent before they were set. It, and those before it, can have begun with
+    /// others.
     since: Ticket,
 }
 
@@ -229,8 +230,8 @@ impl LibraryState {
         }
     }
 
-    /// Returns whether a command may be refused because it has IMMED, which an unbuffered mode does not allow,
-    /// and whether it may be carried out.
+    /// Returns whether a command may be refused because it has IMMED, which an unbuffered mode does not
+    /// allow, and whether it may be carried out.
     pub(super) fn refuses_immediate(&self, command: TapeCommand, ticket: Ticket) -> (bool, bool) {
         let TapeCommand::Drive(drive, DriveCommand::Marks(_, true)) = command else { return (false, true) };
         let mode = self.modes[drive];

@@ -57,8 +57,8 @@ pub struct TapePlan {
 }
 
 impl TapePlan {
-    /// Returns whether hosts set block lengths and use blocks of that length: those that have one command open
-    /// at a time. The others could not know the length that is in force when a command arrives.
+    /// Returns whether hosts set block lengths and use blocks of that length: those that have one command
+    /// open at a time. The others could not know the length that is in force when a command arrives.
     pub(super) const fn has_fixed_blocks(&self) -> bool {
         self.modes_one_in > 0 && self.depth == 1
     }

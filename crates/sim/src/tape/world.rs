@@ -47,8 +47,8 @@ const FOREVER: Duration = Duration::from_secs(1_000_000);
 /// How long it may take until nothing is left after everybody has logged out.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1200);
 
-/// Between how many contents of a cartridge a crash chooses at most, as far as initiators can avoid more: then
-/// they make durable what they wrote, as backup software does.
+/// Between how many contents of a cartridge a crash chooses at most, as far as initiators can avoid more:
+/// then they make durable what they wrote, as backup software does.
 const UNSYNCHRONIZED_MAX: usize = 12;
 
 /// From this many possible states on, initiators that hear answers late find out which is true.

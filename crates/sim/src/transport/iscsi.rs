@@ -47,7 +47,7 @@ use traced_framing::TracedFraming;
 pub struct Iscsi {
     plan: IscsiPlan,
     has_reloads: bool,
-    /// What any command may end with, whoever asked for it.
+    /// What any command may end with, of any host.
     allowed: AllowedOutcomes,
     disks: Disks,
     shard: Shard,

@@ -90,7 +90,8 @@ impl Iscsi {
     }
 }
 
-/// Checks the residual count of a command that reads and ended with GOOD: what it expected and did not receive.
+/// Checks the residual count of a command that reads and ended with GOOD: what it expected and did not
+/// receive.
 fn wrong_residual(ticket: Ticket, end: &TaskResult, expected: u32, received: usize) -> Option<String> {
     let TaskResult::Status(response) = end else { return None };
     if response.status != 0 {

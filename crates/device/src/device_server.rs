@@ -13,6 +13,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList, Pool};
+use base::int_cast::to_u64;
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, ByteLen};
 use scsi::sense::{Asc, Sense, SenseKey};
@@ -427,6 +428,8 @@ impl DeviceServer {
 
     /// Delivers bytes of the Data-In buffer: in order, without gaps, never beyond `data_in_len`.
     pub(crate) fn send_data_in(&mut self, task: &TaskInfo, offset: u32, data: DataList) {
+        let end = u64::from(offset).saturating_add(to_u64(data.len()));
+        task.delivered.set(task.delivered.get().max(end));
         match &task.origin {
             Origin::Transport(key) => self.events.push_back(UnitEvent::DataIn { key: *key, offset, data }),
             Origin::ThirdParty(peer) => {

@@ -26,8 +26,13 @@ pub(crate) const TIMED_OUT: Sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::T
 
 /// Returns the sense data for a failure. `at` is where the operation started, for media that cannot report
 /// the block.
+///
+/// Initiators take the blocks before the one that the sense data names as read or written. A write that
+/// failed may have changed any part of its range, so that the sense data names the first block of the write,
+/// even if the medium knows the block.
 pub(crate) fn sense_of(failure: Failure, doing: IoKind, at: Option<u64>, block: BlockSize) -> Sense {
-    let lba = failure.at.or(at).map(|at| at >> block.shift());
+    let known = if doing == IoKind::Writing { at.or(failure.at) } else { failure.at.or(at) };
+    let lba = known.map(|at| at >> block.shift());
     let at_block = |sense: Sense| lba.map_or(sense, |lba| sense.with_information(lba));
     match (failure.fault, doing) {
         (Fault::Medium, IoKind::Reading | IoKind::Verifying) => {

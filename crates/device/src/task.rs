@@ -7,7 +7,7 @@ use core::cell::{Cell, RefCell};
 use base::buffer::DataList;
 use base::time::Instant;
 use scsi::cdb::Cdb;
-use scsi::status::TaskAttribute;
+use scsi::status::{Status, TaskAttribute};
 use security::Level;
 
 use crate::contract::{NexusId, TaskKey, ThirdPartyCaller};
@@ -47,6 +47,8 @@ pub(crate) struct TaskInfo {
     pub(crate) data_out_len: u32,
     /// How many bytes would have been transferred, see `UnitEvent::CommandComplete`.
     pub(crate) transferable: Cell<u64>,
+    /// Up to where data was delivered, in bytes of the data of the command.
+    pub(crate) delivered: Cell<u64>,
     /// How many operations of the medium are in progress.
     pub(crate) ops: Cell<u32>,
     /// How many calls of other units are in progress.
@@ -112,9 +114,19 @@ impl TaskInfo {
             data_in_len: 0,
             data_out_len: 0,
             transferable: Cell::new(0),
+            delivered: Cell::new(0),
             ops: Cell::new(0),
             calls: Cell::new(0),
         }
+    }
+
+    /// Returns how many bytes the command would have transferred, for the response. A command that failed
+    /// has transferred what it delivered: initiators take the blocks before the one that the sense data
+    /// names as read, up to there.
+    pub(crate) fn transferable_for(&self, status: Status) -> u64 {
+        let (transferable, delivered) = (self.transferable.get(), self.delivered.get());
+        let is_cut = self.data_out_len == 0 && delivered < transferable.min(u64::from(self.data_in_len));
+        if status != Status::GOOD && is_cut { delivered } else { transferable }
     }
 
     /// Sets the protection of the command.

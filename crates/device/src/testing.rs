@@ -446,6 +446,13 @@ impl Gate {
         self.state.borrow_mut().keeps_data = true;
     }
 
+    /// Makes an operation that waits fail, of several the one at this index.
+    pub(crate) fn fail_held(&self, index: usize, fault: Fault) {
+        let mut state = self.state.borrow_mut();
+        let op = state.held.remove(index).expect("an operation that waits");
+        state.failed.push_back(Completion { id: op.id, result: Err(fault.into()) });
+    }
+
     /// Returns how many operations wait.
     pub(crate) fn held(&self) -> usize {
         self.state.borrow().held.len()

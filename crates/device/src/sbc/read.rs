@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use base::buffer::DataList;
+use base::int_cast::to_u64;
 use scsi::sense::Sense;
 use store::api::{Failure, OpAction, OpOutput};
 
@@ -61,8 +62,8 @@ struct LongRead {
     asked: usize,
     /// How many bytes were delivered.
     delivered: usize,
-    /// The parts in progress, in order, with the data of those that are complete.
-    parts: VecDeque<Option<DataList>>,
+    /// The parts in progress, in order, with the results of those that are complete.
+    parts: VecDeque<Option<Result<DataList, Failure>>>,
     /// The tag of the first of these parts.
     first: u32,
 }
@@ -79,16 +80,23 @@ impl LongRead {
         }
     }
 
-    fn deliver_ready(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
+    /// Delivers the parts up to the first that is not complete.
+    ///
+    /// # Errors
+    /// The failure of a part, once everything before it was delivered: the sense data names the first block
+    /// that cannot be read.
+    fn deliver_ready(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> Result<(), Failure> {
         while let Some(Some(_)) = self.parts.front() {
-            let Some(Some(data)) = self.parts.pop_front() else { return };
+            let Some(Some(result)) = self.parts.pop_front() else { break };
             self.first = self.first.wrapping_add(1);
+            let data = result?;
             let room = self.wanted - self.delivered;
             let data = if data.len() > room { data.slice(0, room) } else { data };
             let offset = u32::try_from(self.delivered).unwrap_or(u32::MAX);
             self.delivered += data.len();
             server.send_data_in(task, offset, data);
         }
+        Ok(())
     }
 }
 
@@ -96,22 +104,23 @@ impl Job for LongRead {
     fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {}
-            JobInput::OpCompleted { tag, result: Ok(OpOutput::Data(data)) } => {
+            JobInput::OpCompleted { tag, result } => {
                 let at = usize::try_from(tag.wrapping_sub(self.first)).unwrap_or(usize::MAX);
                 let Some(part) = self.parts.get_mut(at) else { return JobStep::unexpected_input() };
-                *part = Some(data);
-                self.deliver_ready(server, task);
-            }
-            JobInput::OpCompleted { tag, result: Err(failure) } => {
-                let ahead = u64::from(tag.wrapping_sub(self.first));
-                let (part, delivered) = (self.part, self.delivered);
-                let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
-                let start = self.at.saturating_add(wide(delivered));
-                return failed(server, failure, start.saturating_add(ahead.saturating_mul(wide(part))));
+                *part = match result {
+                    Ok(OpOutput::Data(data)) => Some(Ok(data)),
+                    Ok(_) => return JobStep::unexpected_input(),
+                    Err(failure) => Some(Err(failure)),
+                };
+                if let Err(failure) = self.deliver_ready(server, task) {
+                    return failed(server, failure, self.at.saturating_add(to_u64(self.delivered)));
+                }
             }
             _ => return JobStep::unexpected_input(),
         }
-        self.ask(server, task);
+        if self.parts.iter().flatten().all(Result::is_ok) {
+            self.ask(server, task);
+        }
         if self.parts.is_empty() { JobStep::Done(Outcome::Good) } else { JobStep::Wait }
     }
 }

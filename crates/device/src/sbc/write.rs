@@ -1,6 +1,7 @@
 //! WRITE (SBC-4 §5.40 to §5.43).
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 
 use base::buffer::DataList;
 use scsi::sense::{Asc, Sense};
@@ -72,23 +73,32 @@ struct LongWrite {
     force_unit_access: bool,
     /// How many bytes were requested from the initiator.
     asked: usize,
-    /// How many parts are being fetched or written.
-    under_way: usize,
+    /// The parts that are being fetched or written, in order, by their offsets. All before the first one are
+    /// written.
+    under_way: VecDeque<u32>,
     flushing: bool,
 }
 
 impl LongWrite {
     const fn new() -> Self {
-        Self { at: 0, len: 0, part: 0, force_unit_access: false, asked: 0, under_way: 0, flushing: false }
+        Self {
+            at: 0,
+            len: 0,
+            part: 0,
+            force_unit_access: false,
+            asked: 0,
+            under_way: VecDeque::new(),
+            flushing: false,
+        }
     }
 
     fn ask(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
-        while self.under_way < PARTS_UNDER_WAY && self.asked < self.len {
+        while self.under_way.len() < PARTS_UNDER_WAY && self.asked < self.len {
             let len = self.part.min(self.len - self.asked);
             let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
             server.fetch_data_out(task, narrow(self.asked), narrow(len));
+            self.under_way.push_back(narrow(self.asked));
             self.asked += len;
-            self.under_way += 1;
         }
     }
 
@@ -101,7 +111,7 @@ impl LongWrite {
 
     fn written(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         self.ask(server, task);
-        if self.under_way > 0 {
+        if !self.under_way.is_empty() {
             return JobStep::Wait;
         }
         if server.durability(self.force_unit_access) == Durability::Cached {
@@ -127,13 +137,16 @@ impl Job for LongWrite {
             JobInput::OpCompleted { result, .. } if self.flushing => JobStep::Done(
                 server.flushed_since(result).map_or_else(Outcome::CheckCondition, |()| Outcome::Good),
             ),
-            JobInput::OpCompleted { result: Ok(OpOutput::Done(data)), .. } => {
-                self.under_way -= 1;
+            JobInput::OpCompleted { tag, result: Ok(OpOutput::Done(data)) } => {
+                self.under_way.retain(|offset| *offset != tag);
                 server.recycle(data);
                 self.written(server, task)
             }
-            JobInput::OpCompleted { tag, result: Err(failure) } => {
-                failed(server, failure, self.at.saturating_add(u64::from(tag)))
+            JobInput::OpCompleted { result: Err(failure), .. } => {
+                // Parts before this one may fail as well. With FUA, no part is durable.
+                let is_cached = server.durability(self.force_unit_access) == Durability::Cached;
+                let first = self.under_way.front().copied().filter(|_| is_cached);
+                failed(server, failure, self.at.saturating_add(u64::from(first.unwrap_or(0))))
             }
             _ => JobStep::unexpected_input(),
         }

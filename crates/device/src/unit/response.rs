@@ -26,7 +26,7 @@ impl DeviceServer {
 
     /// Sends the result of a task to its transport or to the copy manager that requested it.
     pub(super) fn send_response(&mut self, task: &TaskInfo, status: Status, sense: Option<&Sense>) {
-        let transferable = task.transferable.get();
+        let transferable = task.transferable_for(status);
         self.stats.count_status(status, sense.map(|sense| sense.key));
         match &task.origin {
             Origin::Transport(key) => {

@@ -3,7 +3,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::testing::{A, B, BLOCKS, Rig, cdb_10, cdb_16, config, pattern};
+use crate::contract::UnitEvent;
+use crate::testing::{A, B, BLOCKS, Rig, Slow, cdb_10, cdb_16, config, pattern};
+use base::int_cast::to_u64;
 use base::rng::Rng;
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
@@ -50,12 +52,14 @@ fn every_failure_has_its_sense_and_a_bad_block_its_address() {
         {
             faults.clear();
             faults.add(Rule::always(kind, 11 * 512 + 3, 1, fault));
+            // A write that failed may have changed any part of its range.
+            let first = if kind == OpKind::Read { 11 } else { 8 };
             for code in codes {
                 let out = if kind == OpKind::Read { Vec::new() } else { pattern(8 * 512, 1) };
                 let reply = rig.run(A, &cdb_16(*code, 0, 8, 8), 4096 - out.len(), &out);
                 reply.check(key, asc);
                 let named = matches!(fault, Fault::Medium | Fault::NoSpace);
-                assert_eq!(reply.information(), named.then_some(11));
+                assert_eq!(reply.information(), named.then_some(first));
                 // Other nexuses receive the unit attention for lack of space too; see the test of unit
                 // attentions.
                 while rig.run(A, &[0; 6], 0, &[]).sense.is_some() {}
@@ -77,6 +81,64 @@ fn a_bad_block_in_a_long_transfer_is_named_even_by_a_medium_that_cannot_tell() {
     let write = rig.run(A, &cdb_16(op::WRITE_16, 0, 0, blocks), 0, &pattern(len, 1));
     write.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
     assert_eq!(write.information(), Some(2048));
+}
+
+#[test]
+fn a_read_that_failed_has_transferred_what_was_delivered() {
+    let (mut rig, faults) = faulty();
+    faults.add(Rule::always(OpKind::Read, 11 * 512, 1, Fault::Medium));
+    let reply = rig.run(A, &cdb_16(op::READ_16, 0, 8, 8), 4096, &[]);
+    reply.check(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR);
+    assert_eq!((reply.information(), reply.transferable, reply.data.len()), (Some(11), 0, 0));
+}
+
+#[test]
+fn blocks_before_the_one_that_a_long_read_names_are_delivered() {
+    const PART: usize = 1 << 20;
+    for failed in 0..3 {
+        let (medium, gate) = Slow::new(3 << 20);
+        let mut rig = Rig::with(config(), Box::new(medium));
+        gate.close();
+        let key = rig.start(A, &cdb_16(op::READ_16, 0, 0, 3 << 11), 3 * PART, 0);
+        assert_eq!(gate.held(), 3);
+        // The parts before this one are still being read.
+        gate.fail_held(failed, Fault::Medium);
+        rig.ready();
+        gate.open();
+        rig.ready();
+        let reply = rig.finish(key, &[]);
+        reply.check(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR);
+        assert_eq!(reply.information(), Some(u32::try_from(failed << 11).unwrap()));
+        assert_eq!((reply.data.len(), reply.transferable), (failed * PART, to_u64(failed * PART)));
+    }
+}
+
+#[test]
+fn blocks_before_the_one_that_a_long_write_names_are_written() {
+    const PART: u32 = 1 << 20;
+    for (force_unit_access, first) in [(0, 1), (8, 0)] {
+        for failed in 0..2 {
+            let (medium, gate) = Slow::new(3 << 20);
+            let mut rig = Rig::with(config(), Box::new(medium));
+            let out = pattern(3 << 20, 1);
+            let key = rig.start(A, &cdb_16(op::WRITE_16, force_unit_access, 0, 3 << 11), 0, out.len());
+            while let Some(fetch) = rig.event_of(key) {
+                assert!(matches!(fetch, UnitEvent::FetchDataOut { .. }), "{fetch:?}");
+            }
+            rig.send(key, &out, 0, PART);
+            gate.close();
+            rig.send(key, &out, PART, PART);
+            rig.send(key, &out, 2 * PART, PART);
+            assert_eq!(gate.held(), 2);
+            gate.fail_held(failed, Fault::Medium);
+            rig.ready();
+            gate.open();
+            rig.ready();
+            let reply = rig.finish(key, &[]);
+            reply.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+            assert_eq!(reply.information(), Some(first << 11), "FUA {force_unit_access}, part {failed}");
+        }
+    }
 }
 
 #[test]

@@ -90,13 +90,10 @@ impl Iscsi {
     }
 }
 
-/// Checks the residual count of a command that reads and ended with GOOD: what it expected and did not
-/// receive.
+/// Checks the residual count of a command that reads: what it expected and did not receive, whatever its
+/// status is.
 fn wrong_residual(ticket: Ticket, end: &TaskResult, expected: u32, received: usize) -> Option<String> {
     let TaskResult::Status(response) = end else { return None };
-    if response.status != 0 {
-        return None;
-    }
     let left = match response.residual {
         Residual::Underflow(left) => left,
         Residual::None | Residual::Overflow(_) => 0,

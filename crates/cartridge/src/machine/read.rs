@@ -97,7 +97,8 @@ impl Cartridge {
     }
 
     /// Checks the record at the position before a command reads it, if a record was read before and this one
-    /// is in memory. For an owner that has nothing else to do: [`Command::Read`] then takes less time.
+    /// is in memory. For an owner that has nothing else to do: [`crate::command::Command::Read`] then takes
+    /// less time.
     pub fn check_ahead(&mut self) {
         let is_settled = self.task.is_none() && self.outcome.is_none() && self.io.writing() == 0;
         let Position { partition, at, .. } = self.position;

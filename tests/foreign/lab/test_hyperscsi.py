@@ -66,7 +66,7 @@ def test_measures_every_protocol_on_every_path(quick_hyperscsi):
     assert {"processor time of both ends", "voluntary context switches of both ends", "packets of both ends"} <= quantities
     # Bare frames of a disk are measured where they are the bound.
     bounds = section(report, "Calibration")
-    assert [("100" in row[0]["text"], "number" in row[4]) for row in bounds] == [(True, False), (True, False), (False, True), (False, True)]
+    assert [("100" in row[0]["text"], "number" in row[5]) for row in bounds] == [(True, False), (True, False), (False, True), (False, True)]
     assert all("absent" in row[1] for row in section(report, "Not measured"))
     versions = dict(report["machine"])["targe"]
     assert "commit " in versions or "without git" in versions

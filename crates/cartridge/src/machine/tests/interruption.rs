@@ -8,6 +8,7 @@ use base::int_cast::to_usize;
 use super::crash::Allowed;
 use super::model::{Model, Object, Step, pick};
 use super::*;
+use crate::attributes::COHERENCY;
 
 /// How many histories a test run has. `SEED=7` replays one.
 pub(super) const SEEDS: u64 = 60;
@@ -361,6 +362,11 @@ fn history(seed: u64) {
             let step = step(&mut rng);
             // A format gives up every partition.
             let at = if matches!(step, Step::Format) { 0 } else { model.at };
+            if steps % 4 == 0 {
+                // As LTFS does, so that the copies of the label differ from those before in several sectors.
+                let value = vec![u8::try_from(steps).unwrap(); 1000];
+                deck.cartridge.set_attribute(0, COHERENCY, AttributeFormat::Binary, &value).unwrap();
+            }
             is_alive = deck.step(&step, &mut model).is_ok();
             oracle.add(&model, Some(at));
             if is_alive && step.is_synchronizing() {

@@ -1,5 +1,5 @@
-//! A loaded cartridge that one process hands over to the next: the next one does not load it again, so that
-//! no load is counted, nothing is repaired and the position stays.
+//! A loaded cartridge that one process hands over to the next. The next process does not load it again: it
+//! counts no load, repairs nothing and keeps the position.
 //!
 //! Everything must be in the files before ([`crate::command::Command::Synchronize`]), and no operation may be
 //! under way. What was read of the log is read again.

@@ -10,7 +10,7 @@ use backends::open::handed_over::HandedOverFiles;
 use super::discs::MovedDisc;
 use crate::config::Naa;
 
-/// What a descriptor is that moves to another process.
+/// The medium behind a descriptor that one process passes to another.
 #[derive(Clone, Debug)]
 pub(super) enum MovedMedium {
     /// A file or device of a LUN.

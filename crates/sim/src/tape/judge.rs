@@ -270,7 +270,7 @@ impl Judge {
             match (next.state.apply(command, self.last), after) {
                 (Some(expected), _) => {
                     if self.is_delayed && expected == Expected::Good {
-                        // What it promises is true when it has come to its end.
+                        // The promise of the command holds once the command has ended.
                         let mut begun = next.clone();
                         next.state.promised(command, *ticket);
                         if next.state != begun.state && answered != Some(*ticket) {

@@ -34,7 +34,7 @@ pub(super) struct Disks {
     next_unit: u32,
 }
 
-/// What units are made of.
+/// The media and the configuration from which a world makes its units.
 enum Source {
     /// Each disk is made when it is added.
     Disks(Box<Scenario>, Vec<Medium>),

@@ -260,7 +260,7 @@ impl Daemon {
         obstacles.into_iter().flatten().next().map_or(Ok(()), Err)
     }
 
-    /// Returns the format of what this process hands over.
+    /// Returns the format of the document with which this process hands over its state.
     fn upgrade_format(&self) -> u32 {
         if has_drives(&self.runtime.config) { FORMAT } else { FORMAT_WITHOUT_DRIVES }
     }

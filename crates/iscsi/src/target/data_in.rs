@@ -254,7 +254,8 @@ impl DataIn {
     pub(crate) fn rewind(&mut self) {
         if self.parts.is_empty() {
             // The data was dropped: the initiator gets no more than what it acknowledged.
-            (self.data_sn, self.burst) = (self.acked_sn, 0);
+            self.log.clear();
+            (self.offset, self.data_sn, self.burst) = (self.acked_offset, self.acked_sn, 0);
             return;
         }
         let back = to_usize(self.acked_offset.distance(self.offset));
@@ -286,11 +287,13 @@ impl DataIn {
     }
 
     /// As [`Self::stop`], for a task without a connection: the target learns which Data-In the initiator has
-    /// received only when the initiator reassigns the task.
+    /// received only when the initiator reassigns the task. It remembers where each of them began, to tell
+    /// the residual count.
     pub(crate) fn drop_unacknowledged(&mut self, pool: &Pool) -> usize {
         let acked = (self.acked_sn, self.acked_offset);
+        let log = core::mem::take(&mut self.log);
         let freed = self.stop(pool);
-        (self.acked_sn, self.acked_offset) = acked;
+        (self.acked_sn, self.acked_offset, self.log) = (acked.0, acked.1, log);
         freed
     }
 

@@ -428,7 +428,8 @@ fn residual(task: &Task, ending: &TaskResult) -> Residual {
     //= rfc7143#section-11.4.5.3
     //# An iSCSI Underflow MUST also be signaled when the iSCSI EDTL is equal to the ALLOCATION LENGTH but the
     //# LU inventory data presented to the iSCSI layer is smaller than the ALLOCATION LENGTH.
-    Residual::of(ending.transferable, expected)
+    let sent = if task.data_out_len > 0 { 0 } else { task.data_in.offset() };
+    Residual::of(ending.transferable.unwrap_or(u64::from(sent)), expected)
 }
 
 fn bidirectional_residual(task: &Task) -> Residual {

@@ -66,7 +66,7 @@ impl TargetTransport for Engine {
         state.result = Some(TaskResult {
             status: finish.status,
             sense: (!sense.is_empty()).then(|| sense.into()),
-            transferable: finish.transferable,
+            transferable: Some(finish.transferable),
             is_unit_attention: finish.is_unit_attention,
         });
         // Data-In that the layer above did not supply before will not follow.

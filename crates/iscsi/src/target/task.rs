@@ -149,7 +149,9 @@ impl Task {
 pub(crate) struct TaskResult {
     pub(crate) status: u8,
     pub(crate) sense: Option<Box<[u8]>>,
-    pub(crate) transferable: u64,
+    /// How many bytes the layer above had or took. `None` if the transport ended the task: the initiator
+    /// has the data that was sent to it, and none of its own data counts as taken.
+    pub(crate) transferable: Option<u64>,
     /// Whether it reports a unit attention condition.
     pub(crate) is_unit_attention: bool,
 }
@@ -160,14 +162,14 @@ impl TaskResult {
         Self {
             status: status::CHECK_CONDITION,
             sense: Some(Box::new(condition.sense())),
-            transferable: 0,
+            transferable: None,
             is_unit_attention: false,
         }
     }
 
     /// Returns BUSY, the result of a task for which there is no memory. The initiator tries again.
     pub(crate) const fn busy() -> Self {
-        Self { status: status::BUSY, sense: None, transferable: 0, is_unit_attention: false }
+        Self { status: status::BUSY, sense: None, transferable: None, is_unit_attention: false }
     }
 
     /// Returns whether the status can be sent in the last Data-In (phase collapse).

@@ -297,10 +297,8 @@ fn operations_of_the_medium_in_any_order_change_no_promise() {
         let long = rig.start(A, &cdb_16(op::WRITE_16, 8, 0, 6144), 0, data.len());
         let finished = loop {
             match rig.event_of(long) {
-                Some(crate::contract::UnitEvent::FetchDataOut { offset, len, .. }) => {
-                    rig.send(long, &data, offset, len)
-                }
-                Some(crate::contract::UnitEvent::CommandComplete { status, .. }) => break status,
+                Some(UnitEvent::FetchDataOut { offset, len, .. }) => rig.send(long, &data, offset, len),
+                Some(UnitEvent::CommandComplete { status, .. }) => break status,
                 Some(other) => panic!("{other:?}"),
                 None => {
                     assert!(power.begin_one(&mut rng), "seed {seed}: it hangs");

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::initiator::Residual;
 use transport::status;
 use transport::target::{Finish, TargetTransport, TaskRef};
 use transport::task_management::{TmfFunction, TmfResult};
@@ -135,18 +136,21 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
 
 #[test]
 fn data_in_of_a_lost_connection_does_not_hold_up_its_session_until_the_retention_ends() {
-    // In the first case the initiator has not received the Data-In, in the second it has.
-    for received in [0, 1] {
-        let limits = Limits { unsent_bytes_max: 8192, ack_within: Duration::MAX, ..Limits::default() };
+    // The initiator has received no Data-In, the first, or both: the residual count tells what it has not.
+    for (received, residual) in
+        [(0, Residual::Underflow(12_000)), (1, Residual::Underflow(3808)), (2, Residual::None)]
+    {
+        let limits = Limits { unsent_bytes_max: 16_384, ack_within: Duration::MAX, ..Limits::default() };
         let mut world = World::with(limits, several(2));
         let (lost, up) = world.login(&["MaxConnections=4", "ErrorRecoveryLevel=2"]);
         let (other, _) = world.join(lost, up.tsih, 1, &[]);
         let conns = [lost, other];
-        let (answered, next) = (world.read(lost, 6000), world.read(lost, 6000));
+        let (answered, next) = (world.read(lost, 12_000), world.read(lost, 12_000));
         let task = start(&mut world, &conns, lost, &answered);
-        world.data_in(task, 0, &pattern(0, 6000));
-        world.finish(task, Finish::good(6000));
-        world.expect::<DataIn>(lost);
+        world.data_in(task, 0, &pattern(0, 12_000));
+        world.finish(task, Finish::good(12_000));
+        let sent = [world.expect::<DataIn>(lost).buffer_offset, world.expect::<DataIn>(lost).buffer_offset];
+        assert_eq!(sent, [0, 8192]);
         world.expect::<ScsiResponse>(lost);
         // The target does not know whether the initiator received the status.
         world.hang_up(lost, DisconnectReason::Failed);
@@ -155,14 +159,14 @@ fn data_in_of_a_lost_connection_does_not_hold_up_its_session_until_the_retention
         assert!(world.events.is_empty(), "it waits for memory");
         idle(&mut world, &[other], 5);
         let task = world.expect_command().task;
-        world.data_in(task, 0, &pattern(0, 6000));
-        world.finish(task, Finish::good(6000));
+        world.data_in(task, 0, &pattern(0, 12_000));
+        world.finish(task, Finish::good(12_000));
         while world.receive(other).is_some_and(|got| got.bhs.opcode() != Opcode::SCSI_RESPONSE) {}
         release(&mut world, other, 0);
         assert_eq!(reassign(&mut world, other, answered.itt, received), TmfResult::COMPLETE);
         let response: ScsiResponse = world.expect(other);
         assert_eq!((response.itt, response.status), (answered.itt, status::CHECK_CONDITION));
-        assert_eq!(response.exp_data_sn, DataSn(received));
+        assert_eq!((response.exp_data_sn, response.residual), (DataSn(received), residual));
     }
 }
 

@@ -10,6 +10,7 @@ mod disks;
 pub mod hyperscsi;
 pub mod iscsi;
 
+use ::transport::initiator::{Residual, TaskResult};
 use base::time::Instant;
 
 use crate::layout::Layout;
@@ -69,6 +70,36 @@ pub enum CommandOutcome {
     Refused,
     /// The command was lost: its outcome is unknown.
     Lost,
+}
+
+impl CommandOutcome {
+    /// Translates what an initiator's session reports.
+    fn of(end: TaskResult, data: Vec<u8>) -> Self {
+        match end {
+            TaskResult::Status(ending) => {
+                let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
+                Self::Status { status: ending.status, sense, data }
+            }
+            TaskResult::Failed(_) => Self::Failed,
+            TaskResult::Aborted => Self::Aborted,
+            TaskResult::Rejected(_) | TaskResult::NotSent => Self::Refused,
+            TaskResult::Lost => Self::Lost,
+        }
+    }
+}
+
+/// Checks the residual count of a command that reads: what it expected and did not receive, whatever its
+/// status is.
+fn wrong_residual(ticket: Ticket, end: &TaskResult, expected: u32, received: usize) -> Option<String> {
+    let TaskResult::Status(response) = end else { return None };
+    let left = match response.residual {
+        Residual::Underflow(left) => left,
+        Residual::None | Residual::Overflow(_) => 0,
+    };
+    let is_right = usize::try_from(left).ok().and_then(|left| left.checked_add(received))
+        == usize::try_from(expected).ok();
+    let how = || format!("order {} expected {expected} bytes, received {received}", ticket.0);
+    (expected > 0 && !is_right).then(|| format!("{}, and the residual is {:?}", how(), response.residual))
 }
 
 /// A task management function.

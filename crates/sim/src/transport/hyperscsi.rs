@@ -423,7 +423,7 @@ impl Transport for HyperScsi {
         }
         let host = &mut self.hosts[initiator];
         let Ok(task) = host.session.submit(now, request) else { return false };
-        host.tasks.insert(task, ticket);
+        host.tasks.insert(task, (ticket, order.data_in_len));
         host.tickets.insert(ticket, task);
         self.run_until_idle(now);
         true

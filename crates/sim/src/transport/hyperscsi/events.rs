@@ -2,11 +2,10 @@
 
 use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{Event, LossReason, SessionEnd};
-use transport::initiator::TaskResult;
 use transport::task_management::TmfResult;
 
 use super::{HyperScsi, Scheduled};
-use crate::transport::{CommandOutcome, TransportEvent};
+use crate::transport::{CommandOutcome, TransportEvent, wrong_residual};
 
 impl HyperScsi {
     /// Handles an event of a stranger's session, which must not come up.
@@ -61,17 +60,18 @@ impl HyperScsi {
             }
             Event::Down(why) => self.session_down(now, at, why),
             Event::Done { task, outcome } => {
-                let Some(ticket) = self.hosts[at].tasks.remove(&task) else {
+                let Some((ticket, data_in_len)) = self.hosts[at].tasks.remove(&task) else {
                     panic!("a task ended that is not open, or ended before: {outcome:?}");
                 };
                 self.hosts[at].tickets.remove(&ticket);
                 let wrong = self.hosts[at].ended(ticket, &outcome.end, self.scenario.aborts());
                 self.violations.extend(wrong);
                 let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
+                self.violations.extend(wrong_residual(ticket, &outcome.end, data_in_len, data.len()));
                 if let Some(data) = outcome.data_in {
                     self.hosts[at].pool.recycle(data);
                 }
-                let ended = ended(outcome.end, data);
+                let ended = CommandOutcome::of(outcome.end, data);
                 self.happenings.push_back(TransportEvent::Ended { initiator: at, ticket, ended });
             }
             Event::TmfDone { id, result } => {
@@ -127,18 +127,5 @@ impl HyperScsi {
             let delay = Duration::from_millis(1 + self.rng.below(3000));
             self.schedule(now.after(delay), Scheduled::Restart(at));
         }
-    }
-}
-
-fn ended(end: TaskResult, data: Vec<u8>) -> CommandOutcome {
-    match end {
-        TaskResult::Status(ending) => {
-            let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
-            CommandOutcome::Status { status: ending.status, sense, data }
-        }
-        TaskResult::Failed(_) => CommandOutcome::Failed,
-        TaskResult::Aborted => CommandOutcome::Aborted,
-        TaskResult::Rejected(_) | TaskResult::NotSent => CommandOutcome::Refused,
-        TaskResult::Lost => CommandOutcome::Lost,
     }
 }

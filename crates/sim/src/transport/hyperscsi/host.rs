@@ -15,7 +15,8 @@ use crate::transport::Ticket;
 pub(super) struct Host {
     pub(super) session: Session,
     pub(super) pool: Pool,
-    pub(super) tasks: BTreeMap<TaskId, Ticket>,
+    /// Open tasks, with the length of the data that each expects.
+    pub(super) tasks: BTreeMap<TaskId, (Ticket, u32)>,
     pub(super) tickets: BTreeMap<Ticket, TaskId>,
     pub(super) manages: BTreeMap<TmfId, Ticket>,
     /// The commands that the initiator asked to abort.

@@ -119,7 +119,7 @@ impl HyperScsi {
         self.counters.one("initiators that died");
         self.trouble = self.trouble.max(now);
         self.rings.forget(Node::Initiator(at));
-        for ticket in std::mem::take(&mut self.hosts[at].tasks).into_values() {
+        for (ticket, _) in std::mem::take(&mut self.hosts[at].tasks).into_values() {
             let ended = CommandOutcome::Lost;
             self.happenings.push_back(TransportEvent::Ended { initiator: at, ticket, ended });
         }

@@ -3,11 +3,10 @@
 use base::time::{Duration, Instant};
 use iscsi::initiator::contract::{ConnectionDown, Event, SessionEnd, SessionOrigin};
 use iscsi::initiator::protocol_error::ProtocolError;
-use transport::initiator::{Residual, TaskResult};
 use transport::task_management::TmfResult;
 
 use super::{Iscsi, Scheduled};
-use crate::transport::{CommandOutcome, Ticket, TransportEvent};
+use crate::transport::{CommandOutcome, TransportEvent, wrong_residual};
 
 impl Iscsi {
     pub(super) fn event(&mut self, now: Instant, host: usize, event: Event) {
@@ -43,7 +42,7 @@ impl Iscsi {
                 if let Some(data) = outcome.data_in {
                     self.hosts[host].pool.recycle(data);
                 }
-                let ended = ended(outcome.end, data);
+                let ended = CommandOutcome::of(outcome.end, data);
                 self.happenings.push_back(TransportEvent::Ended { initiator: host, ticket, ended });
             }
             Event::TmfDone { id, result } => {
@@ -87,32 +86,5 @@ impl Iscsi {
             let delay = Duration::from_millis(self.rng.below(3000));
             self.schedule(now.after(delay), Scheduled::Restart(host));
         }
-    }
-}
-
-/// Checks the residual count of a command that reads: what it expected and did not receive, whatever its
-/// status is.
-fn wrong_residual(ticket: Ticket, end: &TaskResult, expected: u32, received: usize) -> Option<String> {
-    let TaskResult::Status(response) = end else { return None };
-    let left = match response.residual {
-        Residual::Underflow(left) => left,
-        Residual::None | Residual::Overflow(_) => 0,
-    };
-    let is_right = usize::try_from(left).ok().and_then(|left| left.checked_add(received))
-        == usize::try_from(expected).ok();
-    let how = || format!("order {} expected {expected} bytes, received {received}", ticket.0);
-    (expected > 0 && !is_right).then(|| format!("{}, and the residual is {:?}", how(), response.residual))
-}
-
-fn ended(end: TaskResult, data: Vec<u8>) -> CommandOutcome {
-    match end {
-        TaskResult::Status(ending) => {
-            let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
-            CommandOutcome::Status { status: ending.status, sense, data }
-        }
-        TaskResult::Failed(_) => CommandOutcome::Failed,
-        TaskResult::Aborted => CommandOutcome::Aborted,
-        TaskResult::Rejected(_) | TaskResult::NotSent => CommandOutcome::Refused,
-        TaskResult::Lost => CommandOutcome::Lost,
     }
 }

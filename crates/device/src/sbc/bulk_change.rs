@@ -32,15 +32,15 @@ pub(super) struct BulkChange {
     ranges: VecDeque<ByteRange>,
     /// How many operations are in progress.
     under_way: usize,
-    /// The start of the last operation: the best estimate of the failing block for a medium that cannot
-    /// report it.
-    last: u64,
+    /// Where what is not known to be complete begins: the start of the operation in progress, or of the
+    /// first of several.
+    unfinished: u64,
     flushing: bool,
 }
 
 impl BulkChange {
     pub(super) const fn new(change: Change, ranges: VecDeque<ByteRange>) -> Self {
-        Self { change, ranges, under_way: 0, last: 0, flushing: false }
+        Self { change, ranges, under_way: 0, unfinished: 0, flushing: false }
     }
 
     /// Returns a buffer that repeats `block` over one part.
@@ -81,7 +81,9 @@ impl BulkChange {
     fn begin(&mut self, server: &mut DeviceServer, task: &TaskInfo, range: ByteRange) {
         let ByteRange { start: at, end } = range;
         let (len, durability) = (end - at, server.durability(false));
-        self.last = at;
+        if self.under_way == 0 {
+            self.unfinished = at;
+        }
         self.under_way += 1;
         let action = match &self.change {
             Change::Free => OpAction::Deallocate { at, len },
@@ -116,7 +118,7 @@ impl BulkChange {
         JobStep::Done(Outcome::CheckCondition(server.medium_failure(
             failure,
             IoKind::Writing,
-            Some(self.last),
+            Some(self.unfinished),
         )))
     }
 }

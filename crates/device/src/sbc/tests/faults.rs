@@ -142,6 +142,26 @@ fn blocks_before_the_one_that_a_long_write_names_are_written() {
 }
 
 #[test]
+fn a_write_same_that_failed_names_no_block_behind_one_that_can_still_fail() {
+    for failed in 0..3 {
+        let (medium, gate) = Slow::new(3 << 20);
+        let mut rig = Rig::with(config(), Box::new(medium));
+        gate.close();
+        let key = rig.start(A, &cdb_16(op::WRITE_SAME_16, 0, 0, 3 << 11), 0, 512);
+        assert!(matches!(rig.event_of(key), Some(UnitEvent::FetchDataOut { .. })));
+        rig.send(key, &[1; 512], 0, 512);
+        assert_eq!(gate.held(), 3);
+        gate.fail_held(failed, Fault::Medium);
+        rig.ready();
+        gate.open();
+        rig.ready();
+        let reply = rig.finish(key, &[]);
+        reply.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+        assert_eq!(reply.information(), Some(0), "part {failed}");
+    }
+}
+
+#[test]
 fn everyone_hears_once_that_space_ran_out_however_many_writes_fail() {
     let (mut rig, faults) = faulty();
     faults.add(Rule::always(OpKind::Write, 0, 512, Fault::NoSpace));

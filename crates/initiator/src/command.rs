@@ -209,6 +209,14 @@ pub enum CommandError {
         /// How many bytes the command needs.
         wanted: usize,
     },
+    /// The target reports success, and that it took less data than the command has.
+    #[error("the target took {taken} bytes instead of {wanted}")]
+    Untaken {
+        /// How many bytes were taken.
+        taken: usize,
+        /// How many bytes the command has.
+        wanted: usize,
+    },
     /// The data that was received is malformed.
     #[error("the target sent an invalid response: {0}")]
     Nonsense(&'static str),

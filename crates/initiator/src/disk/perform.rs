@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use base::buffer::{Buf, Bytes, DataList};
+use base::int_cast::to_u64;
 use base::units::{BlockSize, Lba};
 use scsi::block::{self, LbaStatus, Provisioning};
 use scsi::sense::{Asc, SenseKey};
 use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
+use transport::initiator::Residual;
 
 use super::{Geometry, Inner, chain, lba};
 use crate::command::{Command, CommandError, Reply};
@@ -117,7 +119,7 @@ fn write(
         return Ok(());
     }
     let owner = Arc::clone(inner);
-    let given_back = data.clone();
+    let (given_back, len) = (data.clone(), data.len());
     let finish = move |result: Result<(), CommandError>| match result {
         Ok(()) => flush_if(&owner, stable && !fua, given_back, done),
         Err(why) => done(Err(Error::Command(why))),
@@ -125,10 +127,11 @@ fn write(
     if blocks <= u64::from(geometry.transfer_max) {
         let count = u32::try_from(blocks).unwrap_or(u32::MAX);
         let command = geometry.write(inner.lun, (first, count), data, fua);
-        inner.session.submit(command, move |result| finish(result.map(drop)));
+        inner.session.submit(command, move |result| finish(result.and_then(|reply| taken(&reply, len))));
         return Ok(());
     }
     let mut runs = Runs { next: first.0, left: blocks, max: geometry.transfer_max };
+    let check = check_taken(runs, geometry.block_size());
     let (lun, shape) = (inner.lun, geometry.clone());
     let next = move || {
         let (run, count) = runs.next()?;
@@ -137,7 +140,7 @@ fn write(
         let part = data.slice(bytes(from), bytes(from + u64::from(count)));
         Some(shape.write(lun, (lba(run), count), part, fua))
     };
-    chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(finish));
+    chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(finish));
     Ok(())
 }
 
@@ -220,6 +223,7 @@ fn write_zeroes(
 fn plain_zeroes(inner: &Arc<Inner>, (first, blocks): (Lba, u64), stable: bool, done: Done) {
     let geometry = inner.geometry();
     let mut runs = Runs { next: first.0, left: blocks, max: geometry.transfer_max };
+    let check = check_taken(runs, geometry.block_size());
     let most = blocks.min(geometry.transfer_max.into()) << geometry.block_size().shift();
     let zeros = zeros(usize::try_from(most).unwrap_or(0));
     let lun = inner.lun;
@@ -234,7 +238,7 @@ fn plain_zeroes(inner: &Arc<Inner>, (first, blocks): (Lba, u64), stable: bool, d
         Ok(()) => flush_if(&owner, stable, DataList::new(), done),
         Err(error) => done(Err(Error::Command(error))),
     };
-    chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
+    chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(end));
 }
 
 fn extents(
@@ -370,9 +374,35 @@ impl Runs {
 
 /// Returns the data of a read, if it is complete.
 fn whole(reply: Reply, wanted: usize) -> Result<Bytes, CommandError> {
+    if let Residual::Overflow(_) = reply.residual {
+        return Err(CommandError::Nonsense("its blocks are longer than those that were read"));
+    }
     match reply.data {
         Some(data) if data.len() == wanted => Ok(data),
         data => Err(CommandError::Short { came: data.map_or(0, |data| data.len()), wanted }),
+    }
+}
+
+/// Checks that the target took all data of a write that ended well. The part that it did not take is not
+/// written (SAM-5 §5.4: the residual count).
+fn taken(reply: &Reply, wanted: usize) -> Result<(), CommandError> {
+    match reply.residual {
+        Residual::None => Ok(()),
+        Residual::Underflow(by) => {
+            let taken = wanted.saturating_sub(usize::try_from(by).unwrap_or(usize::MAX));
+            Err(CommandError::Untaken { taken, wanted })
+        }
+        Residual::Overflow(_) => {
+            Err(CommandError::Nonsense("its blocks are longer than those that were written"))
+        }
+    }
+}
+
+/// Returns the check that each write of a chain took all of its data.
+fn check_taken(runs: Runs, size: BlockSize) -> impl FnMut(usize, Reply) -> Result<(), CommandError> {
+    move |index, reply| {
+        let blocks = runs.left.saturating_sub(to_u64(index) * u64::from(runs.max)).min(runs.max.into());
+        taken(&reply, usize::try_from(blocks << size.shift()).unwrap_or(usize::MAX))
     }
 }
 
@@ -413,6 +443,7 @@ pub(crate) fn fault_of(error: &Error, block_size: BlockSize) -> Failure {
             | CommandError::NoSense
             | CommandError::Rejected(_)
             | CommandError::Short { .. }
+            | CommandError::Untaken { .. }
             | CommandError::NoText => Fault::Medium,
         }
         .into();

@@ -8,6 +8,7 @@
 )]
 
 mod reset;
+mod residual;
 mod target;
 
 #[path = "../../examples/poll_loop.rs"]

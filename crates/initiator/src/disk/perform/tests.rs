@@ -16,6 +16,7 @@ fn statuses_and_sense_are_told_apart() {
         (CommandError::Lost(None), Fault::Gone),
         (CommandError::NoSense, Fault::Medium),
         (CommandError::Short { came: 1, wanted: 2 }, Fault::Medium),
+        (CommandError::Untaken { taken: 1, wanted: 2 }, Fault::Medium),
         (sense(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR), Fault::Medium),
         (sense(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE), Fault::Hardware),
         (sense(SenseKey::ABORTED_COMMAND, Asc::NONE), Fault::Aborted),

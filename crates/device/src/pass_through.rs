@@ -179,15 +179,22 @@ impl DeviceServer {
         self.recycle(response.data);
     }
 
-    /// Tells every nexus of a unit attention in an answer of the device that no nexus receives. Returns
-    /// whether there was one.
+    /// Tells every nexus of a unit attention or a deferred error in an answer of the device that no nexus
+    /// receives. Returns whether there was one.
     pub(crate) fn unheard_attention(&mut self, response: &DeviceResponse) -> bool {
-        let sense = Sense::parse(&response.sense).ok();
-        let attention = sense.filter(|sense| sense.key == SenseKey::UNIT_ATTENTION);
-        if let Some(sense) = attention {
+        let Ok(sense) = Sense::parse(&response.sense) else { return false };
+        if sense.deferred {
+            self.deferred_error_of_device(sense, None);
+        } else if sense.key == SenseKey::UNIT_ATTENTION {
             self.attention_of_device(sense, None);
         }
-        attention.is_some()
+        sense.deferred || sense.key == SenseKey::UNIT_ATTENTION
+    }
+
+    /// Handles a deferred error, which the device reported with the answer to a command of the nexus `told`,
+    /// if one receives it: the device lost what it had acknowledged to some nexus, and does not tell which.
+    fn deferred_error_of_device(&mut self, sense: Sense, told: Option<NexusId>) {
+        self.nexuses.establish_ua_of_device(sense, told);
     }
 
     /// Records that a command succeeded: the device has no unit attention to report, unless the command

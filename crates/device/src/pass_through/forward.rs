@@ -86,6 +86,9 @@ impl Forward {
             let data = matches!(self.plan, Plan::Out(_)).then_some(response.data);
             return self.submit(server, task, data);
         }
+        if let Some(sense) = sense.filter(|sense| sense.deferred) {
+            server.deferred_error_of_device(sense, Some(task.nexus));
+        }
         let DeviceResponse { data, transferred, sense: sense_bytes, .. } = response;
         task.transferable.set(to_u64(transferred));
         let received = if matches!(self.plan, Plan::In(_)) { data } else { recycled(server, data) };

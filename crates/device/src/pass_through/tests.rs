@@ -358,6 +358,31 @@ fn a_unit_attention_that_ends_a_command_of_a_withdrawn_nexus_reaches_the_others(
 }
 
 #[test]
+fn a_deferred_error_reaches_each_nexus_once_whichever_command_the_device_told() {
+    let lost = Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR).as_deferred();
+    let hears = |rig: &mut Rig, nexus| {
+        let reply = rig.run(nexus, &[0; 6], 0, &[]);
+        reply.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+        assert_eq!(reply.sense_bytes[0] & 0x7f, 0x71, "no command of this nexus failed");
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    };
+    let (mut rig, fake) = served(0);
+    rig.run(A, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0, &[1; 512]).good();
+    // The device, which knows one initiator, answers B's command with it.
+    fake.answer(Answer::Check(lost, Vec::new()));
+    [B, A].into_iter().for_each(|nexus| hears(&mut rig, nexus));
+    // And a command that nobody waits for any more.
+    fake.0.borrow_mut().holds = true;
+    let late = rig.start(B, &READ_10, 1024, 0);
+    rig.manage(B, Tmf::AbortTask(late));
+    fake.answer(Answer::Check(lost, Vec::new()));
+    fake.release();
+    rig.unit.store_ready(Instant::ORIGIN);
+    rig.drain();
+    [A, B].into_iter().for_each(|nexus| hears(&mut rig, nexus));
+}
+
+#[test]
 fn a_reset_that_every_nexus_has_heard_of_is_not_told_again() {
     let (mut rig, fake) = served(0);
     // The device reports its power on to the first command, which is sent again.

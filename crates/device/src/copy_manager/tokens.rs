@@ -171,6 +171,11 @@ impl Tokens {
         }
     }
 
+    /// Revokes every token: the whole medium may have changed.
+    pub(crate) fn revoke_all(&mut self) {
+        self.revoke_overlapping(Lba(0), Blocks(u64::MAX));
+    }
+
     /// Revokes the tokens that represent any of these bytes of the medium.
     pub(crate) fn revoke_overlapping_bytes(&mut self, block: BlockSize, range: ByteRange) {
         if self.tokens.is_empty() {

@@ -31,8 +31,13 @@ impl DeviceServer {
         self.info.capabilities = self.medium.capabilities();
         self.info.tells_space = self.medium.space().is_some();
         self.limit_to_disc();
-        if self.info.capacity() != before {
+        let now = self.info.capacity();
+        if now != before {
             self.nexuses.establish_ua_all(Asc::CAPACITY_DATA_HAS_CHANGED, None);
+        }
+        if now < before {
+            // What grows again has other data than the end that was cut off.
+            self.copy_manager.tokens.revoke_all();
         }
     }
 
@@ -104,6 +109,7 @@ impl DeviceServer {
             (_, false) => {
                 self.drain = Drain::No;
                 self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+                self.copy_manager.tokens.revoke_all();
                 self.refresh_capabilities();
             }
         }
@@ -156,6 +162,7 @@ impl DeviceServer {
     pub(crate) fn withhold(&mut self, withheld: bool) {
         if core::mem::replace(&mut self.withheld, withheld) && !withheld {
             self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+            self.copy_manager.tokens.revoke_all();
         }
         if !withheld {
             self.refresh_capabilities();

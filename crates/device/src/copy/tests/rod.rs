@@ -139,6 +139,20 @@ fn the_first_write_to_any_of_its_blocks_revokes_a_token() {
 }
 
 #[test]
+fn a_medium_that_may_have_changed_revokes_every_token() {
+    for drains in [true, false] {
+        let mut world = World::new(&[MIB_512, MIB_512]);
+        let token = world.token(0, A, &[range(100, 32)]);
+        world.change_medium(1, A, drains);
+        world.use_token(1, A, &using(&token, 0, &[range(0, 32)])).good();
+        world.change_medium(0, A, drains);
+        world.use_token(1, A, &using(&token, 0, &[range(0, 32)])).illegal(Asc::TOKEN_REVOKED);
+        let token = world.token(0, A, &[range(100, 32)]);
+        world.use_token(1, A, &using(&token, 0, &[range(0, 32)])).good();
+    }
+}
+
+#[test]
 fn an_unused_token_expires_after_the_time_that_was_asked_for() {
     for (asked, lives) in [(0, 300), (20, 20), (3600, 3600)] {
         let mut world = World::new(&[MIB_512, MIB_512]);

@@ -71,6 +71,14 @@ impl Units {
         self.units[unit].reset(now, why);
     }
 
+    pub(super) fn set_drained(&mut self, now: Instant, unit: usize, drained: bool) {
+        self.units[unit].set_drained(now, drained);
+    }
+
+    pub(super) fn withhold(&mut self, now: Instant, unit: usize, withheld: bool) {
+        self.units[unit].withhold_medium(now, withheld);
+    }
+
     pub(super) fn reconfigure(&mut self, now: Instant, unit: usize, config: UnitConfig) {
         self.units[unit].reconfigure(now, config);
     }

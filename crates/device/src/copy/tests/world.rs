@@ -202,6 +202,20 @@ impl World {
         self.pump();
     }
 
+    /// Drains a unit and ends that, or withholds its medium and gives it back, so that it may be another. The
+    /// nexus takes the unit attentions that tell this.
+    pub(super) fn change_medium(&mut self, unit: usize, id: NexusId, drains: bool) {
+        for is_away in [true, false] {
+            if drains {
+                self.units.set_drained(self.now, unit, is_away);
+            } else {
+                self.units.withhold(self.now, unit, is_away);
+            }
+            self.pump();
+        }
+        self.take_attentions(id, &[unit]);
+    }
+
     /// Changes the configuration of a unit.
     pub(super) fn reconfigure(&mut self, unit: usize, config: UnitConfig) {
         self.units.reconfigure(self.now, unit, config);

@@ -77,6 +77,16 @@ impl Units {
         self.testbed.reset(now, number(unit), why);
     }
 
+    pub(super) fn set_drained(&mut self, now: Instant, unit: usize, drained: bool) {
+        self.testbed.target.set_unit_drained(now, UnitId(number(unit)), drained);
+        self.testbed.process_pending(now);
+    }
+
+    pub(super) fn withhold(&mut self, now: Instant, unit: usize, withheld: bool) {
+        self.testbed.target.withhold_medium(now, UnitId(number(unit)), withheld);
+        self.testbed.process_pending(now);
+    }
+
     pub(super) fn reconfigure(&mut self, now: Instant, unit: usize, config: UnitConfig) {
         self.testbed.target.reconfigure_unit(now, UnitId(number(unit)), config);
         self.testbed.process_pending(now);

@@ -22,14 +22,16 @@ use crate::task::{TaskId, TaskInfo};
 /// WRITE(10), WRITE(12) and WRITE AND VERIFY(10).
 pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let is_verified = task.cdb.u8(0) == op::WRITE_AND_VERIFY_10;
-    match &server.recorder {
+    match &mut server.recorder {
         None => Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)),
         Some(recorder) if recorder.record.kind.is_sequential() => append(server, task, is_verified),
         Some(recorder) if recorder.record.formatted == 0 => {
             Outcome::CheckCondition(Sense::illegal(Asc::MEDIUM_NOT_FORMATTED))
         }
-        Some(_) if is_verified => verify::write_and_verify(server, task),
-        Some(_) => blocks::write(server, task),
+        Some(recorder) => {
+            recorder.appends.overwrite(task.id);
+            if is_verified { verify::write_and_verify(server, task) } else { blocks::write(server, task) }
+        }
     }
 }
 
@@ -50,9 +52,12 @@ fn append(server: &mut DeviceServer, task: &TaskInfo, is_verified: bool) -> Outc
     match recorder.admit(task.id, start, sectors) {
         Ok(()) if is_verified => {
             let transfer = verify::verified_write(server, task, span.at, len);
-            Outcome::Run(Box::new(AppendSectors { transfer }))
+            Outcome::Run(Box::new(AppendSectors { transfer, first: span.lba }))
         }
-        Ok(()) => Outcome::Run(Box::new(AppendSectors { transfer: blocks::long_write(span.at, len, part) })),
+        Ok(()) => {
+            let transfer = blocks::long_write(span.at, len, part);
+            Outcome::Run(Box::new(AppendSectors { transfer, first: span.lba }))
+        }
         Err(sense) => Outcome::CheckCondition(sense),
     }
 }
@@ -91,6 +96,7 @@ fn span_of(server: &DeviceServer, task: &TaskInfo) -> Result<Span, Sense> {
 /// A write that ends when those before it on its track have ended.
 struct AppendSectors<J> {
     transfer: J,
+    first: Lba,
 }
 
 impl<J: Job> AppendSectors<J> {
@@ -117,6 +123,12 @@ impl<J: Job> Job for AppendSectors<J> {
                 server.append_written(task.id);
                 Self::conclude(server, task)
             }
+            // None of its sectors counts as written, whichever failed.
+            JobStep::Done(Outcome::CheckCondition(sense))
+                if sense.information.is_some() && sense.key != SenseKey::MISCOMPARE =>
+            {
+                JobStep::Done(Outcome::CheckCondition(sense.with_information(self.first.0)))
+            }
             other => other,
         }
     }
@@ -132,7 +144,7 @@ pub(super) fn synchronize_cache(server: &mut DeviceServer, _: &TaskInfo) -> Outc
 }
 
 impl DeviceServer {
-    /// Returns whether writes that append to tracks are under way.
+    /// Returns whether writes to a disc are under way.
     pub(crate) fn is_appending(&self) -> bool {
         self.recorder.as_ref().is_some_and(|recorder| recorder.appends.are_under_way())
     }

@@ -1,4 +1,4 @@
-//! Writes that append to tracks.
+//! The writes to a disc that are under way, of which most append to tracks.
 //!
 //! A write is admitted if it begins where the track is written to, writes that are under way included.
 //! Writes end in any order; each is acknowledged, and counts as written, when those before it on its track
@@ -21,6 +21,8 @@ pub(crate) const LONG_WRITE_IN_PROGRESS: Sense =
 #[derive(Debug, Default)]
 pub(crate) struct Appends {
     list: VecDeque<Append>,
+    /// The tasks that write at any address.
+    overwrites: Vec<TaskId>,
     /// The task that pads tracks, if one does: no write is admitted.
     refused_for: Option<TaskId>,
 }
@@ -55,9 +57,14 @@ impl Append {
 }
 
 impl Appends {
-    /// Returns whether the end of a track is not known yet.
+    /// Returns whether the end of a track is not known yet, or a write at any address has not ended.
     pub(crate) fn are_under_way(&self) -> bool {
-        self.list.iter().any(Append::is_under_way)
+        !self.overwrites.is_empty() || self.list.iter().any(Append::is_under_way)
+    }
+
+    /// Records that a task writes at any address.
+    pub(crate) fn overwrite(&mut self, task: TaskId) {
+        self.overwrites.push(task);
     }
 
     /// Refuses writes while a task pads tracks.
@@ -134,6 +141,7 @@ impl Recorder {
     /// Forgets the write of a task that has ended. Returns the tasks of the writes that fail because of that.
     pub(crate) fn forget(&mut self, task: TaskId) -> Vec<TaskId> {
         self.appends.end_refusal(task);
+        self.appends.overwrites.retain(|other| *other != task);
         let Some(at) = self.appends.list.iter().position(|append| append.task == task) else {
             return Vec::new();
         };

@@ -124,6 +124,20 @@ fn a_failed_flush_of_one_disc_says_nothing_of_the_next() {
 
 /// Nothing is closed on a disc whose padding failed, and what comes after it is written as before.
 #[test]
+fn an_append_that_failed_names_its_first_sector_because_none_of_it_counts() {
+    const PART: u64 = 1 << 20;
+    let disc = Blank::new(WritableKind::BdR, 3200);
+    let (mut rig, drawer) = Drawer::with(&disc);
+    drawer.fail(|action| matches!(action, OpAction::Write { at: PART, .. }));
+    let data = alloc::vec![1; 2 << 20];
+    let reply = rig.run(A, &cdb_10(op::WRITE_10, 0, 0, 1024), 0, &data);
+    reply.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    assert_eq!(reply.information(), Some(0));
+    drawer.fail(|_| false);
+    rig.run(A, &cdb_10(op::WRITE_10, 0, 0, 1024), 0, &data).good();
+}
+
+#[test]
 fn a_close_whose_padding_fails_changes_nothing() {
     const CLOSE: [u8; 10] = [0x5b, 1, 1, 0, 0, 1, 0, 0, 0, 0];
     let disc = Blank::new(WritableKind::BdR, CAPACITY);

@@ -115,6 +115,28 @@ fn formatting_again_erases_and_restarting_does_not() {
 }
 
 #[test]
+fn a_disc_is_neither_formatted_nor_ejected_between_the_parts_of_a_write() {
+    const IN_PROGRESS: (SenseKey, Asc) =
+        (SenseKey::NOT_READY, Asc::LOGICAL_UNIT_NOT_READY_LONG_WRITE_IN_PROGRESS);
+    const PART: usize = 1 << 20;
+    for kind in [WritableKind::DvdPlusRw, WritableKind::BdRe] {
+        let (mut rig, _) = formatted(kind);
+        // B hears that the capacity has changed.
+        rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
+        let long = rig.start(A, &write(0, 1024), 0, 2 * PART);
+        let _ = rig.event_of(long);
+        rig.send(long, &[1; 2 * PART], 0, PART.try_into().unwrap());
+        let how = if kind == WritableKind::BdRe { 0x31 } else { 0x26 };
+        let format = rig.run(B, &[0x04, 0x11, 0, 0, 0, 0], 0, &list(CAPACITY, how, 0));
+        format.check(IN_PROGRESS.0, IN_PROGRESS.1);
+        rig.run(B, &[0x1b, 0, 0, 0, 2, 0], 0, &[]).check(IN_PROGRESS.0, IN_PROGRESS.1);
+        rig.finish(long, &[1; 2 * PART]).good();
+        assert_eq!(rig.run(A, &read(0, 1), 2048, &[]).good(), [1; 2048]);
+        rig.run(B, &[0x1b, 0, 0, 0, 2, 0], 0, &[]).good();
+    }
+}
+
+#[test]
 fn wrong_formats_are_refused_and_change_nothing() {
     let disc = blank(WritableKind::BdRe);
     let mut rig = disc.drive();

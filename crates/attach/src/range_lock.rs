@@ -23,6 +23,10 @@ struct State {
     next_id: u64,
     inside: Vec<Visit>,
     waiting: VecDeque<(Visit, Entrant)>,
+    /// The visits that have ended and still count as inside.
+    released: Vec<u64>,
+    /// Whether a thread handles [`Self::released`].
+    is_releasing: bool,
 }
 
 #[derive(Clone)]
@@ -62,11 +66,32 @@ impl RangeLock {
         entrant(pass);
     }
 
+    /// Unlocks a range, and runs the entrants that this lets in. An entrant can release its range at once:
+    /// what it releases is handled here when it has returned, not within it, or many that wait would use up
+    /// the stack.
     fn release(self: &Arc<Self>, id: u64) {
-        let mut free = Vec::new();
         let mut state = self.lock();
-        state.inside.retain(|visit| visit.id != id);
-        let mut still = VecDeque::with_capacity(state.waiting.len());
+        state.released.push(id);
+        if std::mem::replace(&mut state.is_releasing, true) {
+            return;
+        }
+        while !state.released.is_empty() {
+            let free = self.admit(&mut state);
+            drop(state);
+            for (pass, entrant) in free {
+                entrant(pass);
+            }
+            state = self.lock();
+        }
+        state.is_releasing = false;
+    }
+
+    /// Ends the visits that were released, and returns the changes that are let in by that.
+    fn admit(self: &Arc<Self>, state: &mut State) -> Vec<(RangeGuard, Entrant)> {
+        let mut released = std::mem::take(&mut state.released);
+        released.sort_unstable();
+        state.inside.retain(|visit| released.binary_search(&visit.id).is_err());
+        let (mut free, mut still) = (Vec::new(), VecDeque::with_capacity(state.waiting.len()));
         for (visit, entrant) in std::mem::take(&mut state.waiting) {
             let blocked = |other: &Visit| other.excludes(&visit);
             if state.inside.iter().any(blocked) || still.iter().any(|(other, _)| blocked(other)) {
@@ -77,10 +102,7 @@ impl RangeLock {
             }
         }
         state.waiting = still;
-        drop(state);
-        for (pass, entrant) in free {
-            entrant(pass);
-        }
+        free
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -149,6 +171,37 @@ mod tests {
         assert_eq!(fixture.names(), [4, 2]);
         fixture.leave(2);
         assert_eq!(fixture.names(), [4, 3]);
+    }
+
+    /// A disk that has shrunk refuses each of many changes as it begins.
+    #[test]
+    fn changes_that_end_at_once_use_no_stack_however_many_wait() {
+        const COUNT: u32 = 2000;
+        let fixture = LockFixture::new();
+        fixture.visit(1, 0..10, true);
+        let ended = Arc::new(Mutex::new(0));
+        for _ in 0..COUNT {
+            let ended = Arc::clone(&ended);
+            let at_once = Box::new(move |_: RangeGuard| *ended.lock().unwrap() += 1);
+            // They share their range, so that each is let in by the first.
+            fixture.gate.acquire(0..10, false, at_once);
+        }
+        fixture.visit(2, 0..10, true);
+        fixture.leave(1);
+        assert_eq!((*ended.lock().unwrap(), fixture.names()), (COUNT, vec![2]));
+        // And one after the other.
+        for _ in 0..200 {
+            let ended = Arc::clone(&ended);
+            let slow = Box::new(move |pass: RangeGuard| {
+                let _used = [0_u8; 64 << 10];
+                std::hint::black_box(&_used);
+                drop(pass);
+                *ended.lock().unwrap() += 1;
+            });
+            fixture.gate.acquire(0..10, true, slow);
+        }
+        fixture.leave(2);
+        assert_eq!(*ended.lock().unwrap(), COUNT + 200);
     }
 
     #[test]

@@ -70,7 +70,13 @@ impl DeviceServer {
         // then. A flush that was never submitted to the medium has lost nothing.
         self.flush_failed |= !matches!(failure.fault, Fault::Busy | Fault::NotSubmitted);
         let sense = self.medium_failure(failure, IoKind::Writing, None);
-        if sense.key == SenseKey::MEDIUM_ERROR { LOST_WRITES } else { sense }
+        // A medium that refuses the flush has not done it either. To some initiators ILLEGAL REQUEST means
+        // that there is nothing to flush.
+        if matches!(sense.key, SenseKey::MEDIUM_ERROR | SenseKey::ILLEGAL_REQUEST) {
+            LOST_WRITES
+        } else {
+            sense
+        }
     }
 
     /// Records the failure of a flush whose command no longer waits for it.

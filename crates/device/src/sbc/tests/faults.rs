@@ -188,6 +188,16 @@ fn everyone_hears_once_that_space_ran_out_however_many_writes_fail() {
 }
 
 #[test]
+fn a_flush_that_the_medium_refuses_is_not_taken_for_needless() {
+    let (medium, faults) = FaultInjector::new(Power::new(1 << 20).store(), 1);
+    let mut rig = Rig::with(config(), Box::new(medium));
+    rig.write(0, &[1; 512]);
+    faults.add(Rule::always(OpKind::Flush, 0, 0, Fault::Unsupported));
+    let reply = rig.run(A, &cdb_10(op::SYNCHRONIZE_CACHE_10, 0, 0, 0), 0, &[]);
+    reply.check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
+}
+
+#[test]
 fn after_a_failed_flush_none_is_vouched_for_again() {
     let (medium, faults) = FaultInjector::new(Power::new(1 << 20).store(), 1);
     let mut rig = Rig::with(config(), Box::new(medium));

@@ -22,6 +22,7 @@ use base::int_cast::to_u64;
 use base::time::Instant;
 use drivers::inherited::owner;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
@@ -242,12 +243,22 @@ pub(crate) fn share(front: &Frontend, memory: &SharedMemory) -> Result<(), Step>
 
 /// The notices to a device: the write end of a pipe.
 ///
-/// The device has the read end only. It could make an eventfd a blocking one, and fill it, since both sides
-/// share its flags: then a write here would never end. The flags of this end are not shared.
+/// A device could make an eventfd a blocking one, and fill it, since both sides share its flags: then a write
+/// here would never end. The flags of this end are not shared.
 #[derive(Debug)]
 pub(crate) struct Kick(OwnedFd);
 
 impl Kick {
+    /// Makes a pipe. Returns its write end and the descriptor for the device.
+    fn new() -> io::Result<(Self, OwnedFd)> {
+        let (end, kick) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // The device would get an eventfd from others, and may write to it to remind itself, as SPDK does. So
+        // it gets the pipe as a file that it can read and write. Without /proc it gets the read end.
+        let place = format!("/proc/self/fd/{}", end.as_raw_fd());
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok((Self(kick), rustix::fs::open(place, flags, Mode::empty()).unwrap_or(end)))
+    }
+
     /// Notifies the device.
     pub(crate) fn notify(&self) {
         // It fails when the pipe is full, and then the device is notified already, or when the device is
@@ -263,7 +274,7 @@ pub(crate) fn start_queue(
     number: usize,
     (at, index): (usize, u16),
 ) -> Result<(Kick, OwnedFd), Step> {
-    let (kicked, kick) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(io::Error::from)?;
+    let (kick, kicked) = Kick::new()?;
     let call = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(io::Error::from)?;
     front.set_vring_num(number, ring::SIZE)?;
     front.set_vring_addr(
@@ -282,7 +293,7 @@ pub(crate) fn start_queue(
     front.set_vring_call(number, &owner::<EventFd>(call.try_clone()?))?;
     front.set_vring_kick(number, &owner(kicked))?;
     front.set_vring_enable(number, true)?;
-    Ok((Kick(kick), call))
+    Ok((kick, call))
 }
 
 /// Returns what a device is, as a client knows exports.
@@ -383,5 +394,28 @@ impl RequestSink for BlkLink {
         if let Err(error) = self.submit(&request, data.as_ref()) {
             self.error.get_or_insert(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read as _, Write as _};
+
+    use rustix::fs::fcntl_setfl;
+
+    use super::*;
+
+    #[test]
+    fn a_device_can_notify_itself_and_cannot_block_a_notice() {
+        let (kick, end) = Kick::new().unwrap();
+        let mut end = File::from(end);
+        end.write_all(&1_u64.to_ne_bytes()).unwrap();
+        kick.notify();
+        let mut notices = [0; 64];
+        assert_eq!(end.read(&mut notices).unwrap(), 16);
+        while end.write(&notices).is_ok() {}
+        fcntl_setfl(&end, OFlags::RDWR).unwrap();
+        kick.notify();
     }
 }

@@ -17,6 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use base::buffer::Buf;
 use base::int_cast::{to_u64, to_usize};
 use drivers::files::Errno;
 use drivers::sg::{SgData, SgReply, SgRequest};
@@ -95,11 +96,8 @@ impl ScsiSpec {
         {
             return Err(error);
         }
-        // The peripheral qualifier says whether there is a device.
-        let is_there =
-            names.first().and_then(|inquiry| inquiry.first()).is_some_and(|first| *first >> 5 == 0);
         match device {
-            Device::VhostUser(mut device) if is_there => {
+            Device::VhostUser(mut device) if names.first().is_some_and(|inquiry| is_there(inquiry)) => {
                 device.names.clone_from(&names);
                 Ok((*device, names))
             }
@@ -406,19 +404,27 @@ impl ScsiDevice {
     /// Takes what the process has ended.
     fn collect(&mut self) {
         // Without a region, nobody goes on with the queue of a connection that has ended.
+        let mut is_removed = false;
         while self.link.is_some() || self.region.is_some() {
             match self.queue.next_reply() {
+                Ok(None) if is_removed => {
+                    // Another device may come in its place: only a new connection asks which one it is.
+                    let why = &"the process has no device at logical unit 0 of target 0 any more";
+                    self.broken(why, did::NO_CONNECT);
+                }
                 Ok(None) => return,
-                Ok(Some(reply)) => self.take(&reply),
+                Ok(Some(reply)) => is_removed |= self.take(&reply),
                 Err(error) => self.broken(&error, did::TRANSPORT_DISRUPTED),
             }
         }
     }
 
-    fn take(&mut self, reply: &ScsiReply) {
+    /// Takes a command that has ended. Returns whether the process says that it has removed the device.
+    fn take(&mut self, reply: &ScsiReply) -> bool {
         let is_its = |command: &Command| command.request.token == reply.token;
-        let Some(at) = self.commands.iter().position(is_its) else { return };
-        let Some(Command { request, .. }) = self.commands.remove(at) else { return };
+        let Some(at) = self.commands.iter().position(is_its) else { return false };
+        let Some(Command { request, .. }) = self.commands.remove(at) else { return false };
+        let is_inquiry = matches!(request.command[..], [0x12, ..]);
         let mut ended = failed(request, host_status(reply.response));
         if let SgData::In { bufs, .. } = &mut ended.data
             && self.queue.copy_to(reply, bufs).is_err()
@@ -430,7 +436,16 @@ impl ScsiDevice {
         if self.link.is_some() {
             (self.delay, self.outage) = (RETRY_FIRST, None);
         }
+        let is_absent = |bufs: &[Buf]| bufs.first().is_some_and(|inquiry| !is_there(inquiry.filled()));
+        let is_removed = reply.is_without_unit()
+            || matches!(&ended.data, SgData::In { bufs, .. } if is_inquiry && is_absent(bufs));
+        // While the device is opened it has no names, and the caller looks at the answers itself.
+        let is_removed = is_removed && !self.names.is_empty();
+        if is_removed {
+            ended.host_status = did::NO_CONNECT;
+        }
         self.replies.push_back(ended);
+        is_removed
     }
 
     /// Handles the end of the connection: the process has died, or has left.
@@ -493,6 +508,11 @@ impl Command {
     fn deadline(&self) -> Option<Instant> {
         self.since.checked_add(Duration::from_millis(u64::from(self.request.timeout_ms)))
     }
+}
+
+/// Returns whether INQUIRY data is that of a device: its peripheral qualifier says so.
+fn is_there(inquiry: &[u8]) -> bool {
+    inquiry.first().is_some_and(|first| *first >> 5 == 0)
 }
 
 /// Returns the end of a command that has no answer of the device.

@@ -210,7 +210,9 @@ impl ScsiQueue {
         response[RESPONSE_CODE] = u8::MAX;
         self.memory.write(header + RESPONSE, &response)?;
         let is_read = matches!(data, ScsiData::In(_));
-        let is_cleared = is_read && !self.counts_bytes;
+        // The device counts the response with the data, or does not: what it tells as written can hide that
+        // much of an earlier command. Only reads of blocks fill their place.
+        let is_cleared = is_read && !(self.counts_bytes && reads_blocks(bytes));
         if is_cleared {
             self.memory.clear(at, to_usize(len))?;
         }
@@ -296,6 +298,11 @@ impl ScsiQueue {
         }
         if left == 0 { Ok(()) } else { Err(OutOfBounds) }
     }
+}
+
+/// Returns whether a command is a READ(10), READ(12) or READ(16).
+fn reads_blocks(command: &[u8]) -> bool {
+    matches!(command.first(), Some(0x28 | 0xa8 | 0x88))
 }
 
 const _: () = assert!(REQUEST_LEN <= RESPONSE && RESPONSE + RESPONSE_LEN <= HEADER_LEN);
@@ -402,6 +409,28 @@ mod tests {
         assert_eq!(bufs[0].filled(), [0; 5000]);
         // Nothing is cleared for a device that counts.
         assert_eq!(written(&mut queue, 2, 108), Err(RingError::DataMissing));
+    }
+
+    #[test]
+    fn a_short_answer_without_a_residual_shows_no_data_of_an_earlier_command() {
+        let mut queue = ScsiQueue::new(4096).unwrap();
+        // A device that counts the response with the data.
+        let mut carry = |number, command: &[u8], data: ScsiData<'_>, written| {
+            queue.submit(1, command, data).unwrap();
+            queue.tell().unwrap();
+            queue.memory.write(HEADERS + RESPONSE + 11, &[0]).unwrap();
+            end(&queue, number, written);
+            let reply = queue.next_reply().unwrap().unwrap();
+            let mut bufs = [Buf::with_capacity(96)];
+            if number > 0 {
+                queue.copy_to(&reply, &mut bufs).unwrap();
+            }
+            bufs[0].filled().to_vec()
+        };
+        let secret = DataList::from(Bytes::copied_from(&[7; 512]));
+        carry(0, &[0x2a; 10], ScsiData::Out(&secret), 108);
+        // It wrote 36 bytes of 96, and tells no residual.
+        assert_eq!(carry(1, &[0x12, 0, 0, 0, 96, 0], ScsiData::In(96), 108 + 36), [0; 96]);
     }
 
     #[test]

@@ -5,12 +5,13 @@ import json
 import os
 import subprocess
 import threading
+import time
 
 import pytest
 
 import servers
 from changes.daemon import Daemon
-from changes.test_luns import BLOCK, BLOCKS, HEAD, MIB, PART, WAIT_S, done, lun, pattern, reflinks, refused, wait_for, written
+from changes.test_luns import BLOCK, BLOCKS, HEAD, MIB, PART, WAIT_S, Writer, done, lun, pattern, reflinks, refused, wait_for, written
 from serving import add_verdict
 from verdicts import expect, same
 
@@ -19,6 +20,8 @@ __all__ = ["reflinks"]
 NAMES = ("iqn.2026-11.org.targe:disk", "iqn.2026-11.org.targe:other")
 # Each stream has one command at a time, on the one LUN and on the other by turns, and a part of both.
 STREAMS, ROUNDS = 3, 12
+# How much longer than the daemon says a busy machine may take, seconds.
+SLOW_S = 10
 
 
 @contextlib.contextmanager
@@ -131,6 +134,63 @@ def test_two_snapshots_one_after_the_other_do_not(request, tmp_path, reflinks):
                 done(daemon, "lun", "snapshot", name, "0", copy)
             found += inconsistent(copies, streams, before)
     expect(found, "every copy of the one LUN fits to that of the other")
+
+
+@pytest.fixture
+def freezable(tmp_path):
+    """The folder of another file system."""
+    image, folder = tmp_path / "image", tmp_path / "mounted"
+    folder.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(256 * MIB)
+    subprocess.run(["mkfs.btrfs", "--quiet", image], check=True, timeout=WAIT_S)
+    subprocess.run(["mount", "-o", "loop", image, folder], check=True, timeout=WAIT_S)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True, timeout=WAIT_S)
+
+
+def freeze(folder, word):
+    subprocess.run(["fsfreeze", f"--{word}", folder], check=word == "freeze", capture_output=True, timeout=WAIT_S)
+
+
+@pytest.mark.parametrize("cores", [pytest.param("0", id="1-reactor"), pytest.param("0-1", id="2-reactors")])
+def test_a_lun_that_hangs_holds_the_others_for_seconds_only(request, tmp_path, reflinks, freezable, cores):
+    """The file system of the one LUN is frozen under a write, which does not end, so that the LUN is never quiet."""
+    copies = [f"{reflinks}/hangs-{cores}-{side}" for side in (0, 1)]
+    files = [reflinks / f"hangs-{cores}.img", freezable / "hangs.img"]
+    disks = [lun("file", path=str(path), size="8M", bs=BLOCK, direct=True) for path in files]
+    with serving(request, tmp_path, disks, "epoll", cores) as daemon:
+        hanging, other = Writer(daemon.urls[1], 0), Writer(daemon.urls[0], 0)
+        hanging.start()
+        other.start()
+        wait_for(lambda: min(hanging.acknowledged, other.acknowledged) > 20, "the first writes")
+        request.addfinalizer(lambda: freeze(freezable, "unfreeze"))
+        freeze(freezable, "freeze")
+        pauses, ends = [0], threading.Event()
+
+        def measure():
+            last, since = other.acknowledged, time.monotonic()
+            while not ends.wait(0.01):
+                if other.acknowledged > last:
+                    last, since = other.acknowledged, time.monotonic()
+                pauses.append(time.monotonic() - since)
+
+        measuring = threading.Thread(target=measure)
+        measuring.start()
+        said = refused(daemon, "lun", "snapshot", NAMES[0], "0", copies[0], "--and", NAMES[1], "0", copies[1])
+        expect(f"LUN {NAMES[1]}/0: no snapshot: its commands do not end within the 5 s" in said, said)
+        number = other.acknowledged
+        wait_for(lambda: other.acknowledged > number, "a write of the other LUN")
+        ends.set()
+        measuring.join()
+        # That they wait at all shows that they were held.
+        expect(4 < max(pauses) < 5 + SLOW_S, f"the other LUN waited for {max(pauses)} s")
+        expect(not any(map(os.path.exists, copies)), "a file is left")
+        number = hanging.acknowledged
+        freeze(freezable, "unfreeze")
+        wait_for(lambda: hanging.acknowledged > number, "a write of the LUN that hung")
+        for writer in (hanging, other):
+            writer.stop()
 
 
 @pytest.mark.parametrize("reactor", ["uring", "epoll"])

@@ -128,7 +128,7 @@ test-metrics: build packages  ## the metrics of a daemon under load, scraped and
 	$(PYTEST) tests/foreign/metrics $(ARGS)
 
 test-csi: build packages  ## the driver of Kubernetes volumes: killed, calls twice and out of order, a full pool, data on a node
-	$(PYTEST) tests/foreign/csi/test_csi.py tests/foreign/csi/test_fencing.py $(ARGS)
+	$(PYTEST) tests/foreign/csi/test_csi.py tests/foreign/csi/test_csi_groups.py tests/foreign/csi/test_fencing.py $(ARGS)
 
 test-csi-sanity: build packages  ## csi-sanity, by hand: CSI_SANITY names the program
 	$(PYTEST) tests/foreign/csi/test_sanity.py $(ARGS)

@@ -211,9 +211,7 @@ impl Controller for ControllerService {
         let proto::CreateSnapshotRequest { source_volume_id, name, parameters, .. } = request.into_inner();
         present("source volume ID", &source_volume_id)?;
         present("name", &name)?;
-        if let Some(key) = parameters.keys().find(|key| !key.starts_with("csi.storage.k8s.io/")) {
-            return Err(CsiError::invalid(format!("unknown parameter {key}; snapshots have none")).into());
-        }
+        check_snapshot_parameters(&parameters)?;
         let create = move |volumes: &Volumes| volumes.create_snapshot(&name, &source_volume_id);
         let snapshot = self.call("CreateSnapshot", create).await?;
         Ok(Response::new(proto::CreateSnapshotResponse { snapshot: Some(snapshot_of(&snapshot)) }))
@@ -348,13 +346,21 @@ fn content_source(source: &Source) -> proto::VolumeContentSource {
     proto::VolumeContentSource { r#type: Some(kind) }
 }
 
-fn snapshot_of(snapshot: &Snapshot) -> proto::Snapshot {
+/// Refuses parameters of a snapshot, but for those that Kubernetes adds.
+pub(crate) fn check_snapshot_parameters(parameters: &BTreeMap<String, String>) -> CsiResult<()> {
+    match parameters.keys().find(|key| !key.starts_with("csi.storage.k8s.io/")) {
+        Some(key) => Err(CsiError::invalid(format!("unknown parameter {key}; snapshots have none"))),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn snapshot_of(snapshot: &Snapshot) -> proto::Snapshot {
     proto::Snapshot {
         size_bytes: signed(snapshot.bytes),
         snapshot_id: snapshot.id.clone(),
         source_volume_id: snapshot.volume.clone(),
         creation_time: Some(prost_types::Timestamp { seconds: snapshot.created_s, nanos: 0 }),
         ready_to_use: true,
-        group_snapshot_id: String::new(),
+        group_snapshot_id: snapshot.group.clone().unwrap_or_default(),
     }
 }

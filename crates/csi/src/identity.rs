@@ -48,6 +48,9 @@ impl Identity for IdentityService {
         if self.volumes.is_some() {
             capabilities.push(service(service::Type::ControllerService));
         }
+        if self.volumes.as_ref().is_some_and(|volumes| volumes.can_copy()) {
+            capabilities.push(service(service::Type::GroupControllerService));
+        }
         if self.has_topology {
             capabilities.push(service(service::Type::VolumeAccessibilityConstraints));
         }

@@ -1,9 +1,9 @@
 //! A driver of the Container Storage Interface (CSI 1.12): the volumes of Kubernetes as files of a pool,
 //! which the daemon serves, and the nodes that attach them.
 //!
-//! * [`volumes`], [`publish`] and [`snapshots`] are the controller: what exists, who may use it. They ask
-//!   the daemon through [`target_admin`], keep records ([`record`]) and files ([`pool`]), and can be killed
-//!   at any moment.
+//! * [`volumes`], [`publish`], [`snapshots`] and [`groups`] are the controller: what exists, who may use it.
+//!   They ask the daemon through [`target_admin`], keep records ([`record`]) and files ([`pool`]), and can be
+//!   killed at any moment.
 //! * [`node`] attaches volumes to this host and mounts them.
 //! * [`server`] offers both on a Unix socket, by gRPC; [`proto`] has the messages.
 //!
@@ -13,6 +13,8 @@
 pub mod capability;
 mod controller;
 pub mod error;
+mod group_controller;
+pub mod groups;
 mod identity;
 mod kill_point;
 mod lock;

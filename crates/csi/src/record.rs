@@ -1,4 +1,5 @@
-//! What the controller knows of volumes and snapshots: one JSON file for each, replaced as a whole.
+//! What the controller knows of volumes, snapshots and groups of snapshots: one JSON file for each, replaced
+//! as a whole.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -69,12 +70,30 @@ pub struct Publication {
 pub struct Snapshot {
     /// Its ID.
     pub id: String,
-    /// The name that the caller of CreateSnapshot gave.
+    /// The name that the caller of CreateSnapshot gave. Empty for a snapshot of a group.
     pub name: String,
     /// The ID of the volume.
     pub volume: String,
     /// Its size in bytes.
     pub bytes: u64,
+    /// When it was made, in seconds since 1970.
+    pub created_s: i64,
+    /// The ID of the group that it belongs to. Earlier versions refuse a record with this field: they would
+    /// remove the snapshot alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+/// Snapshots of several volumes at one point in time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Its ID.
+    pub id: String,
+    /// The name that the caller of CreateVolumeGroupSnapshot gave.
+    pub name: String,
+    /// The IDs of its snapshots.
+    pub snapshots: Vec<String>,
     /// When it was made, in seconds since 1970.
     pub created_s: i64,
 }
@@ -92,6 +111,12 @@ impl Record for Volume {
 }
 
 impl Record for Snapshot {
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Record for Group {
     fn id(&self) -> &str {
         &self.id
     }

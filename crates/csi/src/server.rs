@@ -15,10 +15,12 @@ use tonic::transport::Server;
 
 use crate::controller::ControllerService;
 use crate::error::{CsiError, CsiResult};
+use crate::group_controller::GroupControllerService;
 use crate::identity::IdentityService;
 use crate::node::service::NodeService;
 use crate::node::{self, Node};
 use crate::proto::controller_server::ControllerServer;
+use crate::proto::group_controller_server::GroupControllerServer;
 use crate::proto::identity_server::IdentityServer;
 use crate::proto::node_server::NodeServer;
 use crate::topology::Topology;
@@ -76,6 +78,8 @@ impl Driver {
             has_topology: !self.topology.0.is_empty(),
         };
         let topology = self.topology;
+        let groups = volumes.clone().filter(|volumes| volumes.can_copy());
+        let groups = groups.map(|volumes| GroupControllerServer::new(GroupControllerService { volumes }));
         let controller =
             volumes.map(|volumes| ControllerServer::new(ControllerService::new(volumes, topology.clone())));
         let node = self.node.map(Arc::new);
@@ -96,6 +100,7 @@ impl Driver {
             .concurrency_limit_per_connection(CALLS_MAX)
             .add_service(IdentityServer::new(identity))
             .add_optional_service(controller)
+            .add_optional_service(groups)
             .add_optional_service(node)
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), end)
             .await

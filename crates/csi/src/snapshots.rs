@@ -16,7 +16,8 @@ impl Volumes {
     /// [`CsiError`]
     pub fn create_snapshot(&self, name: &str, volume: &str) -> CsiResult<Snapshot> {
         let _busy = self.claim(&format!("snapshot {name}"))?;
-        let known = self.records().snapshots.values().find(|snapshot| snapshot.name == name).cloned();
+        let known =
+            self.records().snapshots.values().find(|one| one.group.is_none() && one.name == name).cloned();
         if let Some(known) = known {
             return match known.volume == volume {
                 true => self.pool.finish_again(&known.id).map(|()| known),
@@ -37,6 +38,7 @@ impl Volumes {
             volume: volume.to_owned(),
             bytes,
             created_s: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+            group: None,
         };
         let _making = self.claim(&snapshot.id)?;
         self.copy(Some(volume.to_owned()), &snapshot.id, bytes)?;
@@ -56,8 +58,12 @@ impl Volumes {
             return Ok(());
         }
         let _busy = self.claim(id)?;
-        if !self.records().snapshots.contains_key(id) {
+        let Some(snapshot) = self.records().snapshots.get(id).cloned() else {
             return self.pool.end_removal(id);
+        };
+        if let Some(group) = snapshot.group.filter(|group| self.records().groups.contains_key(group)) {
+            let message = format!("snapshot {id} is part of the group snapshot {group}, and removed with it");
+            return Err(CsiError::invalid(message));
         }
         self.pool.begin_removal(id)?;
         record::remove(&self.pool.snapshots(), id)?;

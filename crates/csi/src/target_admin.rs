@@ -1,6 +1,6 @@
 //! What the controller asks of the daemon that serves the volumes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::error::CsiError;
 
@@ -71,12 +71,12 @@ pub trait TargetAdmin: Send + Sync {
     /// [`AdminError`]; nothing has changed then.
     fn remove(&self, name: &str) -> Result<(), AdminError>;
 
-    /// Copies the file of LUN 0 of a target by reflink while its I/O waits. Returns whether the target is
-    /// served; if not, no file is made.
+    /// Copies the files of LUN 0 of targets, which are named with the new files, by reflink, all at one point
+    /// in time. Returns of each whether it is served; if not, no file is made for it.
     ///
     /// # Errors
-    /// [`AdminError`]
-    fn snapshot(&self, name: &str, to: &Path) -> Result<bool, AdminError>;
+    /// [`AdminError`]; no file is made then, unless the daemon answers too late.
+    fn snapshots(&self, wanted: &[(String, PathBuf)]) -> Result<Vec<bool>, AdminError>;
 
     /// Returns whether the daemon answers.
     fn is_alive(&self) -> bool;

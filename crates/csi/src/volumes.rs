@@ -1,5 +1,5 @@
 //! The volumes of a pool: made, listed, enlarged, limited and removed. [`publish`](crate::publish) gives
-//! nodes access, [`snapshots`](crate::snapshots) copies them.
+//! nodes access, [`snapshots`](crate::snapshots) and [`groups`](crate::groups) copy them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::error::{CsiError, CsiResult};
 use crate::kill_point::{kill_point, was_killed};
 use crate::parameters;
 use crate::pool::{Pool, is_id};
-use crate::record::{self, Record, Snapshot, Source, Volume};
+use crate::record::{self, Group, Record, Snapshot, Source, Volume};
 use crate::target_admin::TargetAdmin;
 
 /// The size of a volume whose size is not given.
@@ -44,6 +44,7 @@ pub struct Volumes {
 pub(crate) struct Records {
     pub(crate) volumes: BTreeMap<String, Volume>,
     pub(crate) snapshots: BTreeMap<String, Snapshot>,
+    pub(crate) groups: BTreeMap<String, Group>,
 }
 
 /// A size that is wanted, with the least and the most that will do. Zero says nothing.
@@ -103,10 +104,12 @@ impl Volumes {
     /// The pool cannot be used, or another driver uses it.
     pub fn open(folder: &Path, admin: Box<dyn TargetAdmin>, settings: Settings) -> CsiResult<Self> {
         let pool = Pool::open(folder)?;
-        let records = Records {
+        let mut records = Records {
             volumes: record::read_all(&pool.volumes())?,
             snapshots: record::read_all(&pool.snapshots())?,
+            groups: record::read_all(&pool.groups())?,
         };
+        remove_partial_groups(&pool, &mut records)?;
         let ids = records.volumes.keys().chain(records.snapshots.keys()).cloned().collect();
         for path in pool.recover(&ids)? {
             eprintln!("targe: {} belongs to no volume and no snapshot; it is left alone", path.display());
@@ -215,14 +218,17 @@ impl Volumes {
         let Some(source) = source else { return self.pool.make(to, None) };
         let is_published =
             self.records().volumes.get(&source).is_some_and(|volume| !volume.publications.is_empty());
-        if is_published && self.admin.snapshot(&self.target_name(&source), &self.pool.making(to))? {
-            return kill_point();
+        if is_published {
+            let served = self.admin.snapshots(&[(self.target_name(&source), self.pool.making(to))])?;
+            if served.first() == Some(&true) {
+                return kill_point();
+            }
         }
         self.pool.make(to, Some(&self.pool.image(&source)))
     }
 
     /// Removes files that nobody makes any more: the daemon can complete a copy after the wait for it.
-    fn sweep(&self) -> CsiResult<()> {
+    pub(crate) fn sweep(&self) -> CsiResult<()> {
         for id in self.pool.being_made()? {
             let Ok(_claim) = self.claim(&id) else { continue };
             let records = self.records();
@@ -353,6 +359,29 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
+}
+
+/// Removes the records of snapshots whose group was not completed or is being removed; their files have
+/// temporary names still.
+///
+/// # Errors
+/// A group lacks a snapshot, or a file system refuses it.
+fn remove_partial_groups(pool: &Pool, records: &mut Records) -> CsiResult<()> {
+    for group in records.groups.values() {
+        if let Some(lost) = group.snapshots.iter().find(|id| !records.snapshots.contains_key(*id)) {
+            let message = format!("the record of {lost}, a snapshot of the group {}, is missing", group.id);
+            return Err(CsiError::internal(message));
+        }
+    }
+    let (groups, snapshots) = (&records.groups, std::mem::take(&mut records.snapshots));
+    let is_whole = |snapshot: &Snapshot| snapshot.group.as_ref().is_none_or(|id| groups.contains_key(id));
+    let (whole, rest): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        snapshots.into_iter().partition(|(_, snapshot)| is_whole(snapshot));
+    records.snapshots = whole;
+    for id in rest.keys() {
+        record::remove(&pool.snapshots(), id)?;
+    }
+    Ok(())
 }
 
 /// Why volumes cannot be copied.

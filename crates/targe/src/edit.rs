@@ -107,7 +107,7 @@ pub(crate) enum LunCommand {
     },
     /// Let a LUN end its tasks and take no new ones, for work on its file; initiators wait
     Drain(maintain::DrainArgs),
-    /// Copy what a LUN holds now into a new file, without copying its blocks (reflink)
+    /// Copy what a LUN holds now into a new file, without copying its blocks (reflink); several by --and
     Snapshot(maintain::SnapshotArgs),
     /// Make a snapshot of a LUN, and add it as a LUN with an identity of its own
     Clone(maintain::CloneArgs),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use daemon::admin::api::{Method, Request};
 use daemon::admin::client::Connection;
-use daemon::admin::lun_api::{Drained, LunSelector, Snapshot};
+use daemon::admin::lun_api::{Drained, LunList, LunSelector, Snapshot, Snapshots};
 use daemon::config::{Edit, Setting};
 use daemon::config_file::LockedFile;
 use serde_json::json;
@@ -60,6 +60,9 @@ pub(crate) struct SnapshotArgs {
     lun: LunArgs,
     /// The new file, on the file system of the LUN's file
     file: PathBuf,
+    /// Copy this LUN too, at the same point in time; repeat it for more. All files are made, or none
+    #[arg(long, num_args = 3, value_names = ["IQN", "LUN", "FILE"])]
+    and: Vec<String>,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -121,11 +124,35 @@ pub(crate) fn drain(args: DrainArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<(), Failure> {
+    if !args.and.is_empty() {
+        return snapshots(args);
+    }
     let made = make(&args.lun, &absolute(&args.file)?, &args.daemon)?;
     if args.daemon.json {
         print(&format!("{:#}\n", json!({ "path": made.path, "bytes": made.bytes })));
     } else {
         print(&format!("{}: {} bytes\n", made.path, made.bytes));
+    }
+    Ok(())
+}
+
+/// Copies several LUNs at one point in time.
+fn snapshots(args: &SnapshotArgs) -> Result<(), Failure> {
+    let LunArgs { target, lun } = &args.lun;
+    let mut luns = vec![selector(target, *lun, &absolute(&args.file)?)?];
+    for words in args.and.chunks(3) {
+        let [target, lun, file] = words else { continue };
+        let lun = lun.parse().map_err(|_| Failure::Misused(format!("--and: \"{lun}\" is not a LUN")))?;
+        luns.push(selector(target, lun, &absolute(Path::new(file))?)?);
+    }
+    let request = Request { luns: Some(LunList { luns }), ..Request::new(Method::SnapshotLuns) };
+    let Snapshots { snapshots } = call(&mut connect(&args.daemon)?, &request)?;
+    if args.daemon.json {
+        print(&format!("{:#}\n", json!({ "snapshots": snapshots })));
+    } else {
+        for made in snapshots {
+            print(&format!("{}: {} bytes\n", made.path, made.bytes));
+        }
     }
     Ok(())
 }
@@ -163,11 +190,15 @@ pub(crate) fn clone(args: CloneArgs) -> Result<(), Failure> {
 }
 
 fn make(lun: &LunArgs, file: &Path, daemon: &DaemonArgs) -> Result<Snapshot, Failure> {
-    let path = file.to_str().ok_or_else(|| Failure::Misused(format!("{} is not UTF-8", file.display())))?;
-    let selector =
-        LunSelector { target: lun.target.clone(), lun: lun.lun, path: Some(path.to_owned()), wait_s: None };
+    let selector = selector(&lun.target, lun.lun, file)?;
     let request = Request { lun: Some(selector), ..Request::new(Method::SnapshotLun) };
     call(&mut connect(daemon)?, &request)
+}
+
+/// Names a LUN and the file of its snapshot.
+fn selector(target: &str, lun: u16, file: &Path) -> Result<LunSelector, Failure> {
+    let path = file.to_str().ok_or_else(|| Failure::Misused(format!("{} is not UTF-8", file.display())))?;
+    Ok(LunSelector { target: target.to_owned(), lun, path: Some(path.to_owned()), wait_s: None })
 }
 
 /// Connects for a request that waits for initiators or for a file system.

@@ -82,6 +82,13 @@ def capability(block=False, mode=WRITER, kind=""):
     return {**({1: {}} if block else {2: {1: kind}}), 3: {1: mode}}
 
 
+def group_of(answer):
+    group = decode(answer[1][0])
+    members = [decode(one) for one in group[2]]
+    assert group[4] == [1] and all(one[6] == group[1] and one[5] == [1] for one in members), "a group is not ready, or its snapshots are not of it"
+    return group[1][0].decode(), {one[2][0].decode(): one[3][0].decode() for one in members}
+
+
 class Calls:
     """A client of one driver."""
 
@@ -124,6 +131,21 @@ class Calls:
 
     def delete_snapshot(self, snapshot):
         self.call("Controller", "DeleteSnapshot", {1: snapshot})
+
+    def group(self, name, volumes):
+        """The ID of a group snapshot, and its snapshots: ID → volume."""
+        return group_of(self.call("GroupController", "CreateVolumeGroupSnapshot", {1: name, 2: list(volumes)}))
+
+    def known_group(self, group, snapshots):
+        return group_of(self.call("GroupController", "GetVolumeGroupSnapshot", {1: group, 2: list(snapshots)}))
+
+    def delete_group(self, group, snapshots):
+        self.call("GroupController", "DeleteVolumeGroupSnapshot", {1: group, 2: list(snapshots)})
+
+    def snapshots(self):
+        """ID → volume and group."""
+        listed = [decode(decode(entry)[1][0]) for entry in self.call("Controller", "ListSnapshots", {}).get(1, [])]
+        return {one[2][0].decode(): (one[3][0].decode(), one.get(6, [b""])[0].decode()) for one in listed}
 
     def volumes(self):
         listed = self.call("Controller", "ListVolumes", {})

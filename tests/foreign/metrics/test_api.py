@@ -107,6 +107,8 @@ def test_every_path_of_the_document_answers_as_it_says(daemon, document):
         "drop-sessions": [({"initiator": HOLDER}, 200), ({"initiator": HOLDER, "isid": "x"}, 400), ({}, 400)],
         "drain-lun": [({"target": IQN, "lun": 0, "wait_s": 30}, 200), ({"target": IQN, "lun": 0}, 200), ({"target": IQN, "lun": 9}, 422)],
         "snapshot-lun": [({"target": IQN, "lun": 0, "path": os.path.join(daemon.folder, "copy")}, 422), ({"target": IQN, "lun": 1}, 400)],
+        "snapshot-luns": [({"luns": [{"target": IQN, "lun": 0, "path": os.path.join(daemon.folder, "copy")}]}, 422), ({"luns": [{"target": IQN}]}, 400),
+                          ({"luns": []}, 422)],
         "library": [(library, 422), ({**library, "action": "burn"}, 400)],
     }
     holder = Session(daemon.port, IQN, HOLDER)
@@ -126,7 +128,7 @@ def test_every_path_of_the_document_answers_as_it_says(daemon, document):
                         wrong = faults(document, schema, value)
                         expect(not wrong, f"{method} {path} with {body}: {wrong}")
                         seen.add(operation["operationId"])
-    expect(len(seen) == 10, f"these have a schema: {sorted(seen)}")
+    expect(len(seen) == 11, f"these have a schema: {sorted(seen)}")
     expect(set(bodies) <= seen, f"{set(bodies) - seen}")
 
 

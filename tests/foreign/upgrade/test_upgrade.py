@@ -344,7 +344,7 @@ def test_a_process_that_was_replaced_does_nothing_for_its_clients(tmp_path):
         upgrading = threading.Thread(target=lambda: told.append(server.upgrade(*flags)), daemon=True)
         upgrading.start()
         wait_for_file(server.config_path() + ".committed")
-        for method in ("drain-lun", "snapshot-lun", "drop-sessions", "library", "trace"):
+        for method in ("drain-lun", "snapshot-lun", "snapshot-luns", "drop-sessions", "library", "trace"):
             answer = admin[0].ask({"method": method})
             expect(answer.get("error", {}).get("kind") == "unavailable", f"{method} is answered with {answer}")
         # A client that connects now is one of the other process, which does not serve it.

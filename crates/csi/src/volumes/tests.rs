@@ -16,6 +16,10 @@ use crate::target_admin::{AdminError, VolumeTarget};
 const NODE: &str = "iqn.2026-11.example.node:one";
 const OTHER: &str = "iqn.2026-11.example.node:two";
 const MIB: u64 = 1 << 20;
+/// What a file begins with that the daemon copied.
+const BY_DAEMON: &[u8] = b"by the daemon";
+
+mod groups;
 
 /// A daemon that remembers what it is to serve.
 #[derive(Clone, Default)]
@@ -47,8 +51,17 @@ impl TargetAdmin for Daemon {
         Ok(())
     }
 
-    fn snapshot(&self, _: &str, _: &Path) -> Result<bool, AdminError> {
-        Ok(false)
+    fn snapshots(&self, wanted: &[(String, PathBuf)]) -> Result<Vec<bool>, AdminError> {
+        let targets = self.targets();
+        let copy = |(name, to): &(String, PathBuf)| {
+            targets.get(name).is_some_and(|target| {
+                // The contents tell that the daemon copied the file.
+                fs::write(to, BY_DAEMON).unwrap();
+                fs::File::options().write(true).open(to).unwrap().set_len(target.bytes).unwrap();
+                true
+            })
+        };
+        Ok(wanted.iter().map(copy).collect())
     }
 
     fn is_alive(&self) -> bool {

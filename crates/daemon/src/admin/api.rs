@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change_api::{Change, LibraryRequest, SessionSelector};
 use super::counters_api::{IscsiTotals, Memory, TlsTotals};
-use super::lun_api::{Limit, LunSelector};
+use super::lun_api::{Limit, LunList, LunSelector};
 use super::shape::{Described, Field, Object, Shape, object, words};
 use super::trace_api::TraceRequest;
 use super::upgrade_api::UpgradeRequest;
@@ -47,6 +47,10 @@ words! {
         DrainLun = "drain-lun",
         /// Makes a file that has the contents of the file of a LUN. Needs `lun`.
         SnapshotLun = "snapshot-lun",
+        /// Makes files that have the contents which the files of LUNs have at one point in time, or none: no
+        /// file has a write that was sent after the acknowledgement of a write which another one lacks. The
+        /// LUNs wait for each other for at most 5 seconds. Needs `luns`.
+        SnapshotLuns = "snapshot-luns",
         /// Makes the change of an operator in a tape library. Needs `library`.
         Library = "library",
         /// The last lines of the log.
@@ -72,6 +76,8 @@ object! {
         sessions: Option<SessionSelector>,
         /// The LUN that `drain-lun` or `snapshot-lun` is about; null or absent otherwise.
         lun: Option<LunSelector>,
+        /// The LUNs that `snapshot-luns` is about; null or absent otherwise.
+        luns: Option<LunList>,
         /// The change that `library` makes; null or absent otherwise.
         library: Option<LibraryRequest>,
         /// What `trace` records; null or absent otherwise.
@@ -84,7 +90,16 @@ object! {
 impl Request {
     /// Returns a request without arguments.
     pub const fn new(method: Method) -> Self {
-        Self { method, change: None, sessions: None, lun: None, library: None, trace: None, upgrade: None }
+        Self {
+            method,
+            change: None,
+            sessions: None,
+            lun: None,
+            luns: None,
+            library: None,
+            trace: None,
+            upgrade: None,
+        }
     }
 }
 

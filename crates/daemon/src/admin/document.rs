@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::api::{Failure, LINE_LEN_MAX, Method, REQUEST_LEN_MAX, Request, Sessions, Status, VERSION};
 use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Plan, Reloaded};
 use super::event_api::Events;
-use super::lun_api::{Drained, Luns, Snapshot};
+use super::lun_api::{Drained, Luns, Snapshot, Snapshots};
 use super::shape::{Described, Object, Shape};
 use super::trace_api::{TraceEnd, TraceStarted};
 use super::upgrade_api::Upgraded;
@@ -49,6 +49,7 @@ pub(super) fn result_shapes(types: &mut BTreeMap<&'static str, Object>) -> Vec<(
         (Method::DropSessions, DroppedSessions::describe(types)),
         (Method::DrainLun, Drained::describe(types)),
         (Method::SnapshotLun, Snapshot::describe(types)),
+        (Method::SnapshotLuns, Snapshots::describe(types)),
         (Method::Library, LibraryChanged::describe(types)),
         (Method::Trace, TraceStarted::describe(types)),
         (Method::Events, Events::describe(types)),

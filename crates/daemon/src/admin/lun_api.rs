@@ -110,13 +110,13 @@ object! {
 }
 
 object! {
-    /// The LUN that `drain-lun` or `snapshot-lun` is about.
+    /// The LUN that `drain-lun` or `snapshot-lun` is about, or one of those of `snapshot-luns`.
     LunSelector {
         /// The target's name.
         target: String,
         /// The LUN.
         lun: u16,
-        /// `snapshot-lun`: the absolute path of the new file; null or absent otherwise.
+        /// `snapshot-lun` and `snapshot-luns`: the absolute path of the new file; null or absent otherwise.
         path: Option<String>,
         /// `drain-lun`: how long to wait for the end of its tasks, in seconds. Null or absent to end the
         /// drain: initiators can use the LUN again.
@@ -147,5 +147,21 @@ object! {
         path: String,
         /// Its length in bytes.
         bytes: u64,
+    }
+}
+
+object! {
+    /// The LUNs that `snapshot-luns` is about.
+    LunList {
+        /// The LUNs, at most 64.
+        luns: Vec<LunSelector>,
+    }
+}
+
+object! {
+    /// The answer to `snapshot-luns`: all files are there, and durable.
+    Snapshots {
+        /// The files, in the order of the request.
+        snapshots: Vec<Snapshot>,
     }
 }

@@ -16,7 +16,7 @@ use utoipa::openapi::{
 use super::api::{Failure, Method, VERSION};
 use super::change_api::{Change, LibraryRequest, SessionSelector};
 use super::document::{result_shapes, word};
-use super::lun_api::LunSelector;
+use super::lun_api::{LunList, LunSelector};
 use super::shape::{Described, Object, Shape};
 
 /// The methods that only read: `GET /api/v1/METHOD`.
@@ -24,12 +24,13 @@ pub const READS: [Method; 4] = [Method::Status, Method::Sessions, Method::Luns, 
 
 /// The methods that change something, or try a change: `POST /api/v1/METHOD`. Those that belong to a
 /// connection of the admin socket, because the client replaces the configuration file, are not among them.
-pub const CHANGES: [Method; 6] = [
+pub const CHANGES: [Method; 7] = [
     Method::Plan,
     Method::Reload,
     Method::DropSessions,
     Method::DrainLun,
     Method::SnapshotLun,
+    Method::SnapshotLuns,
     Method::Library,
 ];
 
@@ -102,6 +103,7 @@ fn argument(method: Method, types: &mut BTreeMap<&'static str, Object>) -> Optio
         Method::Plan => Some(Change::describe(types)),
         Method::DropSessions => Some(SessionSelector::describe(types)),
         Method::DrainLun | Method::SnapshotLun => Some(LunSelector::describe(types)),
+        Method::SnapshotLuns => Some(LunList::describe(types)),
         Method::Library => Some(LibraryRequest::describe(types)),
         _ => None,
     }

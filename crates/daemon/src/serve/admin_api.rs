@@ -96,6 +96,7 @@ impl RequestHandler for Shared {
             Method::DropSessions
             | Method::DrainLun
             | Method::SnapshotLun
+            | Method::SnapshotLuns
             | Method::Library
             | Method::Trace => Some(self.changes.begin()?),
             // The main thread makes one of these at a time; the others change nothing.
@@ -117,6 +118,7 @@ impl RequestHandler for Shared {
             )?),
             Method::DrainLun => json(&self.maintenance(&caller.peer).drain(request.lun)?),
             Method::SnapshotLun => json(&self.maintenance(&caller.peer).snapshot(request.lun)?),
+            Method::SnapshotLuns => json(&self.maintenance(&caller.peer).snapshots(request.luns)?),
             Method::Events => json(&events()),
             Method::Reload => changes::reload(&self.events, &caller.peer),
             Method::Library => {

@@ -9,17 +9,19 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use backends::open::{FileIdentity, Opened};
 use backends::store::FileStore;
-use drivers::files::{Errno, FileQueue};
+use drivers::files::FileQueue;
 use serde::{Deserialize, Serialize};
 use store::Store;
-use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, Space};
+use store::api::{Capabilities, Completion, Failure, Fault, Op, OpId, Space};
 
+use self::snapshot::{Snapshot, SnapshotId, SnapshotOrder, SnapshotReporter};
 use crate::os_error;
+
+pub(super) mod snapshot;
 
 /// The least time between two logged failures of one disk; failures in between are counted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -30,28 +32,6 @@ const SNAPSHOT_OP: OpId = OpId(u64::MAX - 1);
 
 /// The identifier of the flush of a disc that leaves its drive.
 pub(super) const LEAVING_FLUSH: OpId = OpId(u64::MAX - 2);
-
-/// A snapshot under way.
-#[derive(Debug)]
-struct Snapshot {
-    to: Arc<File>,
-    step: SnapshotStep,
-    told: Sender<Result<(), String>>,
-}
-
-/// The steps of a snapshot, in order. From the second one on, new operations wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SnapshotStep {
-    /// What is in the page cache is written while the file is used, so that the rest is fast. The file is not
-    /// cloned yet: the file system locks it for that, and a write would block its reactor.
-    Writing,
-    /// The operations that are under way end.
-    Draining,
-    /// The store makes acknowledged writes durable.
-    Flushing,
-    /// The file is cloned.
-    Cloning,
-}
 
 /// By what a reload recognises that an image is still the one that is served. targe writes only to images of
 /// writable discs, so each change of another file is another disc.
@@ -296,23 +276,16 @@ impl Disk {
         self.0.borrow().withheld.clone()
     }
 
-    /// Makes `to` have the contents of the file, in the same storage, and sends the result. Everything that
-    /// was acknowledged is in it.
-    pub(super) fn snapshot(&self, to: Arc<File>, told: Sender<Result<(), String>>) {
-        let mut inner = self.0.borrow_mut();
-        let obstacle = match (&inner.withheld, &inner.snapshot) {
-            (Some(why), _) => Some(why.clone()),
-            (None, Some(_)) => Some("another snapshot of it is under way".to_owned()),
-            (None, None) => None,
-        };
-        match obstacle {
-            // The client may have gone.
-            Some(why) => drop(told.send(Err(why))),
-            None => {
-                inner.store.submit(Op { id: SNAPSHOT_OP, action: OpAction::Flush });
-                inner.snapshot = Some(Snapshot { to, step: SnapshotStep::Writing, told });
-            }
-        }
+    /// Begins to make `to` have the contents of the file, in the same storage, and reports each step.
+    /// Everything that was acknowledged before the file is cloned is in it.
+    pub(super) fn begin_snapshot(&self, id: SnapshotId, to: Arc<File>, reporter: SnapshotReporter) {
+        self.0.borrow_mut().begin_snapshot(id, to, reporter);
+    }
+
+    /// Carries out an order for a snapshot. The caller polls the disk then, since nothing else announces what
+    /// has ended at once.
+    pub(super) fn order_snapshot(&self, id: SnapshotId, order: SnapshotOrder) {
+        self.0.borrow_mut().order_snapshot(id, order);
     }
 
     /// Returns another descriptor of the file or device, with its lock.
@@ -424,7 +397,7 @@ impl Inner {
 impl Inner {
     /// Returns whether operations wait for the end of a snapshot.
     fn is_holding(&self) -> bool {
-        self.snapshot.as_ref().is_some_and(|snapshot| snapshot.step != SnapshotStep::Writing)
+        self.snapshot.as_ref().is_some_and(Snapshot::is_holding)
     }
 
     fn begin(&mut self, op: Op) {
@@ -435,64 +408,6 @@ impl Inner {
             self.facts.under_way.fetch_add(1, Ordering::Release);
             self.store.submit(op);
         }
-    }
-
-    /// Goes on with a snapshot when no operation of the unit is under way any more.
-    fn continue_snapshot(&mut self) {
-        let Some(snapshot) = &mut self.snapshot else { return };
-        if snapshot.step == SnapshotStep::Draining && !self.facts.has_operations() {
-            snapshot.step = SnapshotStep::Flushing;
-            self.store.submit(Op { id: SNAPSHOT_OP, action: OpAction::Flush });
-        }
-    }
-
-    /// Handles the end of an operation of a snapshot.
-    fn snapshot_step_ended(&mut self, result: Result<(), Failure>) {
-        let Some(mut snapshot) = self.snapshot.take() else { return };
-        let next = match (snapshot.step, result) {
-            (SnapshotStep::Writing, Ok(())) => SnapshotStep::Draining,
-            (SnapshotStep::Flushing, Ok(())) => {
-                self.store.clone_to(SNAPSHOT_OP, Arc::clone(&snapshot.to));
-                SnapshotStep::Cloning
-            }
-            (step, result) => {
-                let errno = self.store.take_error();
-                let result = result.map_err(|failure| why_no_snapshot(step, failure, errno));
-                // The client may have gone.
-                let _ = snapshot.told.send(result);
-                while let Some(op) = self.held.pop_front() {
-                    self.begin(op);
-                }
-                return;
-            }
-        };
-        snapshot.step = next;
-        self.snapshot = Some(snapshot);
-        self.continue_snapshot();
-    }
-}
-
-/// Returns why there is no snapshot.
-fn why_no_snapshot(step: SnapshotStep, failure: Failure, errno: Option<Errno>) -> String {
-    match (step, errno) {
-        (SnapshotStep::Writing | SnapshotStep::Flushing, _) => {
-            "its data cannot be made durable: writes that it acknowledged are lost".to_owned()
-        }
-        (_, Some(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS)) => {
-            "its file system cannot share storage between files (reflink), as Btrfs and XFS can; copy the file \
-             while the LUN is drained"
-                .to_owned()
-        }
-        (_, Some(Errno::INVAL)) => {
-            "the two files cannot share storage; on Btrfs, the new one must be in a folder with the attribute \
-             \"no copy-on-write\" (chattr +C) exactly if the file of the LUN has it"
-                .to_owned()
-        }
-        (_, Some(Errno::XDEV)) => {
-            "the new file would be on another file system, and storage is shared within one only".to_owned()
-        }
-        (_, Some(errno)) => os_error(&errno.into()),
-        (_, None) => failure.fault.to_string(),
     }
 }
 
@@ -548,8 +463,12 @@ mod tests {
     use backends::open::{Allocation, FileSpec};
     use base::state_machine::MediumId;
     use drivers::config::{Config, EngineChoice};
+    use drivers::files::Errno;
     use drivers::reactor::Reactor;
+    use std::sync::mpsc::{Sender, channel};
+    use store::api::OpAction;
 
+    use super::snapshot::{SnapshotProgress, SnapshotReport, Step, why_no_snapshot};
     use super::*;
     use crate::scratch::Scratch;
     use crate::serve::reactor_shard::ReactorShard;
@@ -601,8 +520,119 @@ mod tests {
 
     #[test]
     fn a_folder_with_another_copy_on_write_attribute_is_told_apart_from_a_file_system_without_reflink() {
-        let why = |errno| why_no_snapshot(SnapshotStep::Cloning, Fault::Medium.into(), Some(errno));
+        let why = |errno| why_no_snapshot(Step::Cloning, Fault::Medium.into(), Some(errno));
         assert!(why(Errno::INVAL).contains("chattr +C"));
         assert!(why(Errno::OPNOTSUPP).contains("reflink"));
+    }
+
+    /// Begins a snapshot, and goes as far as that the disk has written out.
+    fn written_out(disk: &Disk, reports: &Sender<SnapshotReport>, folder: &Path) {
+        let file = File::options().write(true).create(true).truncate(true).open(folder.join("copy.img"));
+        disk.begin_snapshot(
+            SnapshotId(1),
+            Arc::new(file.unwrap()),
+            SnapshotReporter::new(0, reports.clone()),
+        );
+        step_ended(disk, Ok(()));
+    }
+
+    /// Ends the operation of a snapshot, as the store does.
+    fn step_ended(disk: &Disk, result: Result<(), Failure>) {
+        disk.0.borrow_mut().snapshot_step_ended(result);
+    }
+
+    fn is_held(disk: &Disk) -> bool {
+        disk.0.borrow().is_holding()
+    }
+
+    const READ: OpAction = OpAction::Read { at: 0, len: 512 };
+
+    #[test]
+    fn operations_wait_from_the_order_to_hold_until_the_file_is_cloned() {
+        let scratch = Scratch::new();
+        let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
+        let (sender, reports) = channel();
+        written_out(&disk, &sender, scratch.path());
+        assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::WrittenOut)));
+        assert!(!is_held(&disk), "the others are not written out");
+        disk.order_snapshot(SnapshotId(2), SnapshotOrder::Hold);
+        assert!(!is_held(&disk), "it is the order of another snapshot");
+        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
+        disk.submit(Op { id: OpId(1), action: READ });
+        assert!(is_held(&disk) && !disk.is_working());
+        assert!(reports.try_recv().is_err(), "it is not flushed");
+        step_ended(&disk, Ok(()));
+        assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::Held)));
+        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Clone);
+        assert!(is_held(&disk) && !disk.is_working());
+        step_ended(&disk, Ok(()));
+        assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::Cloned)));
+        assert!(!is_held(&disk) && disk.is_working());
+    }
+
+    #[test]
+    fn operations_under_way_end_before_a_disk_is_held() {
+        let scratch = Scratch::new();
+        let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
+        let (sender, reports) = channel();
+        disk.submit(Op { id: OpId(1), action: READ });
+        written_out(&disk, &sender, scratch.path());
+        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
+        assert_eq!(disk.0.borrow().snapshot.as_ref().map(Snapshot::step), Some(Step::Draining));
+        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Clone);
+        assert_eq!(disk.0.borrow().snapshot.as_ref().map(Snapshot::step), Some(Step::Draining));
+        drop(disk);
+        let told: Vec<SnapshotProgress> = reports.try_iter().map(|(_, progress)| progress).collect();
+        assert_eq!(told, [SnapshotProgress::WrittenOut, SnapshotProgress::Removed]);
+    }
+
+    #[test]
+    fn a_disk_that_is_released_goes_on_at_every_step() {
+        for steps in 0..4 {
+            let scratch = Scratch::new();
+            let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
+            let (sender, reports) = channel();
+            let file = File::create(scratch.path().join("copy.img")).unwrap();
+            disk.begin_snapshot(SnapshotId(1), Arc::new(file), SnapshotReporter::new(0, sender.clone()));
+            if steps > 0 {
+                step_ended(&disk, Ok(()));
+            }
+            if steps > 1 {
+                disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
+            }
+            if steps > 2 {
+                step_ended(&disk, Ok(()));
+            }
+            disk.submit(Op { id: OpId(1), action: READ });
+            assert_eq!(disk.is_working(), steps < 2);
+            disk.order_snapshot(SnapshotId(1), SnapshotOrder::Release);
+            assert!(!is_held(&disk) && disk.is_working(), "after {steps} steps");
+            // The flush that is under way is none of the next snapshot.
+            if matches!(steps, 0 | 2) {
+                assert!(disk.obstacle().is_some());
+                step_ended(&disk, Ok(()));
+            }
+            assert_eq!(disk.obstacle(), None);
+            let told: Vec<SnapshotProgress> = reports.try_iter().map(|(_, progress)| progress).collect();
+            assert!(!told.contains(&SnapshotProgress::Cloned), "{told:?}");
+            assert_eq!(told.last(), Some(&SnapshotProgress::Removed));
+        }
+    }
+
+    #[test]
+    fn a_disk_that_is_withheld_meanwhile_is_not_cloned() {
+        let scratch = Scratch::new();
+        let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
+        let (sender, reports) = channel();
+        written_out(&disk, &sender, scratch.path());
+        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
+        step_ended(&disk, Ok(()));
+        disk.submit(Op { id: OpId(1), action: READ });
+        disk.withhold("it has shrunk");
+        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Clone);
+        let told = reports.try_iter().last();
+        assert_eq!(told, Some((0, SnapshotProgress::Failed("it has shrunk".to_owned()))));
+        assert!(!is_held(&disk));
+        assert_eq!(disk.poll().map(|refused| refused.id), Some(OpId(1)));
     }
 }

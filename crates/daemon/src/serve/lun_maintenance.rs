@@ -1,19 +1,13 @@
-//! Drains LUNs and makes snapshots of them, at the request of a client of the admin socket, on the client's
+//! Drains LUNs and makes [snapshots] of them, at the request of a client of the admin socket, on the client's
 //! thread.
 
-use std::fs::File;
 use std::io::ErrorKind as IoErrorKind;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use device::drain::Drain;
 use drivers::message_queue::Handle;
-use rustix::fs::{AtFlags, CWD, OFlags, linkat};
-use rustix::io::Errno;
 use target::units::UnitId;
 
 use super::audit::{AuditEntry, AuditLog};
@@ -26,16 +20,15 @@ use super::runtime_config::RuntimeConfig;
 use super::state::StateDir;
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Peer;
-use crate::admin::lun_api::{Drained, LunSelector, Snapshot};
+use crate::admin::lun_api::{Drained, LunSelector};
 use crate::config::{Medium, Unit};
-use crate::os_error;
+
+mod snapshots;
 
 /// The longest wait for the tasks of a LUN that is drained.
 const DRAIN_MAX: Duration = Duration::from_secs(240);
 /// The pause between two looks at the tasks of a LUN that is drained.
 const DRAIN_PAUSE: Duration = Duration::from_millis(20);
-/// How long the file of a LUN may take to be cloned. A file of many fragments takes seconds.
-const CLONE_MAX: Duration = Duration::from_secs(240);
 
 /// Refuses a folder that is not that of the file of a LUN. An initiator chooses what the file contains, and a
 /// token allows the work of an administrator, not the choice of files of the daemon's user.
@@ -85,7 +78,7 @@ impl LunMaintenance<'_> {
             (true, false) => format!("not ended, {} tasks left", done.tasks),
             (_, _) => format!("{} tasks left", done.tasks),
         });
-        self.record(action, &format!("~ LUN {}", found.name), &told.map_err(Clone::clone));
+        self.record(action, &[format!("~ LUN {}", found.name)], &told.map_err(Clone::clone));
         done
     }
 
@@ -116,66 +109,6 @@ impl LunMaintenance<'_> {
             }
             std::thread::sleep(DRAIN_PAUSE);
         }
-    }
-
-    /// Makes a file with the contents of the file of a LUN.
-    pub(super) fn snapshot(&self, selector: Option<LunSelector>) -> Result<Snapshot, Failure> {
-        let (selector, found) = self.find(selector)?;
-        let path = selector.path.filter(|path| path.starts_with('/')).map(PathBuf::from);
-        let path =
-            path.ok_or_else(|| failure(ErrorKind::Malformed, "the request has no absolute \"path\""))?;
-        let made = self.make(&found, &path);
-        let subject = format!("+ file {}: snapshot of LUN {}", path.display(), found.name);
-        let told = made.as_ref().map(|made| format!("{} bytes", made.bytes)).map_err(Clone::clone);
-        self.record("lun snapshot", &subject, &told);
-        made
-    }
-
-    fn make(&self, found: &Found, path: &Path) -> Result<Snapshot, Failure> {
-        self.refuse_medium(found)?;
-        let shown = path.display();
-        if path.symlink_metadata().is_ok() {
-            return Err(failure(ErrorKind::Refused, format!("{shown} exists already; nothing was changed")));
-        }
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        if matches!(self.peer, Peer::Token { .. }) {
-            refuse_other_folder(found, folder)?;
-        }
-        let cannot = |what: &str, error: &std::io::Error| {
-            failure(ErrorKind::Refused, format!("cannot {what} {}: {}", folder.display(), os_error(error)))
-        };
-        // The file has no name until it is complete, so that nothing is left of one that is not.
-        let flags = i32::try_from(OFlags::TMPFILE.bits()).unwrap_or(0);
-        let file = File::options().read(true).write(true).mode(0o600).custom_flags(flags).open(folder);
-        let file = Arc::new(file.map_err(|error| cannot("create a file in", &error))?);
-        let (told, result) = channel();
-        let (id, to) = (found.id, Arc::clone(&file));
-        let _: Vec<()> =
-            self.all(move |member, now| member.snapshot(now, id, Arc::clone(&to), told.clone()))?;
-        let refused =
-            |why: &str| failure(ErrorKind::Refused, format!("LUN {}: no snapshot: {why}", found.name));
-        match result.recv_timeout(CLONE_MAX) {
-            Ok(done) => done.map_err(|why| refused(&why))?,
-            Err(RecvTimeoutError::Timeout) => return Err(refused("it takes too long")),
-            Err(RecvTimeoutError::Disconnected) => return Err(refused("the LUN was removed meanwhile")),
-        }
-        file.sync_all().map_err(|error| cannot("make durable what was written to", &error))?;
-        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
-        match linkat(CWD, &*unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return Err(refused(&format!("{shown} exists already"))),
-            Err(errno) => return Err(cannot("create a file in", &errno.into())),
-        }
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|error| {
-            let folder = folder.display();
-            refused(&format!(
-                "{shown} was made, and a crash may lose it: cannot make {folder} durable: {}",
-                os_error(&error)
-            ))
-        })?;
-        let bytes = file.metadata().map_or(0, |facts| facts.size());
-        Ok(Snapshot { path: shown.to_string(), bytes })
     }
 
     /// Refuses media that have no file which can be cloned.
@@ -230,12 +163,11 @@ impl LunMaintenance<'_> {
         Ok((selector, Found { name, id, unit }))
     }
 
-    fn record(&self, action: &str, subject: &str, done: &Result<String, Failure>) {
+    fn record(&self, action: &str, changes: &[String], done: &Result<String, Failure>) {
         let (result, message) = match done {
             Ok(message) => ("done", message.as_str()),
             Err(failure) => ("refused", failure.message.as_str()),
         };
-        let changes = &[subject.to_owned()];
         let peer = Some(self.peer);
         let entry = AuditEntry { peer, action, changes, result, message, ..AuditEntry::default() };
         self.audit.record(&entry);

@@ -1,19 +1,20 @@
 //! The daemon as the controller sees it: edits of its configuration file that are applied in one step, as by
 //! `targe target` and `targe lun`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use csi::target_admin::{Access, AdminError, TargetAdmin, VolumeTarget};
 use daemon::admin::api::{Method, Request, Status};
-use daemon::admin::lun_api::{LunSelector, Snapshot};
+use daemon::admin::lun_api::{LunList, LunSelector, Snapshot, Snapshots};
 use daemon::config::{AuthPlace, Edit};
 use daemon::config_file::LockedFile;
 
 use crate::change::{ChangeArgs, Target, call, candidate_of_all};
 use crate::{Failure, daemon_socket};
 
-/// How long a snapshot may take: the daemon itself limits it to less.
+/// How long a snapshot may take: writing out and cloning take at most 240 seconds each, and nearly always
+/// seconds.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(250);
 
 /// A running daemon.
@@ -71,17 +72,32 @@ impl TargetAdmin for Daemon {
         })
     }
 
-    fn snapshot(&self, name: &str, to: &Path) -> Result<bool, AdminError> {
-        if !self.serves(name)? {
-            return Ok(false);
+    fn snapshots(&self, wanted: &[(String, PathBuf)]) -> Result<Vec<bool>, AdminError> {
+        let targets = self.status()?.targets;
+        let is_served = |name: &str| targets.iter().any(|target| target.name == name);
+        let served: Vec<bool> = wanted.iter().map(|(name, _)| is_served(name)).collect();
+        let selector = |(name, to): &(String, PathBuf)| LunSelector {
+            target: name.clone(),
+            lun: 0,
+            path: to.to_str().map(str::to_owned),
+            wait_s: None,
+        };
+        let luns = wanted.iter().zip(&served).filter(|(_, served)| **served).map(|(one, _)| selector(one));
+        let mut luns: Vec<LunSelector> = luns.collect();
+        if luns.is_empty() {
+            return Ok(served);
         }
-        let path = to.to_str().map(str::to_owned);
-        let selector = LunSelector { target: name.to_owned(), lun: 0, path, wait_s: None };
-        let request = Request { lun: Some(selector), ..Request::new(Method::SnapshotLun) };
         let mut connection = daemon_socket::connect(self.socket.as_deref()).map_err(refused)?;
         connection.wait_for(SNAPSHOT_MAX).map_err(|error| AdminError::Unavailable(error.to_string()))?;
-        let _: Snapshot = call(&mut connection, &request).map_err(refused)?;
-        Ok(true)
+        if luns.len() == 1 {
+            // A daemon that was not replaced yet knows this one only.
+            let request = Request { lun: luns.pop(), ..Request::new(Method::SnapshotLun) };
+            let _: Snapshot = call(&mut connection, &request).map_err(refused)?;
+        } else {
+            let request = Request { luns: Some(LunList { luns }), ..Request::new(Method::SnapshotLuns) };
+            let _: Snapshots = call(&mut connection, &request).map_err(refused)?;
+        }
+        Ok(served)
     }
 
     fn is_alive(&self) -> bool {

@@ -132,6 +132,7 @@ fn request(method: Method, body: &[u8]) -> Result<Request, serde_json::Error> {
         Method::Plan => request.change = Some(serde_json::from_slice(body)?),
         Method::DropSessions => request.sessions = Some(serde_json::from_slice(body)?),
         Method::DrainLun | Method::SnapshotLun => request.lun = Some(serde_json::from_slice(body)?),
+        Method::SnapshotLuns => request.luns = Some(serde_json::from_slice(body)?),
         Method::Library => request.library = Some(serde_json::from_slice(body)?),
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Draining and snapshots of single units.
+//! Draining and snapshots of units.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use device::drain::Drain;
 use target::units::UnitId;
 
 use super::ReactorShard;
+use crate::serve::disk::snapshot::{SnapshotId, SnapshotOrder, SnapshotReport, SnapshotReporter};
 
 impl ReactorShard {
     /// Drains a unit, or ends that. Units of other reactors are ignored.
@@ -28,19 +29,42 @@ impl ReactorShard {
         Some((report.drain, report.stats.tasks))
     }
 
-    /// Makes `to` have the contents of the file of a unit, and sends the result. Nothing is sent for units of
-    /// other reactors, or if the unit is removed meanwhile.
-    pub(in crate::serve) fn snapshot(
+    /// Begins to make each file have the contents of the file of a unit, and reports the progress of each
+    /// unit by its number in `wanted`. Returns how many of the units are of this reactor; nothing is reported
+    /// of the others.
+    pub(in crate::serve) fn begin_snapshot(
         &mut self,
         now: Instant,
-        id: UnitId,
-        to: Arc<File>,
-        told: Sender<Result<(), String>>,
+        snapshot: SnapshotId,
+        wanted: &[(UnitId, Arc<File>)],
+        reports: &Sender<SnapshotReport>,
+    ) -> usize {
+        let mut found = 0;
+        for (number, (id, to)) in wanted.iter().enumerate() {
+            if let Some(disk) = self.disks.get(id) {
+                found += 1;
+                let reporter = SnapshotReporter::new(number, reports.clone());
+                disk.begin_snapshot(snapshot, Arc::clone(to), reporter);
+                // The first step may have ended at once, and then nothing else announces it.
+                self.medium_ready(now, MediumId(id.0));
+            }
+        }
+        found
+    }
+
+    /// Gives an order for a snapshot to units. Those of other reactors are ignored.
+    pub(in crate::serve) fn order_snapshot(
+        &mut self,
+        now: Instant,
+        snapshot: SnapshotId,
+        order: SnapshotOrder,
+        units: &[UnitId],
     ) {
-        if let Some(disk) = self.disks.get(&id) {
-            disk.snapshot(to, told);
-            // The first step may have ended at once, and then nothing else announces it.
-            self.medium_ready(now, MediumId(id.0));
+        for id in units {
+            if let Some(disk) = self.disks.get(id) {
+                disk.order_snapshot(snapshot, order);
+                self.medium_ready(now, MediumId(id.0));
+            }
         }
     }
 }

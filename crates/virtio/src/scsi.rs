@@ -114,6 +114,19 @@ pub struct ScsiReply {
     at: usize,
 }
 
+impl ScsiReply {
+    /// Returns whether the device says that there is no such logical unit: in the response, or by the sense
+    /// data ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED.
+    pub fn is_without_unit(&self) -> bool {
+        let (key, code) = match self.sense[..] {
+            [0x70 | 0xf0, _, key, _, _, _, _, _, _, _, _, _, code, ..] => (key & 0xf, code),
+            [0x72, key, code, ..] => (key & 0xf, code),
+            _ => (0, 0),
+        };
+        self.response == ScsiResponse::BAD_TARGET || (key, code) == (5, 0x25)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Command {
     token: u64,
@@ -331,6 +344,17 @@ mod tests {
         assert_eq!(answered(&response(3, 0, 2, 0), 0, 0).unwrap().unwrap().transferred, 0);
         // Without a response there is no data.
         assert_eq!(answered(&response(0, 0, 0, 3), 0, 12).unwrap().unwrap().transferred, 0);
+    }
+
+    #[test]
+    fn a_device_says_in_several_ways_that_it_has_no_such_unit() {
+        let without = |code, sense: &[u8]| {
+            let bytes = [&response(to_u32(sense.len()), 0, 2, code)[..12], sense].concat();
+            answered(&bytes, 0, 116).unwrap().unwrap().is_without_unit()
+        };
+        let fixed = |key, code| [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, code, 0];
+        assert!(without(3, &[]) && without(0, &fixed(5, 0x25)) && without(0, &[0x72, 5, 0x25, 0]));
+        assert!(!without(0, &fixed(5, 0x24)) && !without(0, &fixed(6, 0x25)) && !without(0, &[0x72, 5]));
     }
 
     /// Lets the device answer the command of the first slot, the one with this number.

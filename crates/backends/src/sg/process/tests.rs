@@ -1,18 +1,21 @@
 //! A device whose process is the test.
 
+use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
 
+use base::int_cast::to_u64;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
     sendmsg,
 };
 use virtio::memory::DEVICE_BASE;
-use virtio::ring;
+use virtio::ring::{self, SIZE};
+use virtio::scsi::queue_at;
 
 use super::*;
 
@@ -47,10 +50,15 @@ struct Behaviour {
     answers: usize,
     /// It ends a command when it starts its last queue, and dies.
     dies: bool,
+    /// It says that it has no such target.
+    absent: bool,
 }
 
-const FRESH: Behaviour = Behaviour { name: 1, answers: 3, dies: false };
-const RESUMED: Behaviour = Behaviour { name: 1, answers: 0, dies: false };
+const FRESH: Behaviour = Behaviour { name: 1, answers: 3, dies: false, absent: false };
+const RESUMED: Behaviour = Behaviour { name: 1, answers: 0, dies: false, absent: false };
+
+/// A response that tells of no target.
+const BAD_TARGET: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3];
 
 /// The process's end of a connection.
 struct Connection {
@@ -93,7 +101,10 @@ impl Rig {
             connection.acknowledge(SET_VRING_ENABLE);
             for _ in 0..behaviour.answers {
                 let head = connection.next();
-                connection.end(head, behaviour.name);
+                match behaviour.absent {
+                    true => connection.end_with(head, &BAD_TARGET, &[]),
+                    false => connection.end(head, behaviour.name),
+                }
             }
             connection
         })
@@ -217,6 +228,12 @@ impl Connection {
 
     /// Ends a command as good, with data that are `name` after a first byte.
     fn end(&mut self, head: u16, name: u8) {
+        // A processor device, which has no blocks.
+        self.end_with(head, &[], &[&[3], &[name; 35][..]].concat());
+    }
+
+    /// Ends a command with a response and data, which zeros follow.
+    fn end_with(&mut self, head: u16, response: &[u8], data: &[u8]) {
         let queue = queue_at(to_usize(LAST_QUEUE));
         let mut written = 0;
         for number in usize::from(head)..usize::from(head) + ring::CHAIN_MAX {
@@ -225,9 +242,9 @@ impl Connection {
             let len = u32::from_le_bytes(entry[8..12].try_into().unwrap());
             if entry[12] & 2 != 0 {
                 // The response comes first.
-                let mut bytes = vec![if written == 0 { 0 } else { name }; to_usize(len)];
-                // A processor device, which has no blocks.
-                bytes[0] = if written == 0 { 0 } else { 3 };
+                let start = if written == 0 { response } else { data };
+                let mut bytes = vec![0; to_usize(len)];
+                bytes.iter_mut().zip(start).for_each(|(place, byte)| *place = *byte);
                 self.put(usize::try_from(place).unwrap(), &bytes);
                 written += len;
             }
@@ -367,6 +384,45 @@ fn another_device_at_the_socket_gets_no_commands() {
     let news = news(&mut device);
     assert!(news[0].contains("its process has ended") && news[1].contains("is not the device"), "{news:?}");
     assert_eq!(news[2..], ["back"]);
+}
+
+#[test]
+fn a_device_that_the_process_removed_gets_no_commands_until_it_is_back() {
+    let sense_len = [18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0];
+    let not_supported = [&sense_len[..], &[0x70, 0, 5], &[0; 9], &[0x25, 0, 0, 0, 0, 0]].concat();
+    let answers: [(&[u8], &[u8]); 3] = [(&not_supported, &[]), (&BAD_TARGET, &[]), (&[], &[0x7f])];
+    for (number, (response, data)) in answers.into_iter().enumerate() {
+        let rig = Rig::new(&format!("removed{number}"));
+        let (mut device, mut connection) = rig.open();
+        let bufs = vec![Buf::with_capacity(36)];
+        let inquiry = vec![0x12, 0, 0, 0, 36, 0];
+        let data_in = SgData::In { len: 36, bufs };
+        device.submit(SgRequest { command: inquiry, data: data_in, ..command(7, 300_000) }).unwrap();
+        for token in [8, 9] {
+            device.submit(command(token, 300_000)).unwrap();
+        }
+        let heads = [connection.next(), connection.next(), connection.next()];
+        connection.end_with(heads[0], response, data);
+        connection.end(heads[1], 0);
+        let gone = did::NO_CONNECT;
+        assert_eq!([7, 8, 9].map(|_| ended(&mut device)), [(7, gone), (8, 0), (9, gone)]);
+        assert_eq!(connection.socket.read(&mut [0; 1]).unwrap(), 0, "the process is told to leave");
+        device.submit(command(10, 300_000)).unwrap();
+        drop(connection);
+        device.wait(None);
+        for behaviour in [Behaviour { absent: true, ..FRESH }, Behaviour { name: 2, ..FRESH }] {
+            rig.attempt(&mut device, behaviour);
+            assert!(!device.is_connected());
+        }
+        let mut connection = rig.attempt(&mut device, FRESH);
+        let head = connection.next();
+        connection.end(head, 0);
+        assert_eq!(ended(&mut device), (10, 0));
+        let news = news(&mut device);
+        let removed = "its process has removed the device; commands wait without a limit";
+        assert!(news[0].contains(removed) && news[1].contains("is not the device"), "{news:?}");
+        assert_eq!(news[2..], ["back"]);
+    }
 }
 
 #[test]

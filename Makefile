@@ -20,7 +20,7 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-discs test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-upgrade test-upgrade-long test-metrics test-csi test-csi-sanity test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build deb tidy packages dist test-nbd
+.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-discs test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-upgrade test-upgrade-long test-metrics test-csi test-csi-sanity test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build deb tidy packages dist test-nbd test-spdk
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ test-tape: build packages  ## virtual tape cartridges read by a second reader, t
 
 test-nbd: build packages  ## LUNs from NBD servers that others wrote, which are killed, stopped and changed meanwhile
 	$(PYTEST) tests/foreign/nbd $(ARGS)
+
+test-spdk: build packages  ## LUNs from SPDK's vhost, which is killed and loses targets meanwhile, by hand: SPDK_VHOST names the program
+	SPDK_VHOST=$(SPDK_VHOST) $(PYTEST) tests/foreign/nbd/test_spdk.py $(ARGS)
 
 test-recovery: build packages  ## whole disks verified through a proxy that breaks PDUs, at every recovery level
 	$(PYTEST) tests/recovery $(ARGS)

@@ -508,22 +508,7 @@ class Spdk(Server):
         return "".join(f" ({word})" for word in told.split()[1:2])
 
     def ask(self, method, **parameters):
-        """The answer to one call at its admin socket."""
-        request = {"jsonrpc": "2.0", "id": 1, "method": method} | ({"params": parameters} if parameters else {})
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(START_MAX_S)
-            # By way of /proc, since a socket path has room for 107 bytes only.
-            connection.connect(f"/proc/{self.process.pid}/cwd/admin.sock")
-            connection.sendall(json.dumps(request).encode())
-            text = b""
-            while True:
-                text += connection.recv(1 << 16)
-                with contextlib.suppress(ValueError):
-                    answer = json.loads(text)
-                    break
-        if "error" in answer:
-            raise RuntimeError(f"SPDK's {method}: {answer['error']}")
-        return answer["result"]
+        return ask_spdk(self.process, method, **parameters)
 
 
 class Gotgt(Server):
@@ -559,6 +544,28 @@ class Gotgt(Server):
 
 def call(method, **parameters):
     return {"method": method, "params": parameters}
+
+
+def ask_spdk(process, method, **parameters):
+    """The answer of a process of SPDK to one call at its admin socket, admin.sock in its folder."""
+    request = {"jsonrpc": "2.0", "id": 1, "method": method} | ({"params": parameters} if parameters else {})
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(START_MAX_S)
+        # By way of /proc, since a socket path has room for 107 bytes only.
+        connection.connect(f"/proc/{process.pid}/cwd/admin.sock")
+        connection.sendall(json.dumps(request).encode())
+        text = b""
+        while True:
+            part = connection.recv(1 << 16)
+            if not part:
+                raise RuntimeError(f"SPDK gave no answer to {method}")
+            text += part
+            with contextlib.suppress(ValueError):
+                answer = json.loads(text)
+                break
+    if "error" in answer:
+        raise RuntimeError(f"SPDK's {method}: {answer['error']}")
+    return answer["result"]
 
 
 def leave_the_network():

@@ -197,7 +197,7 @@ def test_a_controller_without_the_device_is_refused_in_one_sentence(tmp_path, me
 def test_a_target_that_is_removed_in_use_ends_its_own_commands_only(tmp_path):
     (path, first), (_, second) = (file_disk(tmp_path, name) for name in ("d0", "d1"))
     with Spdk(tmp_path, {"a": scsi("d0"), "b": scsi("d1")}, [first, second]) as spdk:
-        with targe(tmp_path, spdk.lun("a"), spdk.lun("b")) as server:
+        with targe(tmp_path, spdk.lun("a", reconnect_timeout="1s"), spdk.lun("b")) as server:
             others = start_verify(server, "--count=2000", unit=1)
             verify = start_verify(server, "--count=100000")
             wait_for("a write", lambda: server.unit()["write_bytes"] > 0)
@@ -216,13 +216,13 @@ def test_a_target_that_is_removed_in_use_ends_its_own_commands_only(tmp_path):
 
 def test_another_disk_in_place_of_one_that_was_removed_is_not_written(tmp_path):
     (_, first), (path, second) = (file_disk(tmp_path, name) for name in ("d0", "d1"))
-    with Spdk(tmp_path, {"a": scsi("d0")}, [first, second]) as spdk, targe(tmp_path, spdk.lun()) as server:
+    with Spdk(tmp_path, {"a": scsi("d0")}, [first, second]) as spdk, targe(tmp_path, spdk.lun(reconnect_timeout="1s")) as server:
         finish(start_verify(server, "--count=50"))
         spdk.ask("vhost_scsi_controller_remove_target", ctrlr="a", scsi_target_num=0)
         code, _, said = read(server, "--length=4K")
         expect(code != 0, said)
         spdk.ask("vhost_scsi_controller_add_target", ctrlr="a", scsi_target_num=0, bdev_name="d1")
-        server.log_says("another device")
+        server.log_says("is not the device that was served before")
         verify = start_verify(server, "--count=50")
         verify.communicate(timeout=VERIFY_MAX_S)
         expect(verify.returncode != 0 and path.read_bytes() == bytes(SIZE), "the other disk was written")

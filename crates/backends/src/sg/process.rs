@@ -9,16 +9,13 @@
 //! overtake it: the process has to close the connection first.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::buffer::Buf;
-use base::int_cast::{to_u64, to_usize};
+use base::int_cast::to_usize;
 use drivers::files::Errno;
 use drivers::sg::{SgData, SgReply, SgRequest};
 use drivers::signals;
@@ -26,14 +23,11 @@ use drivers::waker::Waker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
 use store::api::DeviceInfo;
-use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
-use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
-use virtio::blk::ConfigError;
-use virtio::ring::SIZE;
-use virtio::scsi::{self, COMMAND_LEN_MAX, QUEUES, ScsiData, ScsiQueue, ScsiReply, ScsiResponse, queue_at};
+use virtio::scsi::{COMMAND_LEN_MAX, ScsiData, ScsiQueue, ScsiReply, ScsiResponse};
 
+use self::start::{Fresh, Link, Region, open_link};
 use super::{Device, OpenSg, SgError, block_len, did, has_blocks, names};
-use crate::vhost_user::{Kick, Step, VhostUserError, connect, negotiate, share, start_queue, within};
+use crate::vhost_user::VhostUserError;
 
 /// How long an attempt to connect and to negotiate may take.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
@@ -118,19 +112,6 @@ impl ScsiSpec {
     }
 }
 
-/// A connection to the process.
-#[derive(Debug)]
-struct Link {
-    socket: UnixStream,
-    call: OwnedFd,
-    kick: Kick,
-    /// Those of the control queue and the event queue. The device never gets one, nor an end of the pipe.
-    _idle: Vec<Kick>,
-}
-
-/// The in-flight region: a file of the process, which only it reads and writes.
-type Region = (VhostUserInflight, File);
-
 struct Command {
     request: SgRequest,
     /// When it was sent, and how long the process was away since then.
@@ -173,6 +154,8 @@ struct Outage {
     given_up: bool,
     /// What answers at the socket cannot be used, and the owner was told.
     is_unusable: bool,
+    /// The process has removed the device: that it has none is no news.
+    is_removal: bool,
 }
 
 impl std::fmt::Debug for ScsiDevice {
@@ -322,7 +305,8 @@ impl ScsiDevice {
                 let retry_at = Instant::now() + self.next_delay();
                 let Some(outage) = &mut self.outage else { return };
                 outage.retry_at = retry_at;
-                let is_unusable = error.is_unusable();
+                let is_known = outage.is_removal && matches!(error, SgError::NoDevice { .. });
+                let is_unusable = error.is_unusable() && !is_known;
                 if is_unusable && !outage.is_unusable {
                     self.news.push_back(Err(error));
                 }
@@ -407,11 +391,7 @@ impl ScsiDevice {
         let mut is_removed = false;
         while self.link.is_some() || self.region.is_some() {
             match self.queue.next_reply() {
-                Ok(None) if is_removed => {
-                    // Another device may come in its place: only a new connection asks which one it is.
-                    let why = &"the process has no device at logical unit 0 of target 0 any more";
-                    self.broken(why, did::NO_CONNECT);
-                }
+                Ok(None) if is_removed => self.removed(),
                 Ok(None) => return,
                 Ok(Some(reply)) => is_removed |= self.take(&reply),
                 Err(error) => self.broken(&error, did::TRANSPORT_DISRUPTED),
@@ -455,11 +435,32 @@ impl ScsiDevice {
             self.abandon(did::TRANSPORT_DISRUPTED, |command| command.is_sent);
         }
         if self.lost().is_some() {
-            let wait = self.spec.patience;
-            let wait = wait.map_or("without a limit".to_owned(), |most| format!("up to {most:?}"));
-            let (path, why) = (self.spec.path.clone(), "its process has ended".to_owned());
-            self.news.push_back(Err(SgError::Lost { path, why, wait }));
+            self.tell_lost("its process has ended");
         }
+    }
+
+    /// Handles that the process has removed the device. Another one may come in its place, and only a new
+    /// connection asks which one it is.
+    fn removed(&mut self) {
+        self.abandon(did::NO_CONNECT, |command| command.is_sent);
+        let Some(link) = self.lost() else { return };
+        self.leave(link);
+        if let Some(outage) = &mut self.outage {
+            outage.is_removal = true;
+        }
+        self.tell_lost("its process has removed the device");
+    }
+
+    fn tell_lost(&mut self, why: &str) {
+        let wait = self.spec.patience;
+        let wait = wait.map_or("without a limit".to_owned(), |most| format!("up to {most:?}"));
+        self.news.push_back(Err(SgError::Lost { path: self.spec.path.clone(), why: why.to_owned(), wait }));
+    }
+
+    fn leave(&mut self, link: Link) {
+        // It fails if the connection has ended, which is what is wanted.
+        let _ = link.socket.shutdown(Shutdown::Write);
+        self.leaving = Some(link);
     }
 
     /// Handles that the process broke the protocol, or was too slow: nothing that it says counts any more. It
@@ -471,9 +472,7 @@ impl ScsiDevice {
         if let Some(outage) = &mut self.outage {
             outage.given_up = true;
         }
-        // It fails if the connection has ended, which is what is wanted.
-        let _ = link.socket.shutdown(Shutdown::Write);
-        self.leaving = Some(link);
+        self.leave(link);
         self.news.push_back(Err(SgError::Left { path: self.spec.path.clone(), why: why.to_string() }));
     }
 
@@ -482,7 +481,8 @@ impl ScsiDevice {
         let lost_at = Instant::now();
         let since = self.outage.map_or(lost_at, |outage| outage.since);
         let retry_at = lost_at + self.next_delay();
-        self.outage = Some(Outage { since, lost_at, retry_at, given_up: false, is_unusable: false });
+        self.outage =
+            Some(Outage { since, lost_at, retry_at, given_up: false, is_unusable: false, is_removal: false });
         Some(link)
     }
 
@@ -534,67 +534,6 @@ const fn host_status(response: ScsiResponse) -> u16 {
     }
 }
 
-/// A queue that is new, and its in-flight region, if the process has one.
-type Fresh = (ScsiQueue, Option<Region>);
-
-/// Connects to a process. It goes on with a queue and its region, or begins with a fresh queue.
-fn open_link(
-    path: &Path,
-    resumed: Option<(&ScsiQueue, &Region)>,
-) -> Result<(Link, Option<Fresh>), VhostUserError> {
-    let socket = connect(path, ATTEMPT_MAX)?;
-    let (result, is_late) = within(&socket, ATTEMPT_MAX, || {
-        start(Frontend::from_stream(socket.try_clone()?, to_u64(QUEUES)), resumed)
-    });
-    let (call, mut kicks, fresh) = result.map_err(|step| step.at(path, ATTEMPT_MAX, is_late))?;
-    let kick = kicks.pop().ok_or_else(|| Step::Missing("a queue").at(path, ATTEMPT_MAX, false))?;
-    Ok((Link { socket, call, kick, _idle: kicks }, fresh))
-}
-
-fn start(
-    mut front: Frontend,
-    resumed: Option<(&ScsiQueue, &Region)>,
-) -> Result<(OwnedFd, Vec<Kick>, Option<Fresh>), Step> {
-    let (_, agreed) = negotiate(&front, scsi::FEATURES)?;
-    let has_region = agreed.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD);
-    if resumed.is_some() && !has_region {
-        return Err(Step::Missing("VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD any more"));
-    }
-    let mut fresh = None;
-    if resumed.is_none() {
-        let len = if agreed.contains(VhostUserProtocolFeatures::CONFIG) {
-            let place = vec![0; to_usize(scsi::CONFIG_LEN)];
-            let (_, config) = front.get_config(0, scsi::CONFIG_LEN, VhostUserConfigFlags::empty(), &place)?;
-            scsi::data_len_max(&config).ok_or(Step::Config(ConfigError::NoQueues))?
-        } else {
-            scsi::DATA_LEN_MAX
-        };
-        let queues = u16::try_from(QUEUES).unwrap_or(u16::MAX);
-        let wanted = VhostUserInflight::new(0, 0, queues, SIZE);
-        let region = if has_region { Some(front.get_inflight_fd(&wanted)?) } else { None };
-        fresh = Some((ScsiQueue::new(len)?, region));
-    }
-    let (queue, region) = match (resumed, &fresh) {
-        (Some((queue, region)), _) => (queue, Some(region)),
-        (None, Some((queue, region))) => (queue, region.as_ref()),
-        (None, None) => return Err(Step::Missing("a queue")),
-    };
-    if let Some((inflight, file)) = region {
-        front.set_inflight_fd(inflight, file.as_raw_fd())?;
-    }
-    share(&front, queue.memory())?;
-    let mut kicks = Vec::with_capacity(QUEUES);
-    for number in 0..QUEUES - 1 {
-        // The control queue and the event queue stay empty.
-        kicks.push(start_queue(&mut front, number, (queue_at(number), 0))?.0);
-    }
-    let place = (queue_at(QUEUES - 1), queue.used_index());
-    let (kick, call) = start_queue(&mut front, QUEUES - 1, place)?;
-    // A process that goes on with what was under way may look at the queue only after a notice.
-    kick.notify();
-    kicks.push(kick);
-    Ok((call, kicks, fresh))
-}
-
+mod start;
 #[cfg(test)]
 mod tests;

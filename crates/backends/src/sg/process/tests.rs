@@ -1,18 +1,21 @@
 //! A device whose process is the test.
 
+use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
 
+use base::int_cast::to_u64;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
     sendmsg,
 };
 use virtio::memory::DEVICE_BASE;
-use virtio::ring;
+use virtio::ring::{self, SIZE};
+use virtio::scsi::queue_at;
 
 use super::*;
 
@@ -47,10 +50,15 @@ struct Behaviour {
     answers: usize,
     /// It ends a command when it starts its last queue, and dies.
     dies: bool,
+    /// It says that it has no such target.
+    absent: bool,
 }
 
-const FRESH: Behaviour = Behaviour { name: 1, answers: 3, dies: false };
-const RESUMED: Behaviour = Behaviour { name: 1, answers: 0, dies: false };
+const FRESH: Behaviour = Behaviour { name: 1, answers: 3, dies: false, absent: false };
+const RESUMED: Behaviour = Behaviour { name: 1, answers: 0, dies: false, absent: false };
+
+/// A response that tells of no target.
+const BAD_TARGET: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3];
 
 /// The process's end of a connection.
 struct Connection {
@@ -93,7 +101,10 @@ impl Rig {
             connection.acknowledge(SET_VRING_ENABLE);
             for _ in 0..behaviour.answers {
                 let head = connection.next();
-                connection.end(head, behaviour.name);
+                match behaviour.absent {
+                    true => connection.end_with(head, &BAD_TARGET, &[]),
+                    false => connection.end(head, behaviour.name),
+                }
             }
             connection
         })
@@ -379,8 +390,7 @@ fn another_device_at_the_socket_gets_no_commands() {
 fn a_device_that_the_process_removed_gets_no_commands_until_it_is_back() {
     let sense_len = [18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0];
     let not_supported = [&sense_len[..], &[0x70, 0, 5], &[0; 9], &[0x25, 0, 0, 0, 0, 0]].concat();
-    let bad_target = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3];
-    let answers: [(&[u8], &[u8]); 3] = [(&not_supported, &[]), (&bad_target, &[]), (&[], &[0x7f])];
+    let answers: [(&[u8], &[u8]); 3] = [(&not_supported, &[]), (&BAD_TARGET, &[]), (&[], &[0x7f])];
     for (number, (response, data)) in answers.into_iter().enumerate() {
         let rig = Rig::new(&format!("removed{number}"));
         let (mut device, mut connection) = rig.open();
@@ -398,15 +408,18 @@ fn a_device_that_the_process_removed_gets_no_commands_until_it_is_back() {
         assert_eq!([7, 8, 9].map(|_| ended(&mut device)), [(7, gone), (8, 0), (9, gone)]);
         assert_eq!(connection.socket.read(&mut [0; 1]).unwrap(), 0, "the process is told to leave");
         device.submit(command(10, 300_000)).unwrap();
-        assert_eq!(ended(&mut device), (10, gone));
         drop(connection);
         device.wait(None);
-        for name in [2, FRESH.name] {
-            rig.attempt(&mut device, Behaviour { name, ..FRESH });
-            assert_eq!(device.is_connected(), name == FRESH.name);
+        for behaviour in [Behaviour { absent: true, ..FRESH }, Behaviour { name: 2, ..FRESH }] {
+            rig.attempt(&mut device, behaviour);
+            assert!(!device.is_connected());
         }
+        let mut connection = rig.attempt(&mut device, FRESH);
+        let head = connection.next();
+        connection.end(head, 0);
+        assert_eq!(ended(&mut device), (10, 0));
         let news = news(&mut device);
-        let removed = "the process has no device at logical unit 0 of target 0 any more";
+        let removed = "its process has removed the device; commands wait without a limit";
         assert!(news[0].contains(removed) && news[1].contains("is not the device"), "{news:?}");
         assert_eq!(news[2..], ["back"]);
     }

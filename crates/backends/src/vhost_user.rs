@@ -225,7 +225,8 @@ fn start_blk(mut front: Frontend, features: u64) -> Result<(BlkInfo, BlkLink, Ow
     let info = BlkInfo::parse(features, &config).map_err(Step::Config)?;
     let queue = BlkQueue::new(&info)?;
     share(&front, queue.memory())?;
-    let (kick, call) = start_queue(&mut front, 0, (0, 0))?;
+    let call = call()?;
+    let kick = start_queue(&mut front, 0, &call, (0, 0))?;
     Ok((info, BlkLink { queue, kick, error: None }, call))
 }
 
@@ -267,15 +268,20 @@ impl Kick {
     }
 }
 
+/// Makes the eventfd that a device signals when it has ended requests.
+pub(crate) fn call() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
+}
+
 /// Gives the device a queue at an offset of the memory, and the index from which it goes on. Returns the
-/// notices to it, and the eventfd that it signals.
+/// notices to it.
 pub(crate) fn start_queue(
     front: &mut Frontend,
     number: usize,
+    call: &OwnedFd,
     (at, index): (usize, u16),
-) -> Result<(Kick, OwnedFd), Step> {
+) -> Result<Kick, Step> {
     let (kick, kicked) = Kick::new()?;
-    let call = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(io::Error::from)?;
     front.set_vring_num(number, ring::SIZE)?;
     front.set_vring_addr(
         number,
@@ -293,7 +299,7 @@ pub(crate) fn start_queue(
     front.set_vring_call(number, &owner::<EventFd>(call.try_clone()?))?;
     front.set_vring_kick(number, &owner(kicked))?;
     front.set_vring_enable(number, true)?;
-    Ok((kick, call))
+    Ok(kick)
 }
 
 /// Returns what a device is, as a client knows exports.

@@ -1,7 +1,7 @@
 //! SCSI devices (VIRTIO 1.2, clause 5.6): commands to one logical unit. A command and its response are bytes.
 //!
 //! Each command owns a part of the shared memory. Its data is copied into it or out of it: one copy for each
-//! byte. The control queue and the event queue exist and stay empty.
+//! byte. The control queue exists and stays empty.
 
 use base::buffer::{Buf, DataList};
 use base::int_cast::{to_u32, to_usize};
@@ -9,8 +9,8 @@ use base::int_cast::{to_u32, to_usize};
 use crate::memory::{OutOfBounds, SharedMemory};
 use crate::ring::{self, Ring, RingError, Segment};
 
-/// The feature bits that this driver uses.
-pub const FEATURES: u64 = crate::blk::feature::VERSION_1;
+/// The feature bits that this driver uses: the device tells when it comes and goes (`VIRTIO_SCSI_F_HOTPLUG`).
+pub const FEATURES: u64 = crate::blk::feature::VERSION_1 | 1 << 1;
 
 /// The length of the configuration.
 pub const CONFIG_LEN: u32 = 36;
@@ -45,8 +45,25 @@ const HEADERS: usize = QUEUES * QUEUE_LEN;
 const HEADER_LEN: usize = 256;
 const RESPONSE: usize = HEADER_LEN / 2;
 
+/// The events: their number, where they are, and the length of one.
+const EVENTS: usize = 8;
+const EVENT_PLACES: usize = HEADERS + COMMANDS_MAX * HEADER_LEN;
+const EVENT_LEN: usize = 16;
+
+/// The number of the event queue.
+const EVENT_QUEUE: usize = 1;
+
+/// The event says that others were lost (`VIRTIO_SCSI_T_EVENTS_MISSED`).
+const EVENTS_MISSED: u32 = 1 << 31;
+
+/// The event is about a unit that came, went, or was reset (`VIRTIO_SCSI_T_TRANSPORT_RESET`), and the reasons
+/// for the first two.
+const TRANSPORT_RESET: u32 = 1;
+const RESCAN: u32 = 1;
+const REMOVED: u32 = 2;
+
 /// The data of the commands.
-const DATA: usize = (HEADERS + COMMANDS_MAX * HEADER_LEN).next_multiple_of(4096);
+const DATA: usize = (EVENT_PLACES + EVENTS * EVENT_LEN).next_multiple_of(4096);
 
 /// Returns the offset of a queue in the shared memory.
 pub const fn queue_at(number: usize) -> usize {
@@ -141,6 +158,7 @@ struct Command {
 pub struct ScsiQueue {
     memory: SharedMemory,
     ring: Ring,
+    events: Ring,
     data_len_max: u32,
     commands: [Command; COMMANDS_MAX],
     /// Whether the device has told how many bytes it wrote. Some never do.
@@ -156,10 +174,13 @@ impl ScsiQueue {
     /// The error of the system.
     pub fn new(data_len_max: u32) -> std::io::Result<Self> {
         let memory = SharedMemory::new(DATA + COMMANDS_MAX * to_usize(data_len_max))?;
-        let ring = Ring::new(memory.clone(), queue_at(QUEUES - 1));
+        let [events, ring] =
+            [EVENT_QUEUE, QUEUES - 1].map(|number| Ring::new(memory.clone(), queue_at(number)));
         let commands = [Command::default(); COMMANDS_MAX];
-        let counts_bytes = false;
-        Ok(Self { memory, ring, data_len_max, commands, counts_bytes, lun: [1, 0, 0x40, 0, 0, 0, 0, 0] })
+        let lun = [1, 0, 0x40, 0, 0, 0, 0, 0];
+        let mut queue = Self { memory, ring, events, data_len_max, commands, counts_bytes: false, lun };
+        (0..EVENTS).try_for_each(|slot| queue.put_event(slot)).map_err(std::io::Error::other)?;
+        Ok(queue)
     }
 
     /// Returns the memory that the device must map.
@@ -175,6 +196,40 @@ impl ScsiQueue {
     /// Returns the index from which a device that was restarted goes on.
     pub const fn used_index(&self) -> u16 {
         self.ring.used_index()
+    }
+
+    /// Returns the index from which a device that was restarted goes on with events.
+    pub const fn event_index(&self) -> u16 {
+        self.events.used_index()
+    }
+
+    /// Gives the device the place of an event.
+    fn put_event(&mut self, slot: usize) -> Result<(), RingError> {
+        let at = EVENT_PLACES + slot * EVENT_LEN;
+        self.memory.clear(at, EVENT_LEN)?;
+        self.events.put(slot, &[Segment { at, len: to_u32(EVENT_LEN), is_written: true }])?;
+        // The device looks for a place when it has an event, and needs no notice.
+        self.events.tell().map(|_| ())
+    }
+
+    /// Takes the events that are there. Returns whether the logical unit may have been removed or exchanged.
+    ///
+    /// # Errors
+    /// [`RingError`]; nothing that the device says can be trusted any more.
+    pub fn take_events(&mut self) -> Result<bool, RingError> {
+        let mut may_be_another = false;
+        // A device that sends events without end gets on with its commands all the same.
+        for _ in 0..EVENTS {
+            let Some((slot, _)) = self.events.next_used()? else { break };
+            let mut event = [0; EVENT_LEN];
+            self.memory.read(EVENT_PLACES + slot * EVENT_LEN, &mut event)?;
+            self.put_event(slot)?;
+            let [k0, k1, k2, k3, _, target, .., r0, r1, r2, r3] = event;
+            let (kind, reason) = (u32::from_le_bytes([k0, k1, k2, k3]), u32::from_le_bytes([r0, r1, r2, r3]));
+            let is_about_it = kind & !EVENTS_MISSED == TRANSPORT_RESET && self.lun[1] == target;
+            may_be_another |= kind & EVENTS_MISSED != 0 || is_about_it && matches!(reason, RESCAN | REMOVED);
+        }
+        Ok(may_be_another)
     }
 
     /// Makes a command available to the device. [`Self::tell`] tells it.
@@ -351,6 +406,32 @@ mod tests {
         assert_eq!(answered(&response(3, 0, 2, 0), 0, 0).unwrap().unwrap().transferred, 0);
         // Without a response there is no data.
         assert_eq!(answered(&response(0, 0, 0, 3), 0, 12).unwrap().unwrap().transferred, 0);
+    }
+
+    #[test]
+    fn events_tell_that_the_unit_may_be_another_one() {
+        let mut queue = ScsiQueue::new(512).unwrap();
+        let mut count = 0_u16;
+        let mut told = |queue: &mut ScsiQueue, kind: u32, target: u8, reason: u32| {
+            let slot = usize::from(count) % EVENTS;
+            let fields =
+                [&kind.to_le_bytes()[..], &[1, target, 0, 0, 0, 0, 0, 0], &reason.to_le_bytes()].concat();
+            queue.memory.write(EVENT_PLACES + slot * EVENT_LEN, &fields).unwrap();
+            let used = queue_at(EVENT_QUEUE) + ring::USED;
+            let entry = [to_u32(slot * ring::CHAIN_MAX).to_le_bytes(), 16_u32.to_le_bytes()].concat();
+            queue.memory.write(used + 4 + 8 * usize::from(count % ring::SIZE), &entry).unwrap();
+            count += 1;
+            queue.memory.store(used + 2, count).unwrap();
+            queue.take_events().unwrap()
+        };
+        for _ in 0..20 {
+            assert!(
+                told(&mut queue, 1, 0, 2) && told(&mut queue, 1, 0, 1) && told(&mut queue, 1 << 31, 9, 0)
+            );
+            // Another target, a reset, and another capacity.
+            assert!(!told(&mut queue, 1, 1, 2) && !told(&mut queue, 1, 0, 0) && !told(&mut queue, 3, 0, 2));
+        }
+        assert_eq!((queue.take_events(), queue.event_index()), (Ok(false), 120));
     }
 
     #[test]

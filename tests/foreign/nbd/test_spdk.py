@@ -214,18 +214,35 @@ def test_a_target_that_is_removed_in_use_ends_its_own_commands_only(tmp_path):
             expect(code == 0 and data == path.read_bytes(), said)
 
 
-def test_another_disk_in_place_of_one_that_was_removed_is_not_written(tmp_path):
+@pytest.mark.parametrize("meanwhile", ["a read", "no command"])
+def test_another_disk_in_place_of_one_that_was_removed_is_not_written(tmp_path, meanwhile):
+    """SPDK tells by an event, and by how it ends commands meanwhile."""
     (_, first), (path, second) = (file_disk(tmp_path, name) for name in ("d0", "d1"))
     with Spdk(tmp_path, {"a": scsi("d0")}, [first, second]) as spdk, targe(tmp_path, spdk.lun(reconnect_timeout="1s")) as server:
         finish(start_verify(server, "--count=50"))
         spdk.ask("vhost_scsi_controller_remove_target", ctrlr="a", scsi_target_num=0)
-        code, _, said = read(server, "--length=4K")
-        expect(code != 0, said)
+        if meanwhile == "a read":
+            code, _, said = read(server, "--length=4K")
+            expect(code != 0, said)
         spdk.ask("vhost_scsi_controller_add_target", ctrlr="a", scsi_target_num=0, bdev_name="d1")
         server.log_says("is not the device that was served before")
         verify = start_verify(server, "--count=50")
         verify.communicate(timeout=VERIFY_MAX_S)
         expect(verify.returncode != 0 and path.read_bytes() == bytes(SIZE), "the other disk was written")
+
+
+def test_what_happens_to_another_target_disturbs_nobody(tmp_path):
+    disks = [file_disk(tmp_path, name)[1] for name in ("d0", "d1")]
+    with Spdk(tmp_path, {"a": scsi("d0")}, disks) as spdk, targe(tmp_path, spdk.lun()) as server:
+        verify = start_verify(server, "--count=3000")
+        wait_for("a write", lambda: server.unit()["write_bytes"] > 0)
+        # More often than there are places for events.
+        for _ in range(20):
+            spdk.ask("vhost_scsi_controller_add_target", ctrlr="a", scsi_target_num=1, bdev_name="d1")
+            spdk.ask("vhost_scsi_controller_remove_target", ctrlr="a", scsi_target_num=1)
+        finish(verify)
+        expect("has removed the device" not in server.log_of_this_run(), server.log_tail())
+        expect("no avail ring entries" not in spdk.log(), spdk.log()[-500:])
 
 
 @each_kind

@@ -387,8 +387,14 @@ impl ScsiDevice {
 
     /// Takes what the process has ended.
     fn collect(&mut self) {
-        // Without a region, nobody goes on with the queue of a connection that has ended.
         let mut is_removed = false;
+        if self.link.is_some() {
+            match self.queue.take_events() {
+                Ok(may_be_another) => is_removed = may_be_another && !self.names.is_empty(),
+                Err(error) => self.broken(&error, did::TRANSPORT_DISRUPTED),
+            }
+        }
+        // Without a region, nobody goes on with the queue of a connection that has ended.
         while self.link.is_some() || self.region.is_some() {
             match self.queue.next_reply() {
                 Ok(None) if is_removed => self.removed(),

@@ -13,7 +13,7 @@ use virtio::ring::SIZE;
 use virtio::scsi::{self, QUEUES, ScsiQueue, queue_at};
 
 use super::ATTEMPT_MAX;
-use crate::vhost_user::{Kick, Step, VhostUserError, connect, negotiate, share, start_queue, within};
+use crate::vhost_user::{Kick, Step, VhostUserError, call, connect, negotiate, share, start_queue, within};
 
 /// A connection to the process.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Link {
     pub(super) call: OwnedFd,
     pub(super) kick: Kick,
     /// Those of the control queue and the event queue. The device never gets one, nor an end of the pipe.
-    _idle: Vec<Kick>,
+    _idle: [Kick; QUEUES - 1],
 }
 
 /// The in-flight region: a file of the process, which only it reads and writes.
@@ -40,15 +40,14 @@ pub(super) fn open_link(
     let (result, is_late) = within(&socket, ATTEMPT_MAX, || {
         start(Frontend::from_stream(socket.try_clone()?, to_u64(QUEUES)), resumed)
     });
-    let (call, mut kicks, fresh) = result.map_err(|step| step.at(path, ATTEMPT_MAX, is_late))?;
-    let kick = kicks.pop().ok_or_else(|| Step::Missing("a queue").at(path, ATTEMPT_MAX, false))?;
-    Ok((Link { socket, call, kick, _idle: kicks }, fresh))
+    let (call, kick, idle, fresh) = result.map_err(|step| step.at(path, ATTEMPT_MAX, is_late))?;
+    Ok((Link { socket, call, kick, _idle: idle }, fresh))
 }
 
 fn start(
     mut front: Frontend,
     resumed: Option<(&ScsiQueue, &Region)>,
-) -> Result<(OwnedFd, Vec<Kick>, Option<Fresh>), Step> {
+) -> Result<(OwnedFd, Kick, [Kick; QUEUES - 1], Option<Fresh>), Step> {
     let (_, agreed) = negotiate(&front, scsi::FEATURES)?;
     let has_region = agreed.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD);
     if resumed.is_some() && !has_region {
@@ -77,15 +76,12 @@ fn start(
         front.set_inflight_fd(inflight, file.as_raw_fd())?;
     }
     share(&front, queue.memory())?;
-    let mut kicks = Vec::with_capacity(QUEUES);
-    for number in 0..QUEUES - 1 {
-        // The control queue and the event queue stay empty.
-        kicks.push(start_queue(&mut front, number, (queue_at(number), 0))?.0);
-    }
-    let place = (queue_at(QUEUES - 1), queue.used_index());
-    let (kick, call) = start_queue(&mut front, QUEUES - 1, place)?;
+    let call = call()?;
+    // The control queue stays empty.
+    let [control, events, commands] = [(0, 0), (1, queue.event_index()), (2, queue.used_index())]
+        .map(|(number, index)| start_queue(&mut front, number, &call, (queue_at(number), index)));
+    let (kick, idle) = (commands?, [control?, events?]);
     // A process that goes on with what was under way may look at the queue only after a notice.
     kick.notify();
-    kicks.push(kick);
-    Ok((call, kicks, fresh))
+    Ok((call, kick, idle, fresh))
 }

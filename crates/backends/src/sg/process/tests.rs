@@ -226,6 +226,17 @@ impl Connection {
         head
     }
 
+    /// Sends the first event: the device was removed.
+    fn removed(&self) {
+        let queue = queue_at(1);
+        let place = u64::from_le_bytes(self.get(queue + ring::DESCRIPTORS)).wrapping_sub(DEVICE_BASE);
+        let event = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0];
+        self.put(usize::try_from(place).unwrap(), &event);
+        self.put(queue + ring::USED + 4, &[0, 0, 0, 0, 16, 0, 0, 0]);
+        self.put(queue + ring::USED + 2, &[1, 0]);
+        self.call.as_ref().unwrap().write_all(&1_u64.to_ne_bytes()).unwrap();
+    }
+
     /// Ends a command as good, with data that are `name` after a first byte.
     fn end(&mut self, head: u16, name: u8) {
         // A processor device, which has no blocks.
@@ -423,6 +434,21 @@ fn a_device_that_the_process_removed_gets_no_commands_until_it_is_back() {
         assert!(news[0].contains(removed) && news[1].contains("is not the device"), "{news:?}");
         assert_eq!(news[2..], ["back"]);
     }
+}
+
+#[test]
+fn a_device_that_was_exchanged_while_no_command_was_sent_is_not_used() {
+    let rig = Rig::new("exchanged");
+    let (mut device, connection) = rig.open();
+    connection.removed();
+    device.wait(None);
+    assert!(device.receive().is_none() && !device.is_connected());
+    drop(connection);
+    device.wait(None);
+    rig.attempt(&mut device, Behaviour { name: 2, ..FRESH });
+    assert!(!device.is_connected());
+    let news = news(&mut device);
+    assert!(news[0].contains("has removed the device") && news[1].contains("is not the device"), "{news:?}");
 }
 
 #[test]

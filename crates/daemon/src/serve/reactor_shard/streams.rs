@@ -5,6 +5,7 @@ use base::time::{Instant, soonest};
 use base::transmit::Transmit;
 
 use super::ReactorShard;
+use crate::serve::nbd::Due;
 
 impl StreamMachine for ReactorShard {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
@@ -93,7 +94,15 @@ impl StreamMachine for ReactorShard {
         self.report_binding_changes();
         self.log_notices();
         self.close_removed();
-        self.shard.poll_action().or_else(|| self.nbd.poll_action())
+        loop {
+            if let Some(action) = self.shard.poll_action() {
+                return Some(action);
+            }
+            match self.nbd.poll_due()? {
+                Due::Action(action) => return Some(action),
+                Due::Ended(now, export) => self.export_changed(now, &export),
+            }
+        }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -11,6 +11,8 @@ pub enum Unmovable {
     Away,
     /// Requests are under way, or changes are not flushed.
     Working,
+    /// A flush has failed. The client keeps the changes, and repeats them before the next flush.
+    FlushFailed,
     /// Acknowledged changes are lost, which the next flush has to report.
     LostChanges,
 }
@@ -21,11 +23,12 @@ impl Client {
         &self.info
     }
 
-    /// Flushes, if there are changes that only this client could repeat. Call this as often as
-    /// [`Self::unmovable`].
-    pub fn prepare_handover(&mut self) {
-        if self.is_up() && self.flushes() && !self.unflushed.is_empty() && !self.flushing {
-            (self.flush_due, self.transmit_due) = (true, true);
+    /// Flushes, if there are changes that only this client could repeat; after a flush that has failed only
+    /// if `again`. Call this as often as [`Self::unmovable`].
+    pub fn prepare_handover(&mut self, again: bool) {
+        let may_flush = self.is_up() && !self.is_flushing() && (again || !self.repeat_before_flush);
+        if may_flush && self.flushes() && !self.unflushed.is_empty() {
+            (self.flush_due, self.transmit_due, self.keeps_unflushed) = (true, true, true);
         }
     }
 
@@ -45,10 +48,13 @@ impl Client {
             || !self.replies.is_at_rest()
             || !self.held.is_empty()
             || self.repeating.is_some()
-            || self.is_flushing()
-            || (self.flushes() && !self.unflushed.is_empty());
+            || self.is_flushing();
         if is_working {
             return Some(Unmovable::Working);
+        }
+        if self.flushes() && !self.unflushed.is_empty() {
+            let has_failed = self.repeat_before_flush;
+            return Some(if has_failed { Unmovable::FlushFailed } else { Unmovable::Working });
         }
         self.lost_changes.map(|_| Unmovable::LostChanges)
     }

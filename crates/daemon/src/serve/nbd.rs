@@ -6,6 +6,7 @@
 //! through a queue in shared memory: the connection only tells that the other process lives.
 
 mod address;
+mod handover;
 mod log;
 
 use std::cell::{Cell, RefCell};
@@ -550,7 +551,11 @@ mod tests {
         let socket = UnixStream::pair().unwrap().0.into();
         let address = ExportAddress::VhostUser("/run/disk.sock".into());
         let config = ClientConfig { patience: None, write_cache: true, read_only: false, block_len: 512 };
-        OpenExport { connection: ExportConnection { socket, info, queue: None }, address, config }
+        OpenExport {
+            connection: ExportConnection { socket, info, queue: None, is_taken_over: false },
+            address,
+            config,
+        }
     }
 
     fn exports() -> NbdExports {

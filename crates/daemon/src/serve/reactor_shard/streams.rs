@@ -9,9 +9,8 @@ use crate::serve::nbd::Due;
 
 impl StreamMachine for ReactorShard {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
-        self.nbd.set_time(now);
-        if let Some(export) = self.nbd.connected(now, conn, arrival.portal) {
-            return self.export_changed(now, &export);
+        if self.export_connected(now, conn, arrival.portal) {
+            return;
         }
         crate::debug!("connection {} from {} to {} is open", conn.0, arrival.peer, arrival.local);
         self.arrivals.insert(conn, arrival.portal);
@@ -19,6 +18,9 @@ impl StreamMachine for ReactorShard {
     }
 
     fn taken_over(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
+        if self.export_connected(now, conn, arrival.portal) {
+            return;
+        }
         self.arrivals.insert(conn, arrival.portal);
         self.shard.taken_over(now, conn, arrival);
     }

@@ -257,15 +257,28 @@ pub(crate) fn block_len(device: &mut Device) -> io::Result<Option<u32>> {
 }
 
 /// Returns the block device of an SG node if this host uses it: an exclusive open of a device fails if it, or
-/// a partition of it, is mounted or belongs to a volume.
+/// a partition of it, is mounted or belongs to a volume. A CD drive is not opened: when it is closed, the
+/// kernel allows the removal of its medium, which a host of ours may have prevented.
 fn used_by_host(node: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(node), rustix::fs::minor(node));
     let disks = std::fs::read_dir(format!("/sys/dev/char/{major}:{minor}/device/block")).ok()?;
     let exclusive = (OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
     disks.flatten().map(|disk| Path::new("/dev").join(disk.file_name())).find(|disk| {
+        if disk.to_string_lossy().starts_with("/dev/sr") {
+            return is_mounted(disk);
+        }
         let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(disk);
         opened.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::BUSY))
     })
+}
+
+/// Returns whether a block device is mounted.
+fn is_mounted(disk: &Path) -> bool {
+    let (Ok(facts), Ok(mounts)) = (disk.metadata(), std::fs::read_to_string("/proc/self/mountinfo")) else {
+        return false;
+    };
+    let number = format!("{}:{}", rustix::fs::major(facts.rdev()), rustix::fs::minor(facts.rdev()));
+    mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(number.as_str()))
 }
 
 #[cfg(test)]

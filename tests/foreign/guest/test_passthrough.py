@@ -390,6 +390,15 @@ def test_dangerous_and_overlong_commands_are_refused(rig):
     expect(first.run(bytes([0xC5] + [0] * 9)).code() == (5, 0x20, 0), "a vendor-specific command")
 
 
+def test_a_check_of_the_configuration_leaves_the_devices_alone(rig):
+    """When a CD drive is closed, the kernel allows the removal of its disc."""
+    disc, looker = rig.both(DISC)
+    expect(disc.run(bytes([0x1E, 0, 0, 0, 1, 0])).status == GOOD, "PREVENT ALLOW MEDIUM REMOVAL")
+    rig.guest.run(f"targe check {CONFIG}")
+    expect(looker.run(bytes([0x1B, 0, 0, 0, 2, 0])).status == CHECK_CONDITION, "an eject that is prevented")
+    expect(disc.run(bytes([0x1E, 0, 0, 0, 0, 0])).status == GOOD, "PREVENT ALLOW MEDIUM REMOVAL")
+
+
 def test_removal_is_told_and_a_reload_brings_the_device_back(rig):
     first, second = rig.both(DEBUG)
     address = rig.host(rig.nodes[DEBUG])

@@ -56,7 +56,7 @@ mod pair;
 mod serve {
     mod document;
 
-    use document::{Document, ExportState, FORMAT, MAGIC, ReactorState};
+    use document::{DeviceState, Document, ExportState, FORMAT, MAGIC, ReactorState};
     use iscsi::digest::Crc32c;
     use nbd::handshake::ExportInfo;
     use shard::handover::ShardState;
@@ -82,9 +82,16 @@ mod serve {
 
     /// Returns the body of the document of one reactor.
     pub fn body(shard: ShardState, connections: Vec<Vec<usize>>, exports: &[ExportInfo]) -> Vec<u8> {
+        let device = DeviceState {
+            unit: "naa.5000000000000002".to_owned(),
+            block_len: Some(2048),
+            names: vec![b"disc".to_vec(), Vec::new()],
+        };
+        // A document with connections has a device, too.
+        let devices = exports.iter().take(1).map(|_| device.clone()).collect();
         let exports = exports.iter().map(|info| ExportState::new("naa.5000000000000001".to_owned(), info)).collect();
         let reactors = vec![ReactorState { shard, connections }];
-        let bytes = Document { reactors, cartridges: Vec::new(), exports }.encode(FORMAT).unwrap();
+        let bytes = Document { reactors, cartridges: Vec::new(), exports, devices }.encode(FORMAT).unwrap();
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         bytes[end + 1..].to_vec()
     }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use ::nbd::handshake::ExportInfo;
 use backends::open::handed_over::HandedOverFiles;
+use backends::sg::MovedSg;
 
 use super::discs::MovedDisc;
 use crate::config::Naa;
@@ -60,12 +61,14 @@ pub(super) struct LateMedia {
     pub(super) cartridges: BTreeMap<String, MovedCartridge>,
     /// The connections to NBD servers, by the identifier of the unit.
     pub(super) exports: BTreeMap<String, MovedExport>,
+    /// The devices that commands are passed to, by the identifier of the unit.
+    pub(super) devices: BTreeMap<String, MovedSg>,
 }
 
 impl LateMedia {
     /// Returns whether everything was taken.
     pub(super) fn is_empty(&self) -> bool {
-        self.cartridges.is_empty() && self.exports.is_empty()
+        self.cartridges.is_empty() && self.exports.is_empty() && self.devices.is_empty()
     }
 }
 

@@ -57,6 +57,8 @@ enum Bare {
     Nbd(OpenExport),
     /// An export of an NBD server whose connection comes with the sessions of another process.
     AwaitedNbd(ExportAddress),
+    /// A SCSI device of this host whose lock comes with the sessions of another process.
+    AwaitedSg(SgSpec),
     /// A SCSI device of this host or of another process.
     Sg(OpenSg),
 }
@@ -123,7 +125,7 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 }
 
 /// Returns the drive of a unit, if the unit is one, with what is in it in the process that serves. The
-/// configuration can name another medium. An export is awaited.
+/// configuration can name another medium. An export and a device of this host are awaited.
 fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
     let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
     match &unit.medium {
@@ -144,6 +146,11 @@ fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>,
         }
         // A server may accept one connection only, or end after it.
         Medium::Nbd { uri, .. } => Ok(Some(Bare::AwaitedNbd(ExportAddress::Nbd(uri.clone())))),
+        // What it reports to a command could be meant for a host.
+        Medium::Sg { path, shared_with_host, .. } => {
+            let spec = SgSpec { path: path.clone(), shared_with_host: *shared_with_host };
+            Ok(Some(Bare::AwaitedSg(spec)))
+        }
         _ => Ok(None),
     }
 }
@@ -361,12 +368,13 @@ impl OpenMedium {
             | Bare::Drive(_)
             | Bare::Library(_)
             | Bare::Nbd(_)
-            | Bare::AwaitedNbd(_) => None,
+            | Bare::AwaitedNbd(_)
+            | Bare::AwaitedSg(_) => None,
         }
     }
 
     /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
-    /// the file of a library, and the connection to an NBD server.
+    /// the file of a library, the connection to an NBD server, and a device of this host.
     pub(super) fn receive(&mut self, unit: &Unit, late: &mut LateMedia) -> Result<(), MediaError> {
         let failed = |why| MediaError { unit: unit.label.clone(), why };
         match &mut self.bare {
@@ -383,6 +391,13 @@ impl OpenMedium {
                 let moved = moved.ok_or_else(|| failed(format!("the connection to {address} is missing")))?;
                 let export = OpenExport::new(unit, address.clone(), ExportConnection::taken_over(moved));
                 self.bare = Bare::Nbd(export.map_err(failed)?);
+                Ok(())
+            }
+            Bare::AwaitedSg(spec) => {
+                let moved = late.devices.remove(&unit.identity.naa.to_string());
+                let moved = moved.ok_or_else(|| failed("the lock of the device is missing".to_owned()))?;
+                let device = spec.take(moved).map_err(|error| failed(describe_error(&error)))?;
+                self.bare = Bare::Sg(device);
                 Ok(())
             }
             Bare::Disk(..) | Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Nbd(_) | Bare::Sg(_) => {
@@ -412,7 +427,7 @@ impl OpenMedium {
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
             // It was received before.
-            Bare::AwaitedNbd(_) => PlacedBare::Null(ByteLen(0)),
+            Bare::AwaitedNbd(_) | Bare::AwaitedSg(_) => PlacedBare::Null(ByteLen(0)),
         };
         ReactorMedium { bare, keys: self.keys }
     }

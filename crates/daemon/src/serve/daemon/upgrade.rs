@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use backends::sg::MovedSg;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -30,7 +31,7 @@ use crate::serve::reactor_shard::handover::{ExportedReactor, MovingExport, Obsta
 use crate::serve::router::Router;
 use crate::serve::service_manager;
 use crate::serve::upgrade::PREPARE_MAX;
-use crate::serve::upgrade::document::{CartridgeState, Document, ExportState, ReactorState};
+use crate::serve::upgrade::document::{CartridgeState, DeviceState, Document, ExportState, ReactorState};
 use crate::serve::upgrade::messages::{Answer, Socket, Welcome};
 use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
 use freeze::{Acceptors, Frozen, Unaccepting, ask};
@@ -53,7 +54,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The sessions of all reactors, while nothing is under way.
 struct Exported {
     document: Zeroizing<Vec<u8>>,
-    /// The connections, then the files of cartridges, and then the connections to NBD servers.
+    /// The connections, then the files of cartridges, the connections to NBD servers, and the locks of
+    /// devices.
     sockets: Vec<OwnedFd>,
     sessions: usize,
     connections: usize,
@@ -348,10 +350,16 @@ impl Daemon {
     fn encode(&self, reactors: Vec<ExportedReactor>, frozen: &Frozen) -> Result<Exported, Obstacle> {
         let lasting = |sentence: String| Obstacle { sentence, can_end: false };
         let portals: Vec<_> = self.runtime.portals.iter().map(|(id, _)| *id).collect();
-        let mut document = Document { reactors: Vec::new(), cartridges: Vec::new(), exports: Vec::new() };
-        let (mut sockets, mut files, mut servers, mut sessions) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let mut document = Document {
+            reactors: Vec::new(),
+            cartridges: Vec::new(),
+            exports: Vec::new(),
+            devices: Vec::new(),
+        };
+        let (mut sockets, mut files, mut servers, mut locks) = <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
+        let mut sessions = 0;
         for (at, exported) in reactors.into_iter().enumerate() {
-            let ExportedReactor { shard, connections, cartridges, exports } = exported;
+            let ExportedReactor { shard, connections, cartridges, exports, devices } = exported;
             sessions += connections.len();
             let conns = connections.iter().flatten().map(|(conn, _)| *conn).collect();
             sockets.extend(frozen.sockets(at, conns)?);
@@ -373,6 +381,10 @@ impl Daemon {
             servers.extend(frozen.sockets(at, exports.iter().map(|export| export.conn).collect())?);
             let state = |MovingExport { unit, info, .. }| ExportState::new(unit, &info);
             document.exports.extend(exports.into_iter().map(state));
+            for (unit, MovedSg { block_len, names, locked: lock }) in devices {
+                document.devices.push(DeviceState { unit, block_len, names });
+                locks.push(OwnedFd::from(lock));
+            }
         }
         let format = format_of(&self.runtime.config);
         let document = document.encode(format).map_err(|error| lasting(error.to_string()))?;
@@ -380,6 +392,7 @@ impl Daemon {
         let connections = sockets.len();
         sockets.extend(files);
         sockets.extend(servers);
+        sockets.extend(locks);
         Ok(Exported { document, sockets, sessions, connections })
     }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 
 use ::nbd::handshake::ExportInfo;
+use backends::sg::MovedSg;
 use base::state_machine::{ConnId, PortalId};
 use base::time::Instant;
 use shard::handover::{Exported, ShardBusy, ShardState};
@@ -13,6 +14,7 @@ use super::ReactorShard;
 use crate::serve::discs::DiscDrive;
 use crate::serve::disk::Disk;
 use crate::serve::handed_over::{MovedCartridge, MovedMedium};
+use crate::serve::pass_through::PassThrough;
 use crate::serve::tape::Tape;
 
 /// The sessions and units of a reactor, as they move to another process.
@@ -25,6 +27,8 @@ pub(in crate::serve) struct ExportedReactor {
     pub(in crate::serve) cartridges: Vec<MovedCartridge>,
     /// The connections to NBD servers.
     pub(in crate::serve) exports: Vec<MovingExport>,
+    /// The devices that commands are passed to, with the NAA identifiers of their units.
+    pub(in crate::serve) devices: Vec<(String, MovedSg)>,
 }
 
 /// The connection to an NBD server, as it moves to another process.
@@ -88,7 +92,9 @@ impl ReactorShard {
         };
         let tapes = || self.tapes.values().find_map(Tape::obstacle);
         let exports = || self.nbd.obstacle();
-        self.disks.values().find_map(Disk::obstacle).or_else(tapes).or_else(exports).or_else(pending)
+        let devices = || self.devices.values().find_map(PassThrough::obstacle);
+        let disks = self.disks.values().find_map(Disk::obstacle);
+        disks.or_else(tapes).or_else(exports).or_else(devices).or_else(pending)
     }
 
     /// Stops the command windows, so that the sessions become idle.
@@ -180,12 +186,18 @@ impl ReactorShard {
             Some(MovingExport { unit: self.naas.get(&id)?.to_string(), info, conn })
         };
         let exports = self.nbd.connections().filter_map(export).collect();
+        let device = |(id, device): (&UnitId, &PassThrough)| {
+            let unit = self.naas.get(id)?.to_string();
+            Some(device.moved().map(|moved| (unit, moved)))
+        };
+        let devices = self.devices.iter().filter_map(device).collect::<Result<_, _>>();
+        let devices = devices.map_err(|sentence| Obstacle { sentence, can_end: false })?;
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.
         let portal = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
         let places = |conns: Vec<ConnId>| conns.into_iter().filter_map(portal).collect();
         let connections = connections.into_iter().map(places).collect();
-        Ok(ExportedReactor { shard, connections, cartridges, exports })
+        Ok(ExportedReactor { shard, connections, cartridges, exports, devices })
     }
 
     /// Takes over the sessions and units of another process. The driver must be parked.

@@ -21,11 +21,12 @@ pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
 /// The newest version of the format. It is increased when a release before could misread what this one
 /// writes, or does not know it; a field that is added has a default, and is not written while it has that.
 ///
-/// Version 2 has what is in drives, version 3 the connections to NBD servers.
+/// Version 2 has what is in drives, version 3 the connections to NBD servers and the devices that commands
+/// are passed to.
 pub(in crate::serve) const FORMAT: u32 = 3;
 
-/// The version of a daemon without LUNs at NBD servers. This release writes it then, so that a release that
-/// does not know the newest version can take over.
+/// The version of a daemon without LUNs at NBD servers and without such devices. This release writes it then,
+/// so that a release that does not know the newest version can take over.
 pub(in crate::serve) const FORMAT_WITHOUT_EXPORTS: u32 = 2;
 
 /// The version of a daemon that has no drives either.
@@ -55,6 +56,22 @@ pub(in crate::serve) struct Document {
     /// order. A connection can be replaced by another one until the sessions are frozen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) exports: Vec<ExportState>,
+    /// The devices that commands are passed to. The file by which each is locked follows the sockets of the
+    /// exports, in the same order. A device can be opened again until the sessions are frozen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::serve) devices: Vec<DeviceState>,
+}
+
+/// A device that commands are passed to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct DeviceState {
+    /// The NAA identifier of the unit.
+    pub(in crate::serve) unit: String,
+    /// The length of its blocks, if it had blocks when it was opened.
+    pub(in crate::serve) block_len: Option<u32>,
+    /// What it says of itself. It is known by that when it was removed and returns.
+    pub(in crate::serve) names: Vec<Vec<u8>>,
 }
 
 /// A connection to an NBD server, on which nothing is under way, and what was negotiated for it.
@@ -253,7 +270,7 @@ mod tests {
     use super::*;
 
     fn nothing() -> Document {
-        Document { reactors: Vec::new(), cartridges: Vec::new(), exports: Vec::new() }
+        Document { reactors: Vec::new(), cartridges: Vec::new(), exports: Vec::new(), devices: Vec::new() }
     }
 
     #[test]
@@ -283,8 +300,15 @@ mod tests {
             allocation_id: Some(9),
         };
         let state = ExportState::new("naa.6".to_owned(), &info);
-        let bytes = Document { exports: vec![state.clone()], ..nothing() }.encode(FORMAT).unwrap();
-        let read = Document::decode(&bytes).unwrap().exports;
+        let device = DeviceState {
+            unit: "naa.7".to_owned(),
+            block_len: Some(2048),
+            names: vec![b"a disc".to_vec(), Vec::new()],
+        };
+        let document = Document { exports: vec![state.clone()], devices: vec![device.clone()], ..nothing() };
+        let document = Document::decode(&document.encode(FORMAT).unwrap()).unwrap();
+        assert_eq!(document.devices, [device]);
+        let read = document.exports;
         assert_eq!(read, [state]);
         assert_eq!(read[0].info(), Ok(info));
         let damaged = ExportState { block_len: 0, ..read[0].clone() };

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use backends::sg::MovedSg;
 use base::ether::EtherPort;
 use base::state_machine::{ConnId, PortalId};
 use drivers::inherited;
@@ -16,7 +17,7 @@ use drivers::message_queue::Adoption;
 use iscsi::name::IscsiName;
 
 use super::channel::Channel;
-use super::document::{CartridgeState, Document, ExportState, FORMATS, MAGIC, ReactorState};
+use super::document::{CartridgeState, DeviceState, Document, ExportState, FORMATS, MAGIC, ReactorState};
 use super::messages::{Answer, Commit, Hello, Socket, Welcome};
 use super::{MESSAGE_MAX, PREPARE_MAX, VARIABLE};
 use crate::serve::ServeError;
@@ -166,11 +167,12 @@ impl Succession {
     /// # Errors
     /// They did not come.
     pub(in crate::serve) fn late_media(sessions: &mut Sessions) -> Result<LateMedia, ServeError> {
-        let missing = || ServeError::Failed("a cartridge or a connection is missing".to_owned());
+        let missing = || ServeError::Failed("a cartridge, a connection or a device is missing".to_owned());
         let Sessions { document, sockets } = sessions;
         let (cartridges, exports) =
             (std::mem::take(&mut document.cartridges), std::mem::take(&mut document.exports));
-        let count = 2 * cartridges.len() + exports.len();
+        let devices = std::mem::take(&mut document.devices);
+        let count = 2 * cartridges.len() + exports.len() + devices.len();
         let first = sockets.len().checked_sub(count).ok_or_else(missing)?;
         let mut descriptors = sockets.split_off(first).into_iter();
         let mut media = LateMedia::default();
@@ -186,6 +188,10 @@ impl Succession {
             let info = state.info().map_err(|why| ServeError::Failed(format!("an NBD export: {why}")))?;
             let ExportState { unit, .. } = state;
             media.exports.insert(unit, MovedExport { info, socket });
+        }
+        for DeviceState { unit, block_len, names } in devices {
+            let locked = descriptors.next().ok_or_else(missing)?.into();
+            media.devices.insert(unit, MovedSg { block_len, names, locked });
         }
         Ok(media)
     }

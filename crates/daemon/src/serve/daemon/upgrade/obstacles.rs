@@ -15,9 +15,9 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
             | Medium::Tape { .. }
             | Medium::Changer { .. }
             | Medium::LibraryDrive { .. }
-            | Medium::Nbd { .. } => return None,
+            | Medium::Nbd { .. }
+            | Medium::Sg { .. } => return None,
             Medium::Ram { .. } => "its data is in the memory of this process",
-            Medium::Sg { .. } => "a device that commands are passed to cannot move to another process",
             Medium::VhostUserBlk { .. } | Medium::VhostUserScsi { .. } => {
                 "a device over vhost-user cannot move to another process: its other end knows the memory of this one"
             }
@@ -30,7 +30,7 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
 /// all of it, so that older releases can take over as far as they know what moves.
 pub(super) fn format_of(config: &Config) -> u32 {
     let of_unit = |medium: &Medium| match medium {
-        Medium::Nbd { .. } => FORMAT,
+        Medium::Nbd { .. } | Medium::Sg { .. } => FORMAT,
         // There can be another medium in a drive than the configured one.
         Medium::Disc { .. } | Medium::Tape { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. } => {
             FORMAT_WITHOUT_EXPORTS
@@ -39,7 +39,6 @@ pub(super) fn format_of(config: &Config) -> u32 {
         | Medium::Block { .. }
         | Medium::Null { .. }
         | Medium::Ram { .. }
-        | Medium::Sg { .. }
         | Medium::VhostUserBlk { .. }
         | Medium::VhostUserScsi { .. } => FORMAT_WITHOUT_DRIVES,
     };

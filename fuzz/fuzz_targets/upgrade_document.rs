@@ -5,7 +5,8 @@
 //! of the values that calculations end at. No document may make the decoder panic or take memory
 //! out of proportion; what it takes it must write again as it was. A shard of the same configuration then
 //! resumes what was decoded, or refuses it. A shard that resumes it serves no session a LUN that the
-//! configuration does not give it, and what it exports is what the next one exports after it.
+//! configuration does not give it, and what it exports is what the next one exports after it. A client goes
+//! on with each connection to an NBD server, or what was negotiated for it is refused.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -15,6 +16,7 @@ use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, StreamMa
 use base::time::{Duration, Instant};
 use device::contract::Access;
 use ground::Operations;
+use ground::exports::EXPORTS;
 use iscsi::aead::AeadDigest;
 use iscsi::digest::Crc32c;
 use iscsi::negotiate::KeyPolicy;
@@ -23,6 +25,7 @@ use iscsi::pdu::nop_out::NopOut;
 use iscsi::pdu::{Itt, PduHeader as _, Ttt};
 use iscsi::serial::StatSn;
 use libfuzzer_sys::fuzz_target;
+use nbd::handshake::ExportInfo;
 use security::Level;
 use serde_json::{Value, json};
 use shard::config::{InitiatorEntry, InitiatorQuota, LunEntry, ShardConfig};
@@ -53,8 +56,9 @@ mod pair;
 mod serve {
     mod document;
 
-    use document::{Document, FORMAT, MAGIC, ReactorState};
+    use document::{DeviceState, Document, ExportState, FORMAT, MAGIC, ReactorState};
     use iscsi::digest::Crc32c;
+    use nbd::handshake::ExportInfo;
     use shard::handover::ShardState;
 
     /// Decodes a document, and checks that it is written as it was read. Returns the state and the
@@ -64,6 +68,10 @@ mod serve {
         let written = document.encode(FORMAT).expect("it is not longer than what was read");
         let again = Document::decode(&written).expect("its own bytes");
         assert_eq!(again.encode(FORMAT).unwrap(), written);
+        for info in document.exports.iter().take(super::EXPORTS_MAX).filter_map(|export| export.info().ok()) {
+            assert_eq!(ExportState::new(String::new(), &info).info(), Ok(info));
+            ground::exports::go_on(info);
+        }
         let parts = |document: Document| {
             document.reactors.into_iter().map(|reactor| (reactor.shard, reactor.connections)).collect()
         };
@@ -73,8 +81,17 @@ mod serve {
     }
 
     /// Returns the body of the document of one reactor.
-    pub fn body(shard: ShardState, connections: Vec<Vec<usize>>) -> Vec<u8> {
-        let bytes = Document { reactors: vec![ReactorState { shard, connections }], cartridges: Vec::new() }.encode(FORMAT).unwrap();
+    pub fn body(shard: ShardState, connections: Vec<Vec<usize>>, exports: &[ExportInfo]) -> Vec<u8> {
+        let device = DeviceState {
+            unit: "naa.5000000000000002".to_owned(),
+            block_len: Some(2048),
+            names: vec![b"disc".to_vec(), Vec::new()],
+        };
+        // A document with connections has a device, too.
+        let devices = exports.iter().take(1).map(|_| device.clone()).collect();
+        let exports = exports.iter().map(|info| ExportState::new("naa.5000000000000001".to_owned(), info)).collect();
+        let reactors = vec![ReactorState { shard, connections }];
+        let bytes = Document { reactors, cartridges: Vec::new(), exports, devices }.encode(FORMAT).unwrap();
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         bytes[end + 1..].to_vec()
     }
@@ -98,6 +115,8 @@ const GOOD: u8 = 0;
 const CHECK: u8 = 2;
 /// As many connections as are told to a shard: each takes memory before its state is looked at.
 const CONNECTIONS_MAX: usize = 64;
+/// With as many connections to NBD servers a client goes on.
+const EXPORTS_MAX: usize = 8;
 /// What two shards with their media take, and documents of a few times the length of the longest input.
 const MEMORY_MAX_KIB: u64 = 32 << 10;
 const MEDIUM_LEN: u64 = 1 << 20;
@@ -443,9 +462,15 @@ fn nth<'a>(value: &'a mut Value, at: &mut usize) -> Option<&'a mut Value> {
 
 /// What shards with sessions of every kind export.
 static EXPORTED: LazyLock<Vec<Value>> = LazyLock::new(|| {
-    let kinds: [&[fn(&mut World)]; 5] =
-        [&[plain], &[recovering], &[hyperscsi], &[recovering], &[plain, recovering, hyperscsi]];
-    let mut documents: Vec<Value> = kinds.iter().map(|kind| exported(kind)).collect();
+    let kinds: [(&[fn(&mut World)], &[ExportInfo]); 6] = [
+        (&[plain], &[]),
+        (&[recovering], &[]),
+        (&[hyperscsi], &[]),
+        (&[recovering], &[]),
+        (&[plain, recovering, hyperscsi], &[]),
+        (&[plain], &EXPORTS),
+    ];
+    let mut documents: Vec<Value> = kinds.iter().map(|(kind, exports)| exported(kind, exports)).collect();
     seal(&mut documents[3]);
     for document in &documents {
         let bytes = serve::with_header(&serde_json::to_vec(document).unwrap());
@@ -457,8 +482,8 @@ static EXPORTED: LazyLock<Vec<Value>> = LazyLock::new(|| {
     documents
 });
 
-/// Exports a shard with these sessions.
-fn exported(kind: &[fn(&mut World)]) -> Value {
+/// Exports a shard with these sessions, and connections to NBD servers.
+fn exported(kind: &[fn(&mut World)], exports: &[ExportInfo]) -> Value {
     let mut world = World::new(site(), media());
     kind.iter().for_each(|log_in| log_in(&mut world));
     world.shard.freeze(world.now);
@@ -469,7 +494,7 @@ fn exported(kind: &[fn(&mut World)]) -> Value {
     }
     let exported = world.shard.export(world.now).expect("idle");
     let connections = exported.connections.iter().map(|conns| vec![0; conns.len()]).collect();
-    serde_json::from_slice(&serve::body(exported.state, connections)).unwrap()
+    serde_json::from_slice(&serve::body(exported.state, connections, exports)).unwrap()
 }
 
 /// Two sessions without digests, a persistent reservation of one, and unit attentions of the other.

@@ -2,6 +2,7 @@
 //! input into operations.
 
 mod discs;
+pub mod exports;
 pub mod hyper;
 mod libraries;
 pub mod lists;

@@ -8,7 +8,7 @@ mod device;
 pub mod process;
 mod serve;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -47,6 +47,17 @@ pub struct OpenSg {
     pub(crate) info: DeviceInfo,
     /// What the device says of itself: by this it is recognised when it returns.
     pub(crate) names: Vec<Vec<u8>>,
+}
+
+/// A device of this host, as it moves to another process.
+#[derive(Debug)]
+pub struct MovedSg {
+    /// The length of its blocks, if it had blocks when it was opened.
+    pub block_len: Option<u32>,
+    /// What the device says of itself.
+    pub names: Vec<Vec<u8>>,
+    /// The file by which it is locked.
+    pub locked: File,
 }
 
 /// A device cannot be served.
@@ -145,20 +156,42 @@ impl SgSpec {
     /// [`SgError`]
     pub fn open(&self) -> Result<OpenSg, SgError> {
         let device = self.open_node()?;
-        match lock(device.file(), &self.path, false) {
+        match lock(device.locked(), &self.path, false) {
             Ok(()) => {}
             Err(OpenError::InUse { path }) => return Err(SgError::InUse { path }),
             Err(other) => return Err(SgError::Lock(other)),
         }
         let failed = |source: io::Error| SgError::Query { path: self.path.clone(), source };
         let kind = device.device_type().map_err(failed)?;
-        let wanted = u32::try_from(IO_LEN_MAX).unwrap_or(u32::MAX);
-        let transfer_max = device.reserve_buffer(wanted).map_err(failed)?;
+        let transfer_max = device.reserve_buffer(transfer_wanted()).map_err(failed)?;
         let mut device = Device::Sg(device);
         let block_len = if has_blocks(kind) { block_len(&mut device).map_err(failed)? } else { None };
         let (identity, _) = FileIdentity::of_path(&self.path).map_err(failed)?;
         let info = DeviceInfo { kind, block_len, transfer_max };
         let names = names(&mut device, COMMAND_MAX).map_err(failed)?;
+        Ok(OpenSg { device, path: self.path.clone(), identity: Some(identity), info, names })
+    }
+
+    /// Opens a device that another process serves and has locked, without sending it a command: what the
+    /// device reports next is for the hosts of that process.
+    ///
+    /// # Errors
+    /// [`SgError`]
+    pub fn take(&self, moved: MovedSg) -> Result<OpenSg, SgError> {
+        let MovedSg { block_len, names, locked } = moved;
+        let failed = |source: io::Error| SgError::Query { path: self.path.clone(), source };
+        let mut device = self.open_device()?;
+        let served = SgDevice::new(locked.try_clone().map_err(failed)?).map_err(failed)?;
+        let (kind, rdev) = (device.device_type().map_err(failed)?, |file: &File| Ok(file.metadata()?.rdev()));
+        // While that file is open, another device gets the number of this one only after it was removed.
+        let is_same = rdev(device.locked()).map_err(failed)? == rdev(&locked).map_err(failed)?;
+        if !is_same || served.device_type().is_err() {
+            return Err(SgError::AnotherDevice { path: self.path.clone() });
+        }
+        let transfer_max = device.reserve_buffer(transfer_wanted()).map_err(failed)?;
+        device.take_lock(locked);
+        let (identity, _) = FileIdentity::of_path(&self.path).map_err(failed)?;
+        let (info, device) = (DeviceInfo { kind, block_len, transfer_max }, Device::Sg(device));
         Ok(OpenSg { device, path: self.path.clone(), identity: Some(identity), info, names })
     }
 
@@ -171,6 +204,16 @@ impl SgSpec {
     }
 
     fn open_node(&self) -> Result<SgDevice, SgError> {
+        let device = self.open_device()?;
+        let failed = |source: io::Error| SgError::Open { path: self.path.clone(), source };
+        let node = device.locked().metadata().map_err(failed)?.rdev();
+        match used_by_host(node).filter(|_| !self.shared_with_host) {
+            Some(disk) => Err(SgError::UsedByHost { path: self.path.clone(), disk }),
+            None => Ok(device),
+        }
+    }
+
+    fn open_device(&self) -> Result<SgDevice, SgError> {
         let path = &self.path;
         let not_sg = || SgError::NotSg { path: path.clone() };
         let failed = |source: io::Error| SgError::Open { path: path.clone(), source };
@@ -178,16 +221,10 @@ impl SgSpec {
         if !facts.file_type().is_char_device() {
             return Err(not_sg());
         }
-        let device = match SgDevice::open(path) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTTY) => return Err(not_sg()),
-            opened => opened.map_err(failed)?,
-        };
-        if !self.shared_with_host
-            && let Some(disk) = used_by_host(facts.rdev())
-        {
-            return Err(SgError::UsedByHost { path: path.clone(), disk });
+        match SgDevice::open(path) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTTY) => Err(not_sg()),
+            opened => opened.map_err(failed),
         }
-        Ok(device)
     }
 }
 
@@ -206,6 +243,10 @@ impl OpenSg {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+fn transfer_wanted() -> u32 {
+    u32::try_from(IO_LEN_MAX).unwrap_or(u32::MAX)
 }
 
 /// Returns whether devices of a type have blocks of one length, which READ CAPACITY reports.
@@ -257,15 +298,28 @@ pub(crate) fn block_len(device: &mut Device) -> io::Result<Option<u32>> {
 }
 
 /// Returns the block device of an SG node if this host uses it: an exclusive open of a device fails if it, or
-/// a partition of it, is mounted or belongs to a volume.
+/// a partition of it, is mounted or belongs to a volume. A CD drive is not opened: when it is closed, the
+/// kernel allows the removal of its medium, which a host of ours may have prevented.
 fn used_by_host(node: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(node), rustix::fs::minor(node));
     let disks = std::fs::read_dir(format!("/sys/dev/char/{major}:{minor}/device/block")).ok()?;
     let exclusive = (OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
     disks.flatten().map(|disk| Path::new("/dev").join(disk.file_name())).find(|disk| {
+        if disk.to_string_lossy().starts_with("/dev/sr") {
+            return is_mounted(disk);
+        }
         let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(disk);
         opened.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::BUSY))
     })
+}
+
+/// Returns whether a block device is mounted.
+fn is_mounted(disk: &Path) -> bool {
+    let (Ok(facts), Ok(mounts)) = (disk.metadata(), std::fs::read_to_string("/proc/self/mountinfo")) else {
+        return false;
+    };
+    let number = format!("{}:{}", rustix::fs::major(facts.rdev()), rustix::fs::minor(facts.rdev()));
+    mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(number.as_str()))
 }
 
 #[cfg(test)]
@@ -279,6 +333,8 @@ mod tests {
             assert!(matches!(spec(path).open(), Err(SgError::NotSg { .. })), "{path}");
             assert!(matches!(spec(path).check(), Err(SgError::NotSg { .. })), "{path}");
         }
+        let moved = MovedSg { block_len: None, names: Vec::new(), locked: File::open("/dev/null").unwrap() };
+        assert!(matches!(spec("/dev/null").take(moved), Err(SgError::NotSg { .. })));
         let missing = spec("/dev/no-such-sg").check();
         assert!(matches!(missing, Err(SgError::Open { .. })), "{missing:?}");
     }

@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use base::buffer::{Buf, DataList};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -34,6 +35,8 @@ const VERSION_MIN: u32 = 30_000;
 #[derive(Debug)]
 pub struct SgDevice {
     file: File,
+    /// The file by which the device is locked: that of another process, if this one goes on for it.
+    locked: Arc<File>,
     in_flight: Slab<Box<raw::Pending>>,
 }
 
@@ -94,17 +97,27 @@ impl SgDevice {
         if raw::version(&file)? < VERSION_MIN {
             return Err(Errno::NOTTY.into());
         }
-        Ok(Self::new(file))
+        Self::new(file)
     }
 
     /// Uses an SG device that was opened with `O_NONBLOCK`.
-    pub fn new(file: File) -> Self {
-        Self { file, in_flight: Slab::new() }
+    ///
+    /// # Errors
+    /// The error of the system: there are too many open files.
+    pub fn new(file: File) -> io::Result<Self> {
+        let locked = Arc::new(file.try_clone()?);
+        Ok(Self { file, locked, in_flight: Slab::new() })
     }
 
-    /// Returns the file.
-    pub const fn file(&self) -> &File {
-        &self.file
+    /// Keeps the lock of another process, which has the same device open. The kernel lets no process use a
+    /// file that another one opened.
+    pub fn take_lock(&mut self, locked: File) {
+        self.locked = Arc::new(locked);
+    }
+
+    /// Returns the file by which the device is locked. Nothing else keeps it open.
+    pub const fn locked(&self) -> &Arc<File> {
+        &self.locked
     }
 
     /// Returns the type of the device, as its INQUIRY data reported it to the kernel.
@@ -174,8 +187,8 @@ impl SgDevice {
     /// Closes the device, and returns every request in flight: the kernel does not access their buffers any
     /// more.
     pub fn abandon(self) -> Vec<SgRequest> {
-        let Self { file, mut in_flight } = self;
-        drop(file);
+        let Self { file, locked, mut in_flight } = self;
+        drop((file, locked));
         let numbers = in_flight.numbers();
         let pending = numbers.into_iter().filter_map(|slot| in_flight.remove(slot));
         pending.map(|pending| pending.into_request()).collect()

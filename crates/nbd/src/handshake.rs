@@ -29,7 +29,7 @@ const MESSAGE_LEN_MAX: usize = 200;
 const PAYLOAD_LEN_USUAL: u32 = 32 << 20;
 
 /// The most bytes that one request zeroes or deallocates. The protocol has no limit but that of its field.
-const CHANGE_LEN_MAX: u32 = 1 << 31;
+pub const CHANGE_LEN_MAX: u32 = 1 << 31;
 
 /// The least payload that a server must take to be used: a page.
 const PAYLOAD_LEN_MIN: u32 = 4096;
@@ -59,6 +59,28 @@ pub struct ExportInfo {
 }
 
 impl ExportInfo {
+    /// Checks that it is what a negotiation can end with.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn checked(self) -> Result<Self, HandshakeError> {
+        let Self { len, block_len, preferred_block_len, payload_len_max, change_len_max, .. } = self;
+        let is_whole = |bytes: u32| bytes.is_multiple_of(block_len);
+        if !are_legal(block_len, preferred_block_len)
+            || preferred_block_len < block_len
+            || !len.is_multiple_of(u64::from(block_len))
+            || !is_whole(payload_len_max)
+            || !is_whole(change_len_max)
+            || change_len_max == 0
+        {
+            return Err(HandshakeError::BadBlockSizes);
+        }
+        if payload_len_max < PAYLOAD_LEN_MIN.max(block_len) {
+            return Err(HandshakeError::PayloadTooShort);
+        }
+        Ok(self)
+    }
+
     /// Returns whether a transmission flag is set.
     pub const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
@@ -301,24 +323,26 @@ impl Handshake {
         let (len, flags) = self.size.ok_or(HandshakeError::NoExportInfo)?;
         let (block_len, preferred, payload) =
             self.block_sizes.unwrap_or((1, PAYLOAD_LEN_MIN, PAYLOAD_LEN_USUAL));
-        if !block_len.is_power_of_two() || block_len > BLOCK_LEN_MAX || !preferred.is_power_of_two() {
+        if !are_legal(block_len, preferred) {
             return Err(HandshakeError::BadBlockSizes);
         }
-        let payload_len_max = payload - payload % block_len;
-        if payload_len_max < PAYLOAD_LEN_MIN.max(block_len) {
-            return Err(HandshakeError::PayloadTooShort);
-        }
-        Ok(ExportInfo {
+        let info = ExportInfo {
             len: len - len % u64::from(block_len),
             flags: if flags & transmission::HAS_FLAGS == 0 { 0 } else { flags },
             block_len,
             preferred_block_len: preferred.max(block_len),
-            payload_len_max,
+            payload_len_max: payload - payload % block_len,
             change_len_max: CHANGE_LEN_MAX,
             structured: self.structured,
             allocation_id: self.allocation_id,
-        })
+        };
+        info.checked()
     }
+}
+
+/// Returns whether a minimum and a preferred block length are legal.
+const fn are_legal(block_len: u32, preferred: u32) -> bool {
+    block_len.is_power_of_two() && block_len <= BLOCK_LEN_MAX && preferred.is_power_of_two()
 }
 
 fn refusal(kind: Rep, message: &[u8]) -> HandshakeError {

@@ -26,6 +26,8 @@ CONFIG, LOG = "/tmp/targe.toml", "/tmp/targe.log"
 KNOBS = "/sys/bus/pseudo/drivers/scsi_debug"
 # Longest that targe may take to start in the emulated machine, or to write what it must to its log.
 WAIT_MAX_S = 40
+# An emulated machine may be too slow for an upgrade so often; nothing has changed then.
+SLOW_UPGRADES_MAX = 6
 GOOD, CHECK_CONDITION, RESERVATION_CONFLICT, TASK_ABORTED = 0, 2, 0x18, 0x40
 LUN_RESET, ABORT_TASK, TASK_RESPONSE = 5, 1, 0x22
 READ_CAPACITY = struct.pack(">BBIxxxx", 0x25, 0, 0)
@@ -164,6 +166,18 @@ class Rig:
         self.guest.run(f"for i in $(seq {WAIT_MAX_S * 10}); do grep -q '{text}' {LOG} && exit_=0 && break; sleep 0.1; done; "
                        f"grep -q '{text}' {LOG} || {{ cat {LOG}; false; }}")
 
+    def upgrade(self, *flags):
+        """Replaces targe by another process; returns the complaint, if it is refused."""
+        old = self.guest.run("pidof targe").split()
+        for _ in range(SLOW_UPGRADES_MAX):
+            said = self.guest.run(f"targe upgrade --socket /tmp/admin/admin.sock --wait 60 {' '.join(flags)} 2>&1", check=False)
+            if "in time" not in said:
+                break
+        is_done = self.guest.code == "0"
+        self.guest.run(f"for i in $(seq {WAIT_MAX_S * 10}); do [ $(pidof targe | wc -w) = 1 ] && break; sleep 0.1; done; [ $(pidof targe | wc -w) = 1 ]")
+        expect((self.guest.run("pidof targe").split() != old) == is_done, f"the process before was {old}: {said}")
+        return None if is_done else said
+
     def url(self, lun):
         return f"iscsi://127.0.0.1:{self.port}/{self.iqn}/{lun}"
 
@@ -172,9 +186,9 @@ class Rig:
         expect(done.returncode == 0, f"targe {' '.join(args)} exits {done.returncode}: {done.stderr.decode()[-600:]}")
         return done.stdout
 
-    def both(self, lun):
+    def both(self, lun, names=("first", "second")):
         """Two initiators that have heard of everything that happened before."""
-        pair = Nexus(self, "first", lun), Nexus(self, "second", lun)
+        pair = [Nexus(self, name, lun) for name in names]
         for nexus in pair:
             nexus.settle()
         return pair
@@ -390,6 +404,48 @@ def test_dangerous_and_overlong_commands_are_refused(rig):
     expect(first.run(bytes([0xC5] + [0] * 9)).code() == (5, 0x20, 0), "a vendor-specific command")
 
 
+def test_a_check_of_the_configuration_leaves_the_devices_alone(rig):
+    """When a CD drive is closed, the kernel allows the removal of its disc."""
+    disc, looker = rig.both(DISC)
+    expect(disc.run(bytes([0x1E, 0, 0, 0, 1, 0])).status == GOOD, "PREVENT ALLOW MEDIUM REMOVAL")
+    rig.guest.run(f"targe check {CONFIG}")
+    expect(looker.run(bytes([0x1B, 0, 0, 0, 2, 0])).status == CHECK_CONDITION, "an eject that is prevented")
+    expect(disc.run(bytes([0x1E, 0, 0, 0, 0, 0])).status == GOOD, "PREVENT ALLOW MEDIUM REMOVAL")
+
+
+def test_nobody_notices_an_upgrade(rig):
+    """What the device has still to report comes to each initiator once, and none else; the device stays locked and reserved."""
+    first, second = rig.both(DEBUG)
+    disk, other = rig.both(DISK, ("owner", "other"))
+    disc, looker = rig.both(DISC, ("viewer", "looker"))
+    expect(disk.run(bytes([0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0]), 0, struct.pack(">QQ8x", 0, 1)).status == GOOD, "REGISTER")
+    expect(disk.run(bytes([0x5F, 1, 3, 0, 0, 0, 0, 0, 24, 0]), 0, struct.pack(">QQ8x", 1, 0)).status == GOOD, "RESERVE")
+    expect(disc.run(bytes([0x1E, 0, 0, 0, 1, 0])).status == GOOD, "PREVENT ALLOW MEDIUM REMOVAL")
+    for number in range(3):
+        # The first hears of it, so targe has it for the second; of the next change only the device knows.
+        rig.guest.run(f"echo 1 > {KNOBS}/virtual_gb; echo 0 > {KNOBS}/virtual_gb")
+        expect(first.settle().count((6, 0x2A, 9)) == 1, "the first did not hear of the first change")
+        if number:
+            rig.guest.run(f"echo 1 > {KNOBS}/virtual_gb; echo 0 > {KNOBS}/virtual_gb")
+        expect("cannot start" in (why := rig.upgrade("--binary", "/nonexistent")), why)
+        why = rig.upgrade()
+        expect(why is None, f"an upgrade is refused: {why}")
+        heard = [[code for code in nexus.settle() if code[0] == 6] for nexus in (first, second)]
+        expect(heard == [[(6, 0x2A, 9)] * bool(number), [(6, 0x2A, 9)]] or heard == [[(6, 0x2A, 9)] * bool(number), [(6, 0x2A, 9)] * 2],
+               f"upgrade {number}: {heard}")
+        for nexus, size in ((first, 512), (second, 512), (disk, 512), (disc, 2048)):
+            expect(nexus.run(read_10(0, 8), 8 * size).status == GOOD, "a read after an upgrade")
+        expect(other.run(write_10(0, 1).ljust(16, b"\0"), 0, bytes(512)).status == RESERVATION_CONFLICT, "a write of another initiator")
+        expect(looker.run(bytes([0x1B, 0, 0, 0, 2, 0])).status == CHECK_CONDITION, "an eject that is prevented")
+        for node in rig.nodes:
+            rig.guest.run(f"flock -n -x {node} true", check=False)
+            expect(rig.guest.code != "0", f"{node} is not locked")
+    data = hashlib.shake_128(b"upgrade").digest(MIB)
+    expect(disk.run(write_10(8, 16), 0, data[:8192]).status == GOOD and disk.run(read_10(8, 16), 8192).data == data[:8192], "data after an upgrade")
+    expect(disk.run(bytes([0x5F, 3, 0, 0, 0, 0, 0, 0, 24, 0]), 0, struct.pack(">QQ8x", 1, 0)).status == GOOD, "CLEAR")
+    expect(disc.run(bytes([0x1E, 0, 0, 0, 0, 0])).status == GOOD, "PREVENT ALLOW MEDIUM REMOVAL")
+
+
 def test_removal_is_told_and_a_reload_brings_the_device_back(rig):
     first, second = rig.both(DEBUG)
     address = rig.host(rig.nodes[DEBUG])
@@ -398,6 +454,7 @@ def test_removal_is_told_and_a_reload_brings_the_device_back(rig):
     expect(answer.code() == (2, 5, 0), f"{answer.status} {answer.sense.hex()}")
     rig.says("the device was removed")
     expect(second.run(read_10(0, 8), 4096).code() == (2, 5, 0), "the other initiator")
+    expect("cannot open" in (why := rig.upgrade() or ""), f"an upgrade without the device: {why}")
     rig.guest.run(f"until [ ! -e {rig.nodes[DEBUG]} ]; do sleep 0.1; done")
     rig.guest.run(f"echo '- - -' > /sys/class/scsi_host/host{address.split(':')[0]}/scan")
     expect(rig.node("scsi_debug") == rig.nodes[DEBUG], "the device has another number")
@@ -406,6 +463,9 @@ def test_removal_is_told_and_a_reload_brings_the_device_back(rig):
     for nexus in (first, second):
         nexus.settle()
         expect(nexus.run(read_10(0, 8), 4096).status == GOOD, "a read of the device that is back")
+    expect((why := rig.upgrade()) is None, f"an upgrade is refused: {why}")
+    for nexus in (first, second):
+        expect(nexus.run(read_10(0, 8), 4096).status == GOOD, "a read after an upgrade")
 
 
 def test_bad_configurations_are_refused(rig):

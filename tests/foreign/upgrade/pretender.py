@@ -13,7 +13,7 @@ import time
 PIECE = 200
 # Longer than any test.
 SILENCE_S = 600
-HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1, 2]}
+HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1, 2, 3]}
 
 
 def send(stream, message):
@@ -58,6 +58,9 @@ def pretend(stream, step, config):
         return send(stream, HELLO | {"formats": [0, 99]})
     if step == "does not know drives":
         send(stream, HELLO | {"formats": [1]})
+        return receive(stream)
+    if step == "does not know exports":
+        send(stream, HELLO | {"formats": [1, 2]})
         return receive(stream)
     send(stream, HELLO)
     if step == "ends after its first message":

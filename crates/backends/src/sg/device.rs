@@ -1,6 +1,8 @@
 //! What the thread of a device drives: a device of this host, or one of another process.
 
+use std::fs::File;
 use std::io;
+use std::sync::{Arc, Weak};
 
 use drivers::files::Errno;
 use drivers::sg::{SgDevice, SgReply, SgRequest};
@@ -18,6 +20,14 @@ pub(crate) enum Device {
 }
 
 impl Device {
+    /// Returns the file by which it is locked. A device of another process has none.
+    pub(crate) fn locked(&self) -> Weak<File> {
+        match self {
+            Self::Sg(device) => Arc::downgrade(device.locked()),
+            Self::VhostUser(_) => Weak::new(),
+        }
+    }
+
     /// Returns how many bytes one command can transfer, if the device itself says so.
     pub(crate) fn transfer_max(&self) -> u32 {
         match self {

@@ -1,7 +1,8 @@
 //! The thread of a device, and the store that gives it commands.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use base::buffer::{Buf, DataList};
 use drivers::files::{Errno, FileQueue};
@@ -13,7 +14,7 @@ use store::api::{
     OpOutput, Transfer,
 };
 
-use super::{Device, OpenSg, SgError, SgSpec};
+use super::{Device, MovedSg, OpenSg, SgError, SgSpec};
 use crate::errno_map;
 use crate::store::BUF_LEN_MAX;
 
@@ -24,6 +25,7 @@ const TIMEOUT_S_MAX: u32 = i32::MAX.cast_unsigned() / 1000;
 pub struct SgStore {
     shared: Arc<Shared>,
     info: DeviceInfo,
+    names: Vec<Vec<u8>>,
     queue: FileQueue,
     /// Completions of operations that a device does not have.
     refused: VecDeque<Completion>,
@@ -36,6 +38,8 @@ struct Shared {
     /// How attempts to open the device again have ended, and, of a device of another process, that its
     /// connection has ended.
     news: Mutex<VecDeque<Result<(), SgError>>>,
+    /// The file by which the device is locked, as long as the thread has the device open.
+    locked: Mutex<Weak<File>>,
     waker: Waker,
 }
 
@@ -70,13 +74,23 @@ impl SgStore {
             inbox: Mutex::default(),
             done: Mutex::default(),
             news: Mutex::default(),
+            locked: Mutex::new(device.locked()),
             waker: Waker::new()?,
         });
-        let own = Arc::clone(&shared);
+        let (own, known) = (Arc::clone(&shared), names.clone());
         std::thread::Builder::new().name("targe-sg".to_owned()).spawn(move || {
-            Server { device: Some(device), names, shared: own, waiting: VecDeque::new() }.run(wake);
+            Server { device: Some(device), names: known, shared: own, waiting: VecDeque::new() }.run(wake);
         })?;
-        Ok(Self { shared, info, queue, refused: VecDeque::new() })
+        Ok(Self { shared, info, names, queue, refused: VecDeque::new() })
+    }
+
+    /// Returns the device for another process.
+    ///
+    /// # Errors
+    /// The error of the system; the device was removed, or is one of another process.
+    pub fn moved(&self) -> std::io::Result<MovedSg> {
+        let locked = self.shared.locked().upgrade().ok_or(std::io::ErrorKind::NotFound)?.try_clone()?;
+        Ok(MovedSg { block_len: self.info.block_len, names: self.names.clone(), locked })
     }
 
     /// Opens the device again if it was removed; [`Self::take_news`] tells the result. A device of
@@ -183,6 +197,10 @@ impl Shared {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn locked(&self) -> std::sync::MutexGuard<'_, Weak<File>> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn done(&self) -> std::sync::MutexGuard<'_, VecDeque<(Completion, Option<Errno>)>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -266,7 +284,10 @@ impl Server {
             let is_same = opened.names == self.names;
             if is_same { Ok(opened.device) } else { Err(SgError::AnotherDevice { path: spec.path.clone() }) }
         });
-        let result = opened.map(|device| self.device = Some(device));
+        let result = opened.map(|device| {
+            *self.shared.locked() = device.locked();
+            self.device = Some(device);
+        });
         self.shared.news().push_back(result);
     }
 
@@ -388,7 +409,6 @@ fn result_of(reply: SgReply) -> Result<OpOutput, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
@@ -404,14 +424,17 @@ mod tests {
     fn server() -> (Server, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
-        let device = SgDevice::new(File::from(OwnedFd::from(near)));
+        let device = SgDevice::new(File::from(OwnedFd::from(near))).unwrap();
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             done: Mutex::default(),
             news: Mutex::default(),
+            locked: Mutex::default(),
             waker: Waker::new().unwrap(),
         });
-        let device = Some(Device::Sg(device));
+        let device = Device::Sg(device);
+        *shared.locked() = device.locked();
+        let device = Some(device);
         let mut server = Server { device, names: Vec::new(), shared, waiting: VecDeque::new() };
         let command = vec![0; 6];
         server.waiting.push_back(SgRequest { token: 7, command, data: SgData::Nothing, timeout_ms: 1 });
@@ -428,8 +451,10 @@ mod tests {
     fn a_device_that_cannot_be_read_is_closed() {
         let (mut server, far) = server();
         assert!(!server.collect(), "no reply yet");
+        assert!(server.shared.locked().upgrade().is_some());
         drop(far);
         assert!(server.collect());
+        assert!(server.shared.locked().upgrade().is_none(), "it cannot move any more");
         assert!(server.device.is_none(), "a later read would write to buffers that others use");
         assert_eq!(failures(&server), [(OpId(7), Fault::Medium)]);
     }

@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use ::nbd::handshake::ExportInfo;
 use backends::open::handed_over::HandedOverFiles;
+use backends::sg::MovedSg;
 
 use super::discs::MovedDisc;
 use crate::config::Naa;
@@ -42,8 +45,32 @@ pub(super) struct MovedCartridge {
     pub(super) files: [File; 2],
 }
 
-/// The cartridges in drives, by the identifier of the drive. They come with the sessions.
-pub(super) type HandedOverCartridges = BTreeMap<String, MovedCartridge>;
+/// The connection to an NBD server, as it moves to another process.
+#[derive(Debug)]
+pub(super) struct MovedExport {
+    /// What was negotiated.
+    pub(super) info: ExportInfo,
+    /// The socket.
+    pub(super) socket: OwnedFd,
+}
+
+/// What comes with the sessions, because it could change until they were frozen.
+#[derive(Debug, Default)]
+pub(super) struct LateMedia {
+    /// The cartridges in drives, by the identifier of the drive.
+    pub(super) cartridges: BTreeMap<String, MovedCartridge>,
+    /// The connections to NBD servers, by the identifier of the unit.
+    pub(super) exports: BTreeMap<String, MovedExport>,
+    /// The devices that commands are passed to, by the identifier of the unit.
+    pub(super) devices: BTreeMap<String, MovedSg>,
+}
+
+impl LateMedia {
+    /// Returns whether everything was taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.cartridges.is_empty() && self.exports.is_empty() && self.devices.is_empty()
+    }
+}
 
 /// The media that are not in use yet.
 #[derive(Debug, Default)]

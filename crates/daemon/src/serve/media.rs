@@ -21,10 +21,10 @@ use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::{Disk, DiskInfo};
-use super::handed_over::{HandedOverCartridges, HandedOverMedia};
+use super::handed_over::{HandedOverMedia, LateMedia};
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
-use super::nbd::{ATTEMPT_MAX, ExportAddress, NbdExport, NbdExports, OpenExport};
+use super::nbd::{ATTEMPT_MAX, ExportAddress, ExportConnection, NbdExport, NbdExports, OpenExport};
 use super::pass_through::PassThrough;
 use super::state::StateDir;
 use super::tape::Tape;
@@ -55,6 +55,10 @@ enum Bare {
     Library(OpenLibrary),
     /// An export of an NBD server or a block device over vhost-user, with a connection.
     Nbd(OpenExport),
+    /// An export of an NBD server whose connection comes with the sessions of another process.
+    AwaitedNbd(ExportAddress),
+    /// A SCSI device of this host whose lock comes with the sessions of another process.
+    AwaitedSg(SgSpec),
     /// A SCSI device of this host or of another process.
     Sg(OpenSg),
 }
@@ -78,8 +82,8 @@ pub(super) fn open(
 ) -> Result<OpenMedium, MediaError> {
     let bare = match handed_over {
         None => open_bare(unit, state, provisional, &mut HandedOverFiles::default())?,
-        Some(media) => match take_drive(unit, media)? {
-            Some(drive) => drive,
+        Some(media) => match take_served(unit, media)? {
+            Some(served) => served,
             None => open_bare(unit, state, provisional, &mut media.files)?,
         },
     };
@@ -121,8 +125,8 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 }
 
 /// Returns the drive of a unit, if the unit is one, with what is in it in the process that serves. The
-/// configuration can name another medium.
-fn take_drive(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
+/// configuration can name another medium. An export and a device of this host are awaited.
+fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
     let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
     match &unit.medium {
         Medium::Disc { .. } => {
@@ -139,6 +143,13 @@ fn take_drive(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, 
             };
             let failed = |why| MediaError { unit: unit.label.clone(), why };
             library.map(|library| Some(Bare::Library(library))).map_err(failed)
+        }
+        // A server may accept one connection only, or end after it.
+        Medium::Nbd { uri, .. } => Ok(Some(Bare::AwaitedNbd(ExportAddress::Nbd(uri.clone())))),
+        // What it reports to a command could be meant for a host.
+        Medium::Sg { path, shared_with_host, .. } => {
+            let spec = SgSpec { path: path.clone(), shared_with_host: *shared_with_host };
+            Ok(Some(Bare::AwaitedSg(spec)))
         }
         _ => Ok(None),
     }
@@ -352,27 +363,43 @@ impl OpenMedium {
             Bare::Disk(opened, _) => Some(opened.identity()),
             Bare::Sg(device) => device.identity(),
             Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
-            Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Library(_) | Bare::Nbd(_) => None,
+            Bare::Ram(_)
+            | Bare::Null(_)
+            | Bare::Drive(_)
+            | Bare::Library(_)
+            | Bare::Nbd(_)
+            | Bare::AwaitedNbd(_)
+            | Bare::AwaitedSg(_) => None,
         }
     }
 
     /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
-    /// and the file of a library.
-    pub(super) fn receive(
-        &mut self,
-        unit: &Unit,
-        cartridges: &mut HandedOverCartridges,
-    ) -> Result<(), MediaError> {
+    /// the file of a library, the connection to an NBD server, and a device of this host.
+    pub(super) fn receive(&mut self, unit: &Unit, late: &mut LateMedia) -> Result<(), MediaError> {
         let failed = |why| MediaError { unit: unit.label.clone(), why };
         match &mut self.bare {
             Bare::Tape(place) => {
-                if let Some(moved) = cartridges.remove(&unit.identity.naa.to_string()) {
+                if let Some(moved) = late.cartridges.remove(&unit.identity.naa.to_string()) {
                     let cartridge = CartridgeFolder::take(&moved.path, moved.read_only, moved.files);
                     *place = Some(cartridge.map_err(|error| failed(describe_error(&error)))?);
                 }
                 Ok(())
             }
             Bare::Library(library) => library.refresh().map_err(failed),
+            Bare::AwaitedNbd(address) => {
+                let moved = late.exports.remove(&unit.identity.naa.to_string());
+                let moved = moved.ok_or_else(|| failed(format!("the connection to {address} is missing")))?;
+                let export = OpenExport::new(unit, address.clone(), ExportConnection::taken_over(moved));
+                self.bare = Bare::Nbd(export.map_err(failed)?);
+                Ok(())
+            }
+            Bare::AwaitedSg(spec) => {
+                let moved = late.devices.remove(&unit.identity.naa.to_string());
+                let moved = moved.ok_or_else(|| failed("the lock of the device is missing".to_owned()))?;
+                let device = spec.take(moved).map_err(|error| failed(describe_error(&error)))?;
+                self.bare = Bare::Sg(device);
+                Ok(())
+            }
             Bare::Disk(..) | Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Nbd(_) | Bare::Sg(_) => {
                 Ok(())
             }
@@ -399,6 +426,8 @@ impl OpenMedium {
             Bare::Sg(device) => PlacedBare::Sg(PassThrough::new(device, files.queue(id), label)),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
+            // It was received before.
+            Bare::AwaitedNbd(_) | Bare::AwaitedSg(_) => PlacedBare::Null(ByteLen(0)),
         };
         ReactorMedium { bare, keys: self.keys }
     }

@@ -6,13 +6,15 @@
 //! through a queue in shared memory: the connection only tells that the other process lives.
 
 mod address;
+mod handover;
+mod log;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ::nbd::client::{Client, ClientAction, ClientConfig, Notice};
+use ::nbd::client::{Client, ClientAction, ClientConfig};
 use ::nbd::handshake::ExportInfo;
 use ::nbd::wire::transmission;
 use backends::vhost_user::BlkLink;
@@ -21,7 +23,7 @@ use base::state_machine::{Action, ConnId, PortalId, RxBuffer};
 use base::time::Instant;
 use base::transmit::Transmit;
 use store::Store;
-use store::api::{Capabilities, Completion, Failure, Fault, Op};
+use store::api::{Capabilities, Completion, Fault, Op};
 use target::units::UnitId;
 
 use crate::config::{Medium, Unit};
@@ -29,9 +31,6 @@ pub(super) use address::{ExportAddress, ExportConnection, NbdLinks};
 
 /// How long an attempt to connect and to negotiate may take.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
-
-/// The least time between two logged failures of one export; failures in between are counted.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// An export that is open, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
@@ -245,24 +244,29 @@ impl NbdExports {
         }
     }
 
-    /// Returns the next action of an export.
-    pub(super) fn poll_action(&mut self) -> Option<Action> {
+    /// Returns what is due next for an export.
+    pub(super) fn poll_due(&mut self) -> Option<Due> {
         loop {
             let number = self.shared.due.borrow_mut().pop_front()?;
             let Some(export) = self.exports.get(&number) else { continue };
             let mut inner = export.0.borrow_mut();
             inner.is_listed = false;
             if let (true, Some(conn)) = (inner.is_broken, inner.connection) {
-                return Some(Action::Abort(conn));
+                return Some(Due::Action(Action::Abort(conn)));
             }
-            let Some(action) = inner.client.poll_action() else { continue };
+            let Some(action) = inner.client.poll_action() else {
+                if inner.client.has_completions() {
+                    return Some(Due::Ended(inner.shared.clock.get(), export.clone()));
+                }
+                continue;
+            };
             inner.list();
             match (action, inner.connection) {
                 (ClientAction::Connect, _) => (self.links.connect)(number, inner.address.clone()),
                 (ClientAction::Transmit, Some(_)) if inner.is_device() => inner.submit_to_queue(),
-                (ClientAction::Transmit, Some(conn)) => return Some(Action::Transmit(conn)),
-                (ClientAction::Close, Some(conn)) => return Some(Action::Close(conn)),
-                (ClientAction::Abort, Some(conn)) => return Some(Action::Abort(conn)),
+                (ClientAction::Transmit, Some(conn)) => return Some(Due::Action(Action::Transmit(conn))),
+                (ClientAction::Close, Some(conn)) => return Some(Due::Action(Action::Close(conn))),
+                (ClientAction::Abort, Some(conn)) => return Some(Due::Action(Action::Abort(conn))),
                 (_, None) => {}
             }
         }
@@ -284,6 +288,15 @@ impl NbdExports {
         }
         late
     }
+}
+
+/// What is due for an export.
+#[derive(Debug)]
+pub(super) enum Due {
+    Action(Action),
+    /// Operations ended at this time without an answer of the server: a flush that fails because of what
+    /// happened before.
+    Ended(Instant, NbdExport),
 }
 
 /// An export of a server. Clones share one client.
@@ -421,7 +434,11 @@ impl NbdExport {
 
     /// Appends what is to be sent.
     pub(super) fn transmit(&self, now: Instant, out: &mut Transmit) {
-        self.0.borrow_mut().client.transmit(now, out);
+        let mut inner = self.0.borrow_mut();
+        inner.client.transmit(now, out);
+        if inner.client.has_completions() {
+            inner.list();
+        }
     }
 
     /// Returns whether [`Store::poll`] has something to return.
@@ -479,88 +496,6 @@ impl Inner {
             self.shared.due.borrow_mut().push_back(self.number);
         }
     }
-
-    fn log(&mut self, notice: Notice) -> Option<ExportEvent> {
-        let within = self.patience.map_or("without a limit".to_owned(), |most| format!("up to {most:?}"));
-        match notice {
-            Notice::Lost => {
-                if let Some(more) = self.may_log() {
-                    let (label, uri) = (&self.label, &self.address);
-                    crate::warning!(
-                        "{label}: the connection to {uri} is lost; commands wait for the server {within}{more}"
-                    );
-                }
-            }
-            Notice::Broken(error) => {
-                self.errors = self.errors.saturating_add(1);
-                if let Some(more) = self.may_log() {
-                    crate::error!("{}: {}: {error}; its connection is ended{more}", self.label, self.address);
-                }
-            }
-            Notice::Unanswered => {
-                let why = self.last_failure.take().map_or(String::new(), |why| format!(": {why}"));
-                let (label, uri) = (&self.label, &self.address);
-                crate::error!("{label}: {uri} has not answered in time; commands fail until it does{why}");
-            }
-            Notice::Back(repeated) => {
-                let repeated = match repeated {
-                    0 => String::new(),
-                    _ => format!("; {repeated} writes that it may have lost were repeated"),
-                };
-                crate::info!("{}: {} answers again{repeated}", self.label, self.address);
-            }
-            Notice::LostChanges(fault) => {
-                self.errors = self.errors.saturating_add(1);
-                let (label, uri) = (&self.label, &self.address);
-                crate::error!("{label}: {uri} has lost acknowledged writes ({fault}); the next flush fails");
-            }
-            Notice::Resized => return Some(ExportEvent::Resized),
-            Notice::Differs(why) => {
-                let (label, uri) = (&self.label, &self.address);
-                crate::error!(
-                    "{label}: {uri}: {why}: nothing is read or written until this is corrected and the \
-                     configuration is reloaded"
-                );
-                self.withheld = Some(why);
-                return Some(ExportEvent::Withheld);
-            }
-        }
-        None
-    }
-
-    /// Returns whether a failure may be logged, and what to add about those that were not.
-    fn may_log(&mut self) -> Option<String> {
-        if self.told.is_some_and(|told| told.elapsed() < LOG_INTERVAL) {
-            self.untold = self.untold.saturating_add(1);
-            return None;
-        }
-        self.told = Some(std::time::Instant::now());
-        Some(match std::mem::take(&mut self.untold) {
-            0 => String::new(),
-            more => format!(" ({more} more failures since the last one that was logged)"),
-        })
-    }
-
-    /// Counts the failure of an operation, and logs it if the server reported it.
-    fn failed(&mut self, failure: Failure) {
-        let what = match failure.fault {
-            Fault::Medium => "read or write failed",
-            Fault::NoSpace => "no space left",
-            Fault::ReadOnly => "it is not writable",
-            Fault::Hardware | Fault::Bug => "the server refuses a request",
-            // That the server is away was logged once.
-            Fault::Gone => {
-                self.errors = self.errors.saturating_add(1);
-                return;
-            }
-            _ => return,
-        };
-        self.errors = self.errors.saturating_add(1);
-        if let Some(more) = self.may_log() {
-            let at = failure.at.map_or(String::new(), |at| format!(" at byte {at}"));
-            crate::error!("{}: {}: {what}{at}{more}", self.label, self.address);
-        }
-    }
 }
 
 impl Store for NbdExport {
@@ -596,6 +531,10 @@ impl Store for NbdExport {
 mod tests {
     use std::os::unix::net::UnixStream;
 
+    use ::nbd::wire::{Cmd, Errno, Head, Request};
+    use base::buffer::Bytes;
+    use store::api::{Durability, OpAction, OpId};
+
     use super::*;
 
     fn open() -> OpenExport {
@@ -612,14 +551,64 @@ mod tests {
         let socket = UnixStream::pair().unwrap().0.into();
         let address = ExportAddress::VhostUser("/run/disk.sock".into());
         let config = ClientConfig { patience: None, write_cache: true, read_only: false, block_len: 512 };
-        OpenExport { connection: ExportConnection { socket, info, queue: None }, address, config }
+        OpenExport {
+            connection: ExportConnection { socket, info, queue: None, is_taken_over: false },
+            address,
+            config,
+        }
+    }
+
+    fn exports() -> NbdExports {
+        NbdExports::new(NbdLinks {
+            connect: Box::new(|_, _| {}),
+            adopt: Box::new(|_, _| {}),
+            unwatch: Box::new(|_| {}),
+        })
+    }
+
+    /// Sends what is due, and returns the only request.
+    fn sent(exports: &mut NbdExports, export: &NbdExport, pool: &Pool) -> Option<Request> {
+        let mut bytes = Vec::new();
+        while let Some(Due::Action(Action::Transmit(_))) = exports.poll_due() {
+            let mut out = Transmit::new();
+            export.transmit(Instant::ORIGIN, &mut out);
+            bytes.extend(out.pieces().flatten());
+            out.clear(pool);
+        }
+        Request::parse(&bytes).map(Result::unwrap)
+    }
+
+    #[test]
+    fn a_flush_that_fails_without_a_request_is_told_to_the_unit() {
+        let (mut exports, pool) = (exports(), Pool::new(1 << 20));
+        let address = ExportAddress::Nbd(::nbd::uri::NbdUri::parse("nbd://localhost/").unwrap());
+        let mut export = exports.add(OpenExport { address, ..open() }, UnitId(3), "disk", &pool);
+        export.negotiated(open().connection.info, None);
+        let number = export.0.borrow().number;
+        exports.connected(Instant::ORIGIN, ConnId(7), PortalId(number));
+        let data = Bytes::copied_from(&[1; 512]).into();
+        let write = OpAction::Write { at: 0, data, durability: Durability::Cached };
+        export.submit(Op { id: OpId(1), action: write });
+        let request = sent(&mut exports, &export, &pool).unwrap();
+        export.received(Instant::ORIGIN, Head::simple(request.cookie, None).bytes());
+        assert!(export.poll().is_some());
+        export.change(|client| client.set_write_cache(false));
+        let request = sent(&mut exports, &export, &pool).unwrap();
+        assert_eq!(request.command, Cmd::FLUSH);
+        export.received(Instant::ORIGIN, Head::simple(request.cookie, Some(Errno::IO)).bytes());
+        assert!(sent(&mut exports, &export, &pool).is_none());
+        export.submit(Op { id: OpId(2), action: OpAction::Flush });
+        let Some(Due::Action(Action::Transmit(_))) = exports.poll_due() else { panic!("nothing is sent") };
+        assert!(exports.poll_due().is_none());
+        export.transmit(Instant::ORIGIN, &mut Transmit::new());
+        let due = exports.poll_due();
+        assert!(matches!(&due, Some(Due::Ended(_, ended)) if ended.unit() == UnitId(3)), "{due:?}");
+        assert!(export.poll().is_some_and(|ended| ended.result.is_err()));
     }
 
     #[test]
     fn an_export_that_is_closing_is_not_that_of_its_unit_any_more() {
-        let links =
-            NbdLinks { connect: Box::new(|_, _| {}), adopt: Box::new(|_, _| {}), unwatch: Box::new(|_| {}) };
-        let mut exports = NbdExports::new(links);
+        let mut exports = exports();
         let pool = Pool::new(1 << 20);
         let first = exports.add(open(), UnitId(3), "disk", &pool);
         assert!(exports.is_current(&first));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use backends::sg::{OpenSg, SgError, SgSpec, SgStore};
+use backends::sg::{MovedSg, OpenSg, SgError, SgSpec, SgStore};
 use drivers::files::{Errno, FileQueue};
 use store::Store;
 use store::api::{Capabilities, Completion, DeviceInfo, Failure, Fault, Op};
@@ -91,6 +91,23 @@ impl PassThrough {
             State::Opened(_) | State::Served(_) => return None,
         };
         Some(format!("{}: {why}", inner.path.display()))
+    }
+
+    /// Returns the device for another process.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot move.
+    pub(super) fn moved(&self) -> Result<MovedSg, String> {
+        let inner = self.0.borrow();
+        let State::Served(store) = &inner.state else { return Err(self.obstacle().unwrap_or_default()) };
+        let failed = |error| format!("{}: cannot pass the device on: {}", inner.label, os_error(&error));
+        store.moved().map_err(failed)
+    }
+
+    /// Returns why another process cannot serve the device, if it cannot.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let why = self.not_ready()?;
+        Some(format!("{}: {why}", self.0.borrow().label))
     }
 
     /// Opens the device again if it was removed. The log says how that ended.

@@ -63,7 +63,7 @@ impl Client {
                 Ok(_) => self.hold(Success::Flush { key, mark, failures }),
                 Err(error) => {
                     self.durability_failed();
-                    if key.is_none() {
+                    if key.is_none() && !self.keeps_unflushed {
                         self.lose_changes(error.failure().fault);
                         self.unflushed.remove_before(mark);
                     }
@@ -141,7 +141,7 @@ impl Client {
     fn flush_ended(&mut self, key: Option<u64>, result: Result<(), ReplyError>) {
         match key {
             Some(key) => self.piece_ended(key, result),
-            None => self.flushing = false,
+            None => (self.flushing, self.keeps_unflushed) = (false, false),
         }
     }
 

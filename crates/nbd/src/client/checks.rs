@@ -1,5 +1,7 @@
-//! Which operations the export supports, and which need no request.
+//! Which operations the export supports, which need no request, and whether an export is still the same.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -9,6 +11,7 @@ use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOu
 
 use super::job::transfer_len;
 use super::{Client, IO_LEN_MAX, Link, unreachable};
+use crate::handshake::ExportInfo;
 use crate::wire::transmission;
 
 impl Client {
@@ -68,5 +71,30 @@ impl Client {
             _ => false,
         };
         action.is_change() && (stable || !self.config.write_cache)
+    }
+
+    /// Returns how another state of the export differs from what is served.
+    pub(super) fn compare(&self, info: &ExportInfo) -> Result<(), String> {
+        let was = &self.info;
+        if info.len < was.len {
+            return Err(format!("it has shrunk to {} bytes; {} are served", info.len, was.len));
+        }
+        let read_only = |info: &ExportInfo| info.has(transmission::READ_ONLY);
+        if read_only(info) && !read_only(was) && !self.config.read_only {
+            return Err(String::from("it is read-only now"));
+        }
+        if info.block_len > self.config.block_len {
+            return Err(format!("it must be read and written in blocks of {} bytes now", info.block_len));
+        }
+        for (flag, name) in [
+            (transmission::SEND_FLUSH, "FLUSH"),
+            (transmission::SEND_TRIM, "TRIM"),
+            (transmission::SEND_WRITE_ZEROES, "WRITE_ZEROES"),
+        ] {
+            if was.has(flag) && !info.has(flag) && !read_only(was) {
+                return Err(format!("it does not support {name} any more"));
+            }
+        }
+        Ok(())
     }
 }

@@ -28,11 +28,17 @@
 //! its connection lives. The client leaves a connection only when nothing but reads is under way on it: the
 //! failure of a flush must be seen, too. A server that breaks the protocol is left at once, and so is any
 //! server that is silent when the client closes.
+//!
+//! # Another process
+//!
+//! The client of another process can go on with a connection, see [`Client::prepare_handover`]: it calls
+//! [`Client::connected`] with what was negotiated. The changes do not move, so they are flushed before.
 
 mod answers;
 mod checks;
 mod coverage;
 mod error;
+mod handover;
 mod job;
 mod replies;
 mod requests;
@@ -41,7 +47,6 @@ mod sink;
 mod unflushed;
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
 use alloc::string::String;
 
 use base::buffer::Pool;
@@ -53,6 +58,7 @@ use crate::handshake::ExportInfo;
 use crate::wire::transmission;
 use answers::HeldReply;
 pub use error::ProtocolError;
+pub use handover::Unmovable;
 use job::Job;
 use replies::Replies;
 pub use sink::RequestSink;
@@ -185,6 +191,8 @@ pub struct Client {
     /// The client's own flush is due, or under way.
     flush_due: bool,
     flushing: bool,
+    /// Nobody needs that flush but the client of another process: if it fails, the changes are kept.
+    keeps_unflushed: bool,
     lost_changes: Option<Fault>,
     ready: VecDeque<Completion>,
     notices: VecDeque<Notice>,
@@ -227,6 +235,7 @@ impl Client {
             repeat_before_flush: false,
             flush_due: false,
             flushing: false,
+            keeps_unflushed: false,
             lost_changes: None,
             ready: VecDeque::new(),
             notices: VecDeque::new(),
@@ -284,7 +293,7 @@ impl Client {
         let disabled = self.config.write_cache && !write_cache;
         self.config.write_cache = write_cache;
         if disabled && !self.unflushed.is_empty() {
-            (self.flush_due, self.transmit_due) = (true, true);
+            (self.flush_due, self.transmit_due, self.keeps_unflushed) = (true, true, false);
         }
     }
 
@@ -419,7 +428,8 @@ impl Client {
         self.link = Link::Up;
         self.replies.reset(info.structured, info.allocation_id, &self.pool);
         self.restart_jobs(now);
-        (self.flushing, self.repeat_before_flush, self.leaving) = (false, false, false);
+        (self.flushing, self.keeps_unflushed) = (false, false);
+        (self.repeat_before_flush, self.leaving) = (false, false);
         if !self.is_waiting() {
             self.silent_since = Some(now);
         }
@@ -525,31 +535,6 @@ impl Client {
             }
         }
         self.waiting = self.jobs.keys().copied().collect();
-    }
-
-    /// Returns how another state of the export differs from what is served.
-    fn compare(&self, info: &ExportInfo) -> Result<(), String> {
-        let was = &self.info;
-        if info.len < was.len {
-            return Err(format!("it has shrunk to {} bytes; {} are served", info.len, was.len));
-        }
-        let read_only = |info: &ExportInfo| info.has(transmission::READ_ONLY);
-        if read_only(info) && !read_only(was) && !self.config.read_only {
-            return Err(String::from("it is read-only now"));
-        }
-        if info.block_len > self.config.block_len {
-            return Err(format!("it must be read and written in blocks of {} bytes now", info.block_len));
-        }
-        for (flag, name) in [
-            (transmission::SEND_FLUSH, "FLUSH"),
-            (transmission::SEND_TRIM, "TRIM"),
-            (transmission::SEND_WRITE_ZEROES, "WRITE_ZEROES"),
-        ] {
-            if was.has(flag) && !info.has(flag) && !read_only(was) {
-                return Err(format!("it does not support {name} any more"));
-            }
-        }
-        Ok(())
     }
 
     fn lost(&mut self) {

@@ -149,6 +149,11 @@ impl<W> Replies<W> {
         self.open == 0
     }
 
+    /// Returns whether no request is under way, and the next byte of the stream begins a reply.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.is_idle() && matches!(self.rx, Rx::Header) && self.input.is_empty() && self.ended.is_empty()
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.open >= self.slots.len()
     }

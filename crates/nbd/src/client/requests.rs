@@ -20,6 +20,7 @@ impl Client {
             return self.repeat_next(now, out, next);
         }
         if (self.flush_due || self.unflushed.is_long()) && !self.flushing {
+            self.keeps_unflushed &= !self.unflushed.is_long();
             return self.begin_repeating() || self.send_flush(now, out, None);
         }
         self.send_job(now, out) || self.send_leave(now, out)

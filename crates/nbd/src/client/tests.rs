@@ -2,10 +2,12 @@
 //! loses what was not flushed.
 
 mod durability;
+mod handover;
 mod hostile;
 mod lost;
 mod server;
 
+use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 

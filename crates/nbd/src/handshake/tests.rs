@@ -163,3 +163,34 @@ fn servers_that_refuse_or_speak_nonsense_are_refused() {
     assert!(shown.len() < 300, "{shown}");
     assert_eq!(CHUNK_DONE, 1);
 }
+
+#[test]
+fn what_another_process_has_negotiated_is_checked() {
+    let good = ExportInfo {
+        len: 1 << 30,
+        flags: 0x6d,
+        block_len: 512,
+        preferred_block_len: 4096,
+        payload_len_max: 1 << 25,
+        change_len_max: CHANGE_LEN_MAX,
+        structured: true,
+        allocation_id: None,
+    };
+    assert_eq!(good.checked(), Ok(good));
+    for bad in [
+        ExportInfo { len: (1 << 30) + 1, ..good },
+        ExportInfo { block_len: 0, ..good },
+        ExportInfo { block_len: 513, ..good },
+        ExportInfo { block_len: 1 << 17, preferred_block_len: 1 << 17, ..good },
+        ExportInfo { preferred_block_len: 0, ..good },
+        ExportInfo { preferred_block_len: 256, ..good },
+        ExportInfo { payload_len_max: (1 << 25) + 1, ..good },
+        ExportInfo { change_len_max: 0, ..good },
+    ] {
+        assert_eq!(bad.checked(), Err(HandshakeError::BadBlockSizes), "{bad:?}");
+    }
+    for payload_len_max in [0, 2048] {
+        let bad = ExportInfo { payload_len_max, ..good };
+        assert_eq!(bad.checked(), Err(HandshakeError::PayloadTooShort), "{bad:?}");
+    }
+}

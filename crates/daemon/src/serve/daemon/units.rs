@@ -35,16 +35,17 @@ pub(super) fn receive_media(
     sessions: Option<&mut Sessions>,
 ) -> Result<(), ServeError> {
     let Some(sessions) = sessions else { return Ok(()) };
-    let mut cartridges = Succession::cartridges(sessions)?;
+    let mut late = Succession::late_media(sessions)?;
     for (index, media) in media.iter_mut().enumerate() {
         for ((_, _, unit), medium) in runtime.units(index).zip(media) {
-            medium.receive(unit, &mut cartridges)?;
+            medium.receive(unit, &mut late)?;
         }
     }
-    if cartridges.is_empty() {
+    if late.is_empty() {
         return Ok(());
     }
-    Err(ServeError::Failed("a cartridge is in a drive that is not in the configuration now".to_owned()))
+    let why = "a cartridge, a connection or a device belongs to a LUN that is not in the configuration now";
+    Err(ServeError::Failed(why.to_owned()))
 }
 
 /// Loads the persistent state of the units of all reactors.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use backends::sg::MovedSg;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -26,17 +27,15 @@ use crate::serve::bindings::STORE_DELAY;
 use crate::serve::changes::{failure, on_one_line};
 use crate::serve::daemon_event::{DaemonEvent, UpgradeOrder};
 use crate::serve::handed_over::{MovedCartridge, MovedMedium};
-use crate::serve::reactor_shard::handover::{ExportedReactor, Obstacle};
+use crate::serve::reactor_shard::handover::{ExportedReactor, MovingExport, Obstacle};
 use crate::serve::router::Router;
 use crate::serve::service_manager;
 use crate::serve::upgrade::PREPARE_MAX;
-use crate::serve::upgrade::document::{
-    CartridgeState, Document, FORMAT, FORMAT_WITHOUT_DRIVES, ReactorState,
-};
+use crate::serve::upgrade::document::{CartridgeState, DeviceState, Document, ExportState, ReactorState};
 use crate::serve::upgrade::messages::{Answer, Socket, Welcome};
 use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
 use freeze::{Acceptors, Frozen, Unaccepting, ask};
-use obstacles::{has_drives, unmovable_medium};
+use obstacles::{format_of, unmovable_medium};
 use process::{Outcome, Process};
 
 /// How long the daemon may try to find a moment in which no session has anything under way, unless the client
@@ -55,7 +54,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The sessions of all reactors, while nothing is under way.
 struct Exported {
     document: Zeroizing<Vec<u8>>,
-    /// The connections, and then the files of cartridges.
+    /// The connections, then the files of cartridges, the connections to NBD servers, and the locks of
+    /// devices.
     sockets: Vec<OwnedFd>,
     sessions: usize,
     connections: usize,
@@ -186,7 +186,7 @@ impl Daemon {
         revision: Option<&str>,
     ) -> Result<(Process, String), String> {
         let mut process = Process::start(binary)?;
-        let hello = process.hello(self.upgrade_format(), &mut || self.attend())?;
+        let hello = process.hello(format_of(&self.runtime.config), &mut || self.attend())?;
         let cannot_pass =
             |error: io::Error| format!("cannot pass sockets and files on: {}", crate::os_error(&error));
         let (welcome, sockets) = self.welcome().map_err(cannot_pass)?;
@@ -256,13 +256,9 @@ impl Daemon {
         if let Some(why) = unmovable_medium(&self.runtime.config) {
             return Err(why);
         }
-        let obstacles = ask(&self.reactors, |member, _| member.obstacle())?;
+        // Commands wait for a server that is away, so that no moment would be found.
+        let obstacles = ask(&self.reactors, |member, _| member.obstacle().or_else(|| member.away()))?;
         obstacles.into_iter().flatten().next().map_or(Ok(()), Err)
-    }
-
-    /// Returns the format of the document with which this process hands over its state.
-    fn upgrade_format(&self) -> u32 {
-        if has_drives(&self.runtime.config) { FORMAT } else { FORMAT_WITHOUT_DRIVES }
     }
 
     /// Returns what the other process needs to prepare.
@@ -354,9 +350,16 @@ impl Daemon {
     fn encode(&self, reactors: Vec<ExportedReactor>, frozen: &Frozen) -> Result<Exported, Obstacle> {
         let lasting = |sentence: String| Obstacle { sentence, can_end: false };
         let portals: Vec<_> = self.runtime.portals.iter().map(|(id, _)| *id).collect();
-        let mut document = Document { reactors: Vec::new(), cartridges: Vec::new() };
-        let (mut sockets, mut files, mut sessions) = (Vec::new(), Vec::new(), 0);
-        for (at, ExportedReactor { shard, connections, cartridges }) in reactors.into_iter().enumerate() {
+        let mut document = Document {
+            reactors: Vec::new(),
+            cartridges: Vec::new(),
+            exports: Vec::new(),
+            devices: Vec::new(),
+        };
+        let (mut sockets, mut files, mut servers, mut locks) = <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
+        let mut sessions = 0;
+        for (at, exported) in reactors.into_iter().enumerate() {
+            let ExportedReactor { shard, connections, cartridges, exports, devices } = exported;
             sessions += connections.len();
             let conns = connections.iter().flatten().map(|(conn, _)| *conn).collect();
             sockets.extend(frozen.sockets(at, conns)?);
@@ -375,12 +378,21 @@ impl Daemon {
                 document.cartridges.push(CartridgeState { drive, path, read_only });
                 files.extend(of_cartridge.map(OwnedFd::from));
             }
+            servers.extend(frozen.sockets(at, exports.iter().map(|export| export.conn).collect())?);
+            let state = |MovingExport { unit, info, .. }| ExportState::new(unit, &info);
+            document.exports.extend(exports.into_iter().map(state));
+            for (unit, MovedSg { block_len, names, locked: lock }) in devices {
+                document.devices.push(DeviceState { unit, block_len, names });
+                locks.push(OwnedFd::from(lock));
+            }
         }
-        let document = Zeroizing::new(
-            document.encode(self.upgrade_format()).map_err(|error| lasting(error.to_string()))?,
-        );
+        let format = format_of(&self.runtime.config);
+        let document = document.encode(format).map_err(|error| lasting(error.to_string()))?;
+        let document = Zeroizing::new(document);
         let connections = sockets.len();
         sockets.extend(files);
+        sockets.extend(servers);
+        sockets.extend(locks);
         Ok(Exported { document, sockets, sessions, connections })
     }
 

@@ -11,6 +11,7 @@ use ::nbd::uri::NbdUri;
 use backends::vhost_user::BlkLink;
 
 use crate::os_error;
+use crate::serve::handed_over::MovedExport;
 
 /// The address of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,15 @@ pub(in crate::serve) struct ExportConnection {
     /// The queue in shared memory that carries the requests instead of the socket, and the eventfd that the
     /// other process signals.
     pub(in crate::serve) queue: Option<(Box<BlkLink>, OwnedFd)>,
+    /// Whether another process has used the connection, and may still go on to use it.
+    pub(in crate::serve) is_taken_over: bool,
+}
+
+impl ExportConnection {
+    /// Returns a connection that another process gives to this one.
+    pub(in crate::serve) fn taken_over(MovedExport { info, socket }: MovedExport) -> Self {
+        Self { socket, info, queue: None, is_taken_over: true }
+    }
 }
 
 /// What the owner of the exports provides.
@@ -59,13 +69,14 @@ impl ExportAddress {
         match self {
             Self::Nbd(uri) => match backends::nbd::open(uri, patience) {
                 Ok(backends::nbd::NbdConnection { socket, info }) => {
-                    Ok(ExportConnection { socket, info, queue: None })
+                    Ok(ExportConnection { socket, info, queue: None, is_taken_over: false })
                 }
                 Err(error) => Err(describe(&error, error.source())),
             },
             Self::VhostUser(path) => match backends::vhost_user::open_blk(path, patience) {
                 Ok(backends::vhost_user::BlkConnection { socket, info, link, call }) => {
-                    Ok(ExportConnection { socket, info, queue: Some((Box::new(link), call)) })
+                    let queue = Some((Box::new(link), call));
+                    Ok(ExportConnection { socket, info, queue, is_taken_over: false })
                 }
                 Err(error) => Err(describe(&error, error.source())),
             },

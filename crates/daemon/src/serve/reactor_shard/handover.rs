@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 
+use ::nbd::handshake::ExportInfo;
+use backends::sg::MovedSg;
 use base::state_machine::{ConnId, PortalId};
 use base::time::Instant;
 use shard::handover::{Exported, ShardBusy, ShardState};
@@ -12,6 +14,7 @@ use super::ReactorShard;
 use crate::serve::discs::DiscDrive;
 use crate::serve::disk::Disk;
 use crate::serve::handed_over::{MovedCartridge, MovedMedium};
+use crate::serve::pass_through::PassThrough;
 use crate::serve::tape::Tape;
 
 /// The sessions and units of a reactor, as they move to another process.
@@ -22,6 +25,20 @@ pub(in crate::serve) struct ExportedReactor {
     pub(in crate::serve) connections: Vec<Vec<(ConnId, PortalId)>>,
     /// The cartridges in drives.
     pub(in crate::serve) cartridges: Vec<MovedCartridge>,
+    /// The connections to NBD servers.
+    pub(in crate::serve) exports: Vec<MovingExport>,
+    /// The devices that commands are passed to, with the NAA identifiers of their units.
+    pub(in crate::serve) devices: Vec<(String, MovedSg)>,
+}
+
+/// The connection to an NBD server, as it moves to another process.
+#[derive(Debug)]
+pub(in crate::serve) struct MovingExport {
+    /// The NAA identifier of the unit.
+    pub(in crate::serve) unit: String,
+    /// What was negotiated.
+    pub(in crate::serve) info: ExportInfo,
+    pub(in crate::serve) conn: ConnId,
 }
 
 /// What keeps a reactor from being handed over.
@@ -74,7 +91,10 @@ impl ReactorShard {
             Some(format!("{label}: its disc is to be replaced when it is saved; try again"))
         };
         let tapes = || self.tapes.values().find_map(Tape::obstacle);
-        self.disks.values().find_map(Disk::obstacle).or_else(tapes).or_else(pending)
+        let exports = || self.nbd.obstacle();
+        let devices = || self.devices.values().find_map(PassThrough::obstacle);
+        let disks = self.disks.values().find_map(Disk::obstacle);
+        disks.or_else(tapes).or_else(exports).or_else(devices).or_else(pending)
     }
 
     /// Stops the command windows, so that the sessions become idle.
@@ -92,13 +112,26 @@ impl ReactorShard {
         self.shard.pause_handshakes(is_paused);
     }
 
-    /// Returns how many logins, discoveries and handshakes would be lost with this process.
-    pub(in crate::serve) fn unmovable(&self) -> usize {
-        self.shard.unmovable()
+    /// Returns which server does not answer, if one does not.
+    pub(in crate::serve) fn away(&self) -> Option<String> {
+        self.nbd.away()
     }
 
-    /// Makes durable what keeps tape drives from moving. Call this as often as [`Self::busy`].
+    /// Returns how many logins, discoveries and handshakes would be lost with this process, and how many
+    /// flushes of [`Self::flush_exports`] have not ended.
+    pub(in crate::serve) fn unmovable(&self) -> usize {
+        self.shard.unmovable() + self.nbd.flushing()
+    }
+
+    /// Flushes what hosts have written to exports, so that less is left to flush while the sessions are
+    /// frozen.
+    pub(in crate::serve) fn flush_exports(&self) {
+        self.nbd.prepare_handover(true);
+    }
+
+    /// Makes durable what keeps tape drives and exports from moving. Call this as often as [`Self::busy`].
     pub(in crate::serve) fn prepare_handover(&mut self, now: Instant) {
+        self.nbd.prepare_handover(false);
         for id in self.tapes.keys() {
             self.shard.prepare_handover(now, *id);
         }
@@ -110,8 +143,21 @@ impl ReactorShard {
         if let Some((_, removed)) = self.retiring.first() {
             return passing(format!("{} was removed and still has I/O under way", removed.label));
         }
-        if let Some(busy) = self.shard.busy() {
+        let of_shard = self.shard.busy();
+        // Commands are under way because of a server that is away.
+        if of_shard.as_ref().is_none_or(ShardBusy::can_end)
+            && let Some(away) = self.nbd.away()
+        {
+            return passing(away);
+        }
+        if let Some(busy) = of_shard {
             return Some(busy.into());
+        }
+        if let Some(sentence) = self.nbd.flush_failed() {
+            return Some(Obstacle { sentence, can_end: false });
+        }
+        if let Some(busy) = self.nbd.busy() {
+            return passing(busy);
         }
         let is_working =
             self.disks.values().any(Disk::is_working) || self.drives.values().any(DiscDrive::has_leaving);
@@ -136,12 +182,22 @@ impl ReactorShard {
             sentence: format!("cannot pass a cartridge on: {}", crate::os_error(&error)),
             can_end: false,
         })?;
+        let export = |(id, info, conn): (UnitId, ExportInfo, ConnId)| {
+            Some(MovingExport { unit: self.naas.get(&id)?.to_string(), info, conn })
+        };
+        let exports = self.nbd.connections().filter_map(export).collect();
+        let device = |(id, device): (&UnitId, &PassThrough)| {
+            let unit = self.naas.get(id)?.to_string();
+            Some(device.moved().map(|moved| (unit, moved)))
+        };
+        let devices = self.devices.iter().filter_map(device).collect::<Result<_, _>>();
+        let devices = devices.map_err(|sentence| Obstacle { sentence, can_end: false })?;
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.
         let portal = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
         let places = |conns: Vec<ConnId>| conns.into_iter().filter_map(portal).collect();
         let connections = connections.into_iter().map(places).collect();
-        Ok(ExportedReactor { shard, connections, cartridges })
+        Ok(ExportedReactor { shard, connections, cartridges, exports, devices })
     }
 
     /// Takes over the sessions and units of another process. The driver must be parked.

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use base::state_machine::{MediumId, PortalId, StreamMachine as _};
+use base::state_machine::{ConnId, MediumId, PortalId, StreamMachine as _};
 use base::time::Instant;
 use drivers::message_queue::{Adoption, Handle};
 
@@ -39,7 +39,7 @@ fn connect(own: &Handle<ReactorShard>, number: u32, address: ExportAddress) {
 // A reactor that has stopped serves no export, so errors of its handle are ignored below.
 
 fn deliver(own: &Handle<ReactorShard>, number: u32, connection: ExportConnection) {
-    let ExportConnection { socket, info, queue } = connection;
+    let ExportConnection { socket, info, queue, is_taken_over } = connection;
     let (queue, call) = queue.unzip();
     let _ = own.post(move |member: &mut ReactorShard, _| {
         if let Some(export) = member.nbd.find(number) {
@@ -50,13 +50,20 @@ fn deliver(own: &Handle<ReactorShard>, number: u32, connection: ExportConnection
         let _ = own.watch(MediumId(number), call);
     }
     let (portal, bytes) = (PortalId(number), Vec::new());
-    let _ = own.adopt(Adoption { socket, portal, local: NO_ADDRESS, peer: NO_ADDRESS, bytes });
-    let _ = own.post(move |member: &mut ReactorShard, now| {
+    let adoption = Adoption { socket, portal, local: NO_ADDRESS, peer: NO_ADDRESS, bytes };
+    let admitted = move |member: &mut ReactorShard, now: Instant| {
         if let Some(export) = member.nbd.find(number).filter(NbdExport::take_unadmitted) {
             export.connect_failed(now, "the reactor has no room for another connection".to_owned());
             member.export_changed(now, &export);
         }
-    });
+    };
+    if is_taken_over {
+        // The reactor is parked: it neither sends nor receives until the other process has given it up.
+        let _ = own.take_over(vec![adoption], move |member, now, _| admitted(member, now));
+    } else {
+        let _ = own.adopt(adoption);
+        let _ = own.post(admitted);
+    }
 }
 
 fn fail(own: &Handle<ReactorShard>, number: u32, why: String) {
@@ -69,6 +76,14 @@ fn fail(own: &Handle<ReactorShard>, number: u32, why: String) {
 }
 
 impl ReactorShard {
+    /// Handles a new connection, if it is that of an export. Returns whether it is.
+    pub(super) fn export_connected(&mut self, now: Instant, conn: ConnId, portal: PortalId) -> bool {
+        self.nbd.set_time(now);
+        let Some(export) = self.nbd.connected(now, conn, portal) else { return false };
+        self.export_changed(now, &export);
+        true
+    }
+
     /// Tells the unit of an export what has changed.
     pub(super) fn export_changed(&mut self, now: Instant, export: &NbdExport) {
         let unit = export.unit();

@@ -5,12 +5,12 @@ use base::time::{Instant, soonest};
 use base::transmit::Transmit;
 
 use super::ReactorShard;
+use crate::serve::nbd::Due;
 
 impl StreamMachine for ReactorShard {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
-        self.nbd.set_time(now);
-        if let Some(export) = self.nbd.connected(now, conn, arrival.portal) {
-            return self.export_changed(now, &export);
+        if self.export_connected(now, conn, arrival.portal) {
+            return;
         }
         crate::debug!("connection {} from {} to {} is open", conn.0, arrival.peer, arrival.local);
         self.arrivals.insert(conn, arrival.portal);
@@ -18,6 +18,9 @@ impl StreamMachine for ReactorShard {
     }
 
     fn taken_over(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
+        if self.export_connected(now, conn, arrival.portal) {
+            return;
+        }
         self.arrivals.insert(conn, arrival.portal);
         self.shard.taken_over(now, conn, arrival);
     }
@@ -93,7 +96,15 @@ impl StreamMachine for ReactorShard {
         self.report_binding_changes();
         self.log_notices();
         self.close_removed();
-        self.shard.poll_action().or_else(|| self.nbd.poll_action())
+        loop {
+            if let Some(action) = self.shard.poll_action() {
+                return Some(action);
+            }
+            match self.nbd.poll_due()? {
+                Due::Action(action) => return Some(action),
+                Due::Ended(now, export) => self.export_changed(now, &export),
+            }
+        }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

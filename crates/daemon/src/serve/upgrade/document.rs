@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use iscsi::digest::Crc32c;
+use nbd::handshake::{CHANGE_LEN_MAX, ExportInfo, HandshakeError};
 use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 use shard::handover::ShardState;
@@ -20,15 +21,19 @@ pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
 /// The newest version of the format. It is increased when a release before could misread what this one
 /// writes, or does not know it; a field that is added has a default, and is not written while it has that.
 ///
-/// Version 2 has what is in drives.
-pub(in crate::serve) const FORMAT: u32 = 2;
+/// Version 2 has what is in drives, version 3 the connections to NBD servers and the devices that commands
+/// are passed to.
+pub(in crate::serve) const FORMAT: u32 = 3;
 
-/// The version of a daemon without drives. This release writes it then, so that a release that does not know
-/// the newest version can take over.
+/// The version of a daemon without LUNs at NBD servers and without such devices. This release writes it then,
+/// so that a release that does not know the newest version can take over.
+pub(in crate::serve) const FORMAT_WITHOUT_EXPORTS: u32 = 2;
+
+/// The version of a daemon that has no drives either.
 pub(in crate::serve) const FORMAT_WITHOUT_DRIVES: u32 = 1;
 
 /// The versions that this release reads.
-pub(in crate::serve) const FORMATS: &[u32] = &[FORMAT_WITHOUT_DRIVES, FORMAT];
+pub(in crate::serve) const FORMATS: &[u32] = &[FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT];
 
 /// The longest document in bytes: 65 535 sessions of 1 KiB, and as many units.
 pub(in crate::serve) const DOCUMENT_LEN_MAX: usize = 128 << 20;
@@ -47,6 +52,75 @@ pub(in crate::serve) struct Document {
     /// come with the document.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) cartridges: Vec<CartridgeState>,
+    /// The connections to NBD servers. The socket of each follows the files of the cartridges, in the same
+    /// order. A connection can be replaced by another one until the sessions are frozen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::serve) exports: Vec<ExportState>,
+    /// The devices that commands are passed to. The file by which each is locked follows the sockets of the
+    /// exports, in the same order. A device can be opened again until the sessions are frozen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::serve) devices: Vec<DeviceState>,
+}
+
+/// A device that commands are passed to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct DeviceState {
+    /// The NAA identifier of the unit.
+    pub(in crate::serve) unit: String,
+    /// The length of its blocks, if it had blocks when it was opened.
+    pub(in crate::serve) block_len: Option<u32>,
+    /// What it says of itself. It is known by that when it was removed and returns.
+    pub(in crate::serve) names: Vec<Vec<u8>>,
+}
+
+/// A connection to an NBD server, on which nothing is under way, and what was negotiated for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct ExportState {
+    /// The NAA identifier of the unit.
+    pub(in crate::serve) unit: String,
+    len: u64,
+    flags: u16,
+    block_len: u32,
+    preferred_block_len: u32,
+    payload_len_max: u32,
+    structured: bool,
+    allocation_id: Option<u32>,
+}
+
+impl ExportState {
+    pub(in crate::serve) const fn new(unit: String, info: &ExportInfo) -> Self {
+        let ExportInfo {
+            len,
+            flags,
+            block_len,
+            preferred_block_len,
+            payload_len_max,
+            change_len_max: _,
+            structured,
+            allocation_id,
+        } = *info;
+        Self { unit, len, flags, block_len, preferred_block_len, payload_len_max, structured, allocation_id }
+    }
+
+    /// Returns what was negotiated.
+    ///
+    /// # Errors
+    /// No negotiation ends with this.
+    pub(in crate::serve) fn info(&self) -> Result<ExportInfo, HandshakeError> {
+        let info = ExportInfo {
+            len: self.len,
+            flags: self.flags,
+            block_len: self.block_len,
+            preferred_block_len: self.preferred_block_len,
+            payload_len_max: self.payload_len_max,
+            change_len_max: CHANGE_LEN_MAX,
+            structured: self.structured,
+            allocation_id: self.allocation_id,
+        };
+        info.checked()
+    }
 }
 
 /// The cartridge in a drive.
@@ -196,7 +270,7 @@ mod tests {
     use super::*;
 
     fn nothing() -> Document {
-        Document { reactors: Vec::new(), cartridges: Vec::new() }
+        Document { reactors: Vec::new(), cartridges: Vec::new(), exports: Vec::new(), devices: Vec::new() }
     }
 
     #[test]
@@ -204,12 +278,41 @@ mod tests {
         let bytes = nothing().encode(FORMAT).unwrap();
         assert!(Document::decode(&bytes).unwrap().reactors.is_empty());
         assert!(
-            bytes.starts_with(br#"{"magic":"targe-upgrade","format":2,"#),
+            bytes.starts_with(br#"{"magic":"targe-upgrade","format":3,"#),
             "older releases read this much"
         );
         let without_drives = nothing().encode(FORMAT_WITHOUT_DRIVES).unwrap();
         assert!(without_drives.starts_with(br#"{"magic":"targe-upgrade","format":1,"#));
+        assert!(without_drives.ends_with(br#"{"reactors":[]}"#), "older releases know no other field");
         assert!(Document::decode(&without_drives).unwrap().reactors.is_empty());
+    }
+
+    #[test]
+    fn what_was_negotiated_is_read_as_it_was_written_and_checked() {
+        let info = ExportInfo {
+            len: 1 << 30,
+            flags: 0x6d,
+            block_len: 512,
+            preferred_block_len: 4096,
+            payload_len_max: 1 << 25,
+            change_len_max: CHANGE_LEN_MAX,
+            structured: true,
+            allocation_id: Some(9),
+        };
+        let state = ExportState::new("naa.6".to_owned(), &info);
+        let device = DeviceState {
+            unit: "naa.7".to_owned(),
+            block_len: Some(2048),
+            names: vec![b"a disc".to_vec(), Vec::new()],
+        };
+        let document = Document { exports: vec![state.clone()], devices: vec![device.clone()], ..nothing() };
+        let document = Document::decode(&document.encode(FORMAT).unwrap()).unwrap();
+        assert_eq!(document.devices, [device]);
+        let read = document.exports;
+        assert_eq!(read, [state]);
+        assert_eq!(read[0].info(), Ok(info));
+        let damaged = ExportState { block_len: 0, ..read[0].clone() };
+        assert!(damaged.info().is_err());
     }
 
     #[test]
@@ -228,7 +331,7 @@ mod tests {
     #[test]
     fn the_format_of_another_release_is_named() {
         let text = String::from_utf8(nothing().encode(FORMAT).unwrap()).unwrap();
-        let other = text.replace("\"format\":2", "\"format\":99");
+        let other = text.replace("\"format\":3", "\"format\":99");
         let error = Document::decode(other.as_bytes()).unwrap_err();
         assert!(matches!(error, DocumentError::OtherFormat { format: 99, .. }), "{error}");
     }

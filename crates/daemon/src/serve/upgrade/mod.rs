@@ -9,7 +9,7 @@
 //! | starts the program | says its release and which formats it reads ([`messages::Hello`]) |
 //! | gives the sockets and media ([`messages::Welcome`]) | reads the configuration, opens everything, says so ([`messages::Answer::Prepared`]) |
 //! | freezes the sessions until none has anything under way, and parks its reactors | |
-//! | sends the [`document`], the connections and the cartridges in drives | resumes the sessions in parked reactors, says so ([`messages::Answer::Ready`]) |
+//! | sends the [`document`], the connections, also those to NBD servers, the cartridges in drives, and the locks of devices | resumes the sessions in parked reactors, says so ([`messages::Answer::Ready`]) |
 //! | commits: it does not touch anything any more | serves, and says so ([`messages::Answer::Serving`]) |
 //! | tells the client, and ends | |
 //!

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use backends::sg::MovedSg;
 use base::ether::EtherPort;
 use base::state_machine::{ConnId, PortalId};
 use drivers::inherited;
@@ -16,11 +17,11 @@ use drivers::message_queue::Adoption;
 use iscsi::name::IscsiName;
 
 use super::channel::Channel;
-use super::document::{CartridgeState, Document, FORMATS, MAGIC, ReactorState};
+use super::document::{CartridgeState, DeviceState, Document, ExportState, FORMATS, MAGIC, ReactorState};
 use super::messages::{Answer, Commit, Hello, Socket, Welcome};
 use super::{MESSAGE_MAX, PREPARE_MAX, VARIABLE};
 use crate::serve::ServeError;
-use crate::serve::handed_over::{HandedOverCartridges, HandedOverMedia, MovedCartridge};
+use crate::serve::handed_over::{HandedOverMedia, LateMedia, MovedCartridge, MovedExport};
 use crate::serve::placement::{Owners, Placement};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
@@ -161,23 +162,38 @@ impl Succession {
         Ok(Sessions { document, sockets })
     }
 
-    /// Returns the cartridges that came with the sessions.
+    /// Returns the media that came with the sessions.
     ///
     /// # Errors
     /// They did not come.
-    pub(in crate::serve) fn cartridges(sessions: &mut Sessions) -> Result<HandedOverCartridges, ServeError> {
-        let missing = || ServeError::Failed("a cartridge is missing".to_owned());
-        let moved = std::mem::take(&mut sessions.document.cartridges);
-        let first = sessions.sockets.len().checked_sub(2 * moved.len()).ok_or_else(missing)?;
-        let mut files = sessions.sockets.split_off(first).into_iter().map(File::from);
-        let mut cartridges = HandedOverCartridges::new();
-        for cartridge in moved {
-            let (Some(label), Some(folder)) = (files.next(), files.next()) else { return Err(missing()) };
-            let CartridgeState { drive, path, read_only } = cartridge;
-            let files = [label, folder];
-            cartridges.insert(drive.clone(), MovedCartridge { drive, path, read_only, files });
+    pub(in crate::serve) fn late_media(sessions: &mut Sessions) -> Result<LateMedia, ServeError> {
+        let missing = || ServeError::Failed("a cartridge, a connection or a device is missing".to_owned());
+        let Sessions { document, sockets } = sessions;
+        let (cartridges, exports) =
+            (std::mem::take(&mut document.cartridges), std::mem::take(&mut document.exports));
+        let devices = std::mem::take(&mut document.devices);
+        let count = 2 * cartridges.len() + exports.len() + devices.len();
+        let first = sockets.len().checked_sub(count).ok_or_else(missing)?;
+        let mut descriptors = sockets.split_off(first).into_iter();
+        let mut media = LateMedia::default();
+        for CartridgeState { drive, path, read_only } in cartridges {
+            let (Some(label), Some(folder)) = (descriptors.next(), descriptors.next()) else {
+                return Err(missing());
+            };
+            let files = [label, folder].map(File::from);
+            media.cartridges.insert(drive.clone(), MovedCartridge { drive, path, read_only, files });
         }
-        Ok(cartridges)
+        for state in exports {
+            let socket = descriptors.next().ok_or_else(missing)?;
+            let info = state.info().map_err(|why| ServeError::Failed(format!("an NBD export: {why}")))?;
+            let ExportState { unit, .. } = state;
+            media.exports.insert(unit, MovedExport { info, socket });
+        }
+        for DeviceState { unit, block_len, names } in devices {
+            let locked = descriptors.next().ok_or_else(missing)?.into();
+            media.devices.insert(unit, MovedSg { block_len, names, locked });
+        }
+        Ok(media)
     }
 
     /// Resumes the sessions in parked reactors, and waits until they are ours.

@@ -18,8 +18,9 @@ use crate::serve::router::Pauser;
 /// How often the reactors are asked whether their sessions are idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long logins, discoveries and handshakes may take to end before the sessions are frozen. Meanwhile the
-/// sessions are served, new connections wait in the kernel, and initiators repeat their first frame.
+/// How long logins, discoveries, handshakes and flushes may take to end before the sessions are frozen.
+/// Meanwhile the sessions are served, new connections wait in the kernel, and initiators repeat their first
+/// frame.
 const LOGINS_MAX: Duration = Duration::from_secs(1);
 
 /// How long the sessions may take to become idle.
@@ -58,6 +59,9 @@ impl Unaccepting {
         let reactors = reactors.iter().map(|running| running.handle.clone()).collect();
         let begun = Self { reactors, acceptors, is_left: false };
         begun.accept(false);
+        for handle in &begun.reactors {
+            let _ = handle.post(|member: &mut ReactorShard, _| member.flush_exports());
+        }
         begun
     }
 
@@ -70,9 +74,9 @@ impl Unaccepting {
         }
     }
 
-    /// Waits until every connection belongs to a session that can move, and no handshake is under way, for
-    /// [`LOGINS_MAX`] at most: a peer that does not finish its login delays an upgrade, and cannot prevent
-    /// it.
+    /// Waits until every connection belongs to a session that can move, no handshake is under way, and NBD
+    /// servers have flushed what hosts wrote before, for [`LOGINS_MAX`] at most: a peer that does not finish
+    /// its login delays an upgrade, and cannot prevent it.
     ///
     /// # Errors
     /// A reactor does not answer.

@@ -2,6 +2,7 @@
 //! configuration.
 
 use crate::config::{Config, Medium};
+use crate::serve::upgrade::document::{FORMAT, FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS};
 
 /// Returns the first LUN whose medium cannot move to another process, and why, as a sentence.
 pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
@@ -13,10 +14,10 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
             | Medium::Disc { .. }
             | Medium::Tape { .. }
             | Medium::Changer { .. }
-            | Medium::LibraryDrive { .. } => return None,
+            | Medium::LibraryDrive { .. }
+            | Medium::Nbd { .. }
+            | Medium::Sg { .. } => return None,
             Medium::Ram { .. } => "its data is in the memory of this process",
-            Medium::Nbd { .. } => "its connection to the NBD server cannot move to another process",
-            Medium::Sg { .. } => "a device that commands are passed to cannot move to another process",
             Medium::VhostUserBlk { .. } | Medium::VhostUserScsi { .. } => {
                 "a device over vhost-user cannot move to another process: its other end knows the memory of this one"
             }
@@ -25,21 +26,23 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
     })
 }
 
-/// Returns whether a LUN is a drive, in which there can be another medium than the configured one.
-pub(super) fn has_drives(config: &Config) -> bool {
-    config.units.iter().any(|unit| match unit.medium {
+/// Returns the format in which a daemon with this configuration hands over its state: the oldest that has
+/// all of it, so that older releases can take over as far as they know what moves.
+pub(super) fn format_of(config: &Config) -> u32 {
+    let of_unit = |medium: &Medium| match medium {
+        Medium::Nbd { .. } | Medium::Sg { .. } => FORMAT,
+        // There can be another medium in a drive than the configured one.
         Medium::Disc { .. } | Medium::Tape { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. } => {
-            true
+            FORMAT_WITHOUT_EXPORTS
         }
         Medium::File { .. }
         | Medium::Block { .. }
         | Medium::Null { .. }
         | Medium::Ram { .. }
-        | Medium::Nbd { .. }
-        | Medium::Sg { .. }
         | Medium::VhostUserBlk { .. }
-        | Medium::VhostUserScsi { .. } => false,
-    })
+        | Medium::VhostUserScsi { .. } => FORMAT_WITHOUT_DRIVES,
+    };
+    config.units.iter().map(|unit| of_unit(&unit.medium)).max().unwrap_or(FORMAT_WITHOUT_DRIVES)
 }
 
 #[cfg(test)]
@@ -48,15 +51,16 @@ mod tests {
     use crate::config::{Environment, Flags};
     use crate::scratch::Scratch;
 
-    fn config(spec: &str) -> Config {
+    fn config(specs: &[&str]) -> Config {
         let scratch = Scratch::new();
         let environment = Environment::for_tests(scratch.path());
-        let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
+        let luns = specs.iter().map(|spec| (*spec).to_owned()).collect();
+        let flags = Flags { luns, ..Flags::default() };
         Config::load(&flags, &environment).unwrap().config
     }
 
     fn obstacle(spec: &str) -> Option<String> {
-        unmovable_medium(&config(spec))
+        unmovable_medium(&config(&[spec]))
     }
 
     #[test]
@@ -64,12 +68,15 @@ mod tests {
         assert_eq!(obstacle("null:1G"), None);
         assert_eq!(obstacle("file:disk.img,size=1M"), None);
         assert_eq!(obstacle("disc:disc.iso"), None);
+        assert_eq!(obstacle("nbd:nbd://localhost/disk"), None);
         assert!(obstacle("ram:1M").unwrap().contains("memory of this process"));
     }
 
     #[test]
-    fn a_daemon_without_drives_writes_what_earlier_releases_read() {
-        assert!(has_drives(&config("disc:disc.iso")));
-        assert!(!has_drives(&config("null:1G")));
+    fn a_daemon_without_drives_and_exports_writes_what_earlier_releases_read() {
+        let (null, disc, nbd) = ("null:1G", "disc:disc.iso", "nbd:nbd://localhost/disk");
+        for (specs, format) in [(&[null][..], 1), (&[null, disc], 2), (&[nbd, null], 3), (&[nbd, disc], 3)] {
+            assert_eq!(format_of(&config(specs)), format, "{specs:?}");
+        }
     }
 }

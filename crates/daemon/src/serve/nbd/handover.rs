@@ -1,0 +1,83 @@
+//! How the connections of exports move to another process.
+
+use ::nbd::client::Unmovable;
+use ::nbd::handshake::ExportInfo;
+use base::state_machine::ConnId;
+use target::units::UnitId;
+
+use super::{Inner, NbdExports};
+
+impl NbdExports {
+    /// Flushes what keeps the exports from moving to another process; after a flush that has failed only if
+    /// `again`.
+    pub(in crate::serve) fn prepare_handover(&self, again: bool) {
+        for export in self.exports.values() {
+            export.change(|client| client.prepare_handover(again));
+        }
+    }
+
+    /// Returns how many exports are flushing.
+    pub(in crate::serve) fn flushing(&self) -> usize {
+        self.exports.values().filter(|export| export.0.borrow().client.is_flushing()).count()
+    }
+
+    /// Returns which server does not answer, if one does not.
+    pub(in crate::serve) fn away(&self) -> Option<String> {
+        self.find_unmovable(|inner, why| {
+            let is_away = why == Unmovable::Away && inner.withheld.is_none();
+            is_away.then(|| format!("{}: {} does not answer", inner.label, inner.address))
+        })
+    }
+
+    /// Returns which server could not flush, if one could not.
+    pub(in crate::serve) fn flush_failed(&self) -> Option<String> {
+        self.find_unmovable(|inner, why| {
+            let Inner { label, address, .. } = inner;
+            let has_failed = why == Unmovable::FlushFailed;
+            has_failed.then(|| format!("{label}: {address} could not make durable what hosts wrote"))
+        })
+    }
+
+    /// Returns what is under way, if anything is.
+    pub(in crate::serve) fn busy(&self) -> Option<String> {
+        let mut ends = self.exports.values().filter(|export| !self.is_current(export)).map(|export| {
+            let inner = export.0.borrow();
+            format!("{} was removed, and its connection to {} ends", inner.label, inner.address)
+        });
+        let working = |inner: &Inner, why| {
+            let is_working = why == Unmovable::Working;
+            is_working.then(|| format!("{}: {} has requests under way", inner.label, inner.address))
+        };
+        ends.next().or_else(|| self.find_unmovable(working))
+    }
+
+    /// Returns why another process cannot serve an export as this one does, if that is so.
+    pub(in crate::serve) fn obstacle(&self) -> Option<String> {
+        self.find_unmovable(|inner, why| {
+            let why = match (&inner.withheld, why) {
+                (Some(why), _) => why.as_str(),
+                (None, Unmovable::LostChanges) => {
+                    "writes to it were lost, and only this process reports that to its hosts"
+                }
+                (None, Unmovable::Away | Unmovable::Working | Unmovable::FlushFailed) => return None,
+            };
+            Some(format!("{}: {why}", inner.label))
+        })
+    }
+
+    /// Returns what is said of the first export of a unit that cannot move to another process.
+    fn find_unmovable(&self, say: impl Fn(&Inner, Unmovable) -> Option<String>) -> Option<String> {
+        self.exports.values().filter(|export| self.is_current(export)).find_map(|export| {
+            let inner = export.0.borrow();
+            say(&inner, inner.client.unmovable()?)
+        })
+    }
+
+    /// Returns the connection of each export, with its unit and what was negotiated. None is busy.
+    pub(in crate::serve) fn connections(&self) -> impl Iterator<Item = (UnitId, ExportInfo, ConnId)> {
+        self.exports.values().filter_map(|export| {
+            let inner = export.0.borrow();
+            Some((inner.unit, *inner.client.info(), inner.connection?))
+        })
+    }
+}

@@ -262,7 +262,7 @@ impl DeviceServer {
             Some(DrainState { flush_failed }) => Drain::Ended { flush_failed },
             None => Drain::No,
         };
-        self.info.capabilities = self.medium.capabilities();
+        self.info.capabilities = self.medium.adopt_capabilities();
         self.recorder = recorder;
         self.limit_to_disc();
         if let (Some(drive), Some(restored)) = (&mut self.tape, tape) {

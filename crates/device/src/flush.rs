@@ -43,7 +43,17 @@ impl DeviceServer {
     pub(crate) fn has_to_flush(&self) -> bool {
         let Capabilities { volatile_cache, read_only, .. } = self.info.capabilities;
         let may_remain = self.medium.may_have_unflushed_changes() || !self.is_flush_trusted();
-        volatile_cache || (!read_only && may_remain && self.info.config.device == DeviceKind::Disk)
+        volatile_cache || (!read_only && may_remain && self.is_disk())
+    }
+
+    /// Returns whether the write cache counts as enabled: also when it is disabled, until everything that was
+    /// acknowledged under it is durable. A host that reads that it is disabled flushes no more.
+    pub(crate) fn has_write_cache(&self) -> bool {
+        self.settings.write_cache || (self.is_disk() && self.medium.has_unflushed_changes())
+    }
+
+    fn is_disk(&self) -> bool {
+        self.info.config.device == DeviceKind::Disk
     }
 
     /// Checks the result of a flush that must make every write acknowledged before it durable. Once a flush

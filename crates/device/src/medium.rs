@@ -155,11 +155,6 @@ impl MediumAccess {
         capabilities
     }
 
-    /// Returns whether changes that were acknowledged may have to be flushed, also by an earlier process.
-    pub(crate) fn may_have_unflushed_changes(&self) -> bool {
-        self.cached.may_remain()
-    }
-
     /// Returns how much storage the medium uses and could use, if it can report that.
     pub(crate) fn space(&self) -> Option<Space> {
         self.store.space()

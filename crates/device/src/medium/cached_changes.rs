@@ -1,5 +1,7 @@
 //! Which changes were acknowledged before they were durable, and are not known to be durable since.
 
+use super::MediumAccess;
+
 /// Counts the changes that a medium with a volatile cache acknowledged. The medium may lose its cache, and
 /// what it acknowledged before that still has to be flushed.
 #[derive(Debug)]
@@ -33,5 +35,28 @@ impl CachedChanges {
     /// Returns whether changes may have to be flushed.
     pub(super) fn may_remain(&self) -> bool {
         self.durable != Some(self.acknowledged)
+    }
+
+    /// Returns whether changes that this process acknowledged have to be flushed.
+    pub(super) fn remain(&self) -> bool {
+        self.acknowledged > self.durable.unwrap_or(0)
+    }
+}
+
+impl MediumAccess {
+    /// Returns whether changes that were acknowledged may have to be flushed, also by an earlier process.
+    pub(crate) fn may_have_unflushed_changes(&self) -> bool {
+        self.cached.may_remain()
+    }
+
+    /// Returns whether changes that this unit acknowledged have to be flushed.
+    pub(crate) fn has_unflushed_changes(&self) -> bool {
+        self.cached.remain()
+    }
+
+    /// Records that an earlier process, whose initiators are here, may have acknowledged changes that have to
+    /// be flushed.
+    pub(crate) const fn assume_unflushed_changes(&mut self) {
+        self.cached.acknowledge();
     }
 }

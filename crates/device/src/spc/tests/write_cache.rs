@@ -16,9 +16,9 @@ struct Switched {
     failed: VecDeque<Completion>,
 }
 
-struct Switches {
+pub(super) struct Switches {
     is_cached: Cell<bool>,
-    fails_flushes: Cell<bool>,
+    pub(super) fails_flushes: Cell<bool>,
     /// Whether results are held back.
     is_silent: Cell<bool>,
     flushes: Cell<usize>,
@@ -54,7 +54,7 @@ impl Store for Switched {
     }
 }
 
-fn switched() -> (Rig, Power, Rc<Switches>) {
+pub(super) fn switched() -> (Rig, Power, Rc<Switches>) {
     let power = Power::new(BLOCKS * 512);
     let switches = Rc::new(Switches {
         is_cached: Cell::new(true),
@@ -67,7 +67,7 @@ fn switched() -> (Rig, Power, Rc<Switches>) {
 }
 
 /// Reloads the configuration of the unit, after that of its medium.
-fn reload(rig: &mut Rig, switches: &Switches, write_cache: bool) {
+pub(super) fn reload(rig: &mut Rig, switches: &Switches, write_cache: bool) {
     switches.is_cached.set(write_cache);
     rig.unit.reconfigure(Instant::ORIGIN, UnitConfig { write_cache, ..config() });
     rig.hears(A, Asc::MODE_PARAMETERS_CHANGED);
@@ -75,7 +75,7 @@ fn reload(rig: &mut Rig, switches: &Switches, write_cache: bool) {
 
 const SYNCHRONIZE_CACHE: [u8; 10] = [op::SYNCHRONIZE_CACHE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-fn synchronize(rig: &mut Rig) -> Reply {
+pub(super) fn synchronize(rig: &mut Rig) -> Reply {
     rig.run(A, &SYNCHRONIZE_CACHE, 0, &[])
 }
 

@@ -7,10 +7,12 @@
 //! # Durability
 //!
 //! A flush makes durable every file that was written since it was last flushed, and the folder if a file was
-//! made. After one flush has failed, every later one fails too, as those of [`crate::store::FileStore`] do:
-//! the kernel reports a failed write-back once. The page cache then holds what the disk may not, so the label
-//! cannot be read any more and the cartridge cannot be loaded again: a new process reads what is on the disk.
+//! made. The successes of flushes that are under way together count together, as those of
+//! [`crate::store::FileStore`] do, and as there, every flush fails after one has failed: the kernel reports a
+//! failed write-back once. The page cache then holds what the disk may not, so the label cannot be read any
+//! more and the cartridge cannot be loaded again: a new process reads what is on the disk.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -31,6 +33,7 @@ use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, O
 
 use crate::errno_map;
 use crate::open::{FileIdentity, OpenError, identity, lock};
+use crate::overlap::{Overlap, Ticket};
 use crate::store::{BUF_LEN_MAX, IO_LEN_MAX};
 
 const LABEL: &str = "label";
@@ -232,6 +235,7 @@ pub struct CartridgeStore {
     queue: FileQueue,
     jobs: BTreeMap<u64, Job>,
     flushes: BTreeMap<OpId, Flush>,
+    overlap: Overlap,
     token_next: u64,
     ready: VecDeque<Completion>,
     sync_failed: Option<Fault>,
@@ -283,6 +287,7 @@ struct Flush {
     /// How many files are not flushed yet.
     left: usize,
     failed: Option<Fault>,
+    ticket: Ticket,
 }
 
 impl CartridgeStore {
@@ -297,6 +302,7 @@ impl CartridgeStore {
             queue,
             jobs: BTreeMap::new(),
             flushes: BTreeMap::new(),
+            overlap: Overlap::default(),
             token_next: 0,
             ready: VecDeque::new(),
             sync_failed: None,
@@ -444,11 +450,17 @@ impl CartridgeStore {
         if self.folder.is_dirty() {
             targets.push((None, self.folder.file.clone(), self.folder.changes));
         }
-        if self.is_read_only || targets.is_empty() {
+        if self.is_read_only {
             self.complete(id, Ok(OpOutput::Done(DataList::new())));
             return Ok(());
         }
-        self.flushes.insert(id, Flush { left: targets.len(), failed: None });
+        let ticket = self.overlap.begin();
+        if targets.is_empty() {
+            // The flushes under way cover all changes.
+            self.flushed(id, ticket, None);
+            return Ok(());
+        }
+        self.flushes.insert(id, Flush { left: targets.len(), failed: None, ticket });
         for (file, target, covers) in targets {
             let data_only = file.is_some();
             self.start(Job::Sync { id, file, covers }, target, FileOpKind::Sync { data_only });
@@ -504,13 +516,27 @@ impl CartridgeStore {
         if let Err(failure) = &result {
             self.sync_failed.get_or_insert(failure.fault);
         }
-        let Some(flush) = self.flushes.get_mut(&id) else { return };
+        let Entry::Occupied(mut entry) = self.flushes.entry(id) else { return };
+        let flush = entry.get_mut();
         flush.left -= 1;
         flush.failed = flush.failed.or(result.err().map(|failure| failure.fault));
         if flush.left == 0 {
-            let failed = flush.failed;
-            self.flushes.remove(&id);
-            self.complete(id, failed.map_or(Ok(OpOutput::Done(DataList::new())), |fault| Err(fault.into())));
+            let Flush { failed, ticket, .. } = entry.remove();
+            self.flushed(id, ticket, failed);
+        }
+    }
+
+    /// Completes a flush, as soon as its success counts.
+    fn flushed(&mut self, id: OpId, ticket: Ticket, failed: Option<Fault>) {
+        match failed {
+            Some(fault) => {
+                self.overlap.fail(ticket, fault, &mut self.ready);
+                self.complete(id, Err(fault.into()));
+            }
+            None => {
+                let completion = Completion { id, result: Ok(OpOutput::Done(DataList::new())) };
+                self.overlap.succeed(ticket, completion, &mut self.ready);
+            }
         }
     }
 }
@@ -662,10 +688,38 @@ mod tests {
     }
 
     #[test]
+    fn flushes_under_way_together_fail_together() {
+        for fails_first in [false, true] {
+            let scratch = Scratch::new(if fails_first { "first" } else { "second" });
+            let (mut store, _reactor) = scratch.serve();
+            store.files.get_mut(&FileId::Label).unwrap().changes += 1;
+            for number in [1, 2] {
+                store.submit(Op { id: OpId(number), action: OpAction::Flush });
+            }
+            let mut jobs: Vec<Job> = std::mem::take(&mut store.jobs).into_values().collect();
+            let count = jobs.len();
+            assert_eq!(count, 2, "{jobs:?}");
+            if fails_first {
+                jobs.reverse();
+            }
+            for (at, job) in jobs.into_iter().enumerate() {
+                let fails = matches!(job, Job::Sync { id: OpId(2), .. });
+                let result =
+                    if fails { Err(FileError { errno: Errno::IO, done: 0 }) } else { Ok(FileOutcome::Done) };
+                store.finish(job, result);
+                assert_eq!(store.ready.is_empty(), !fails && at + 1 < count, "a success that does not count");
+            }
+            let results: Vec<_> = store.ready.drain(..).map(|done| done.result.unwrap_err().fault).collect();
+            assert_eq!(results, [Fault::Medium; 2]);
+        }
+    }
+
+    #[test]
     fn a_cartridge_whose_flush_failed_is_not_read_from_the_page_cache() {
         let scratch = Scratch::new("cartridge");
         let (mut store, _reactor) = scratch.serve();
-        store.flushes.insert(OpId(1), Flush { left: 1, failed: None });
+        let ticket = store.overlap.begin();
+        store.flushes.insert(OpId(1), Flush { left: 1, failed: None, ticket });
         store.synced(OpId(1), Some(FileId::Label), 1, Err(Fault::Medium.into()));
         assert!(store.is_flush_broken());
         let read = OpAction::Read { at: FileId::Label.address(0).unwrap(), len: 512 };

@@ -20,3 +20,4 @@ pub mod store;
 pub mod vhost_user;
 
 mod geometry;
+mod overlap;

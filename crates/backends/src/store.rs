@@ -6,8 +6,13 @@
 //! `fdatasync` succeed although the data is lost. So after one flush has failed, every later flush of this
 //! store fails too, until the medium is opened again: the caller may retry a failed flush, and must not get
 //! success for data that is lost. A stable write is `RWF_DSYNC`. If it fails in a way that may have consumed
-//! the report of an earlier write's failure, later flushes fail as well.
+//! the report of another write's failure, later flushes fail as well.
+//!
+//! The report may also be that of a flush or stable write that is under way at the same time and succeeds
+//! without it. So the successes of these count together, see `overlap.rs`. A write past the page cache
+//! (`O_DIRECT`) reports its own failure, and does not take part.
 
+mod durable;
 mod job;
 
 use std::collections::VecDeque;
@@ -25,9 +30,9 @@ use store::api::{
 };
 
 use crate::errno_map;
-use crate::fault_injection::{self, Bug};
 use crate::geometry;
 use crate::open::{Allocation, Kind, Opened};
+use crate::overlap::Overlap;
 use job::{Job, Jobs, Work, ZeroWay};
 
 /// The longest single read or write: the largest transfer that initiators in use request.
@@ -53,7 +58,8 @@ pub struct FileStore {
     ready: VecDeque<Completion>,
     /// Acknowledged changes may not be durable yet. True at first: an earlier process may have left some.
     unsynced: bool,
-    syncs_under_way: usize,
+    /// The flushes and the stable writes through the page cache that are under way.
+    overlap: Overlap,
     sync_failed: Option<Fault>,
     /// The last error of the system, for the log.
     last_error: Option<Errno>,
@@ -106,7 +112,7 @@ impl FileStore {
             jobs: Jobs::default(),
             ready: VecDeque::new(),
             unsynced: true,
-            syncs_under_way: 0,
+            overlap: Overlap::default(),
             sync_failed: None,
             last_error: None,
             cut: false,
@@ -241,8 +247,10 @@ impl FileStore {
             None => (data, None),
         };
         // A stable write that fails for lack of space is tried again, see `write_failed`.
-        let again = (stable && !self.file.direct()).then(|| data.clone());
-        let work = Work::Write { at, stable, original, again, first_errno: None };
+        let through_cache = stable && !self.file.direct();
+        let again = through_cache.then(|| data.clone());
+        let ticket = through_cache.then(|| self.overlap.begin());
+        let work = Work::Write { at, stable, ticket, original, again, first_errno: None };
         self.submit(Job { id, work }, FileOpKind::Write { at, data, stable });
     }
 
@@ -253,25 +261,6 @@ impl FileStore {
             && data.parts().iter().any(|part| {
                 part.as_ptr().align_offset(self.memory_alignment) != 0 || part.len() % granule != 0
             })
-    }
-
-    fn flush(&mut self, id: OpId) -> Result<(), Failure> {
-        if let Some(fault) = self.sync_failed {
-            return Err(fault.into());
-        }
-        if self.profile.read_only || (!self.unsynced && self.syncs_under_way == 0) {
-            self.complete(id, Ok(OpOutput::Done(DataList::new())));
-            return Ok(());
-        }
-        self.sync(id);
-        Ok(())
-    }
-
-    fn sync(&mut self, id: OpId) {
-        // Changes that are acknowledged from now on need the next sync.
-        self.unsynced = false;
-        self.syncs_under_way += 1;
-        self.submit(Job { id, work: Work::Sync }, FileOpKind::Sync { data_only: true });
     }
 
     fn deallocate(&mut self, id: OpId, at: u64, len: u64) -> Result<(), Failure> {
@@ -361,12 +350,12 @@ impl FileStore {
                 self.cut |= matches!(result, Err(Failure { fault: Fault::Gone, at: Some(_) }));
                 self.complete(id, result);
             }
-            Work::Write { at, stable, original, again, first_errno } => match result {
+            Work::Write { at, stable, ticket, original, again, first_errno } => match result {
                 Ok(FileOutcome::Wrote(_)) if first_errno.is_some() => {
                     // There is space now, so the first attempt failed to make data durable, of this write or
                     // of another.
                     let fault = first_errno.map_or(Fault::NoSpace, errno_map::fault_of);
-                    self.sync_failed = Some(fault);
+                    self.lose(ticket, fault);
                     self.complete(id, Err(fault.into()));
                 }
                 // The write cache was disabled while the write was under way.
@@ -383,12 +372,25 @@ impl FileStore {
                         }
                         None => data,
                     };
-                    self.complete(id, Ok(OpOutput::Done(data)));
+                    self.succeed(ticket, id, data);
                 }
-                Ok(_) => self.complete(id, Err(Fault::Bug.into())),
-                Err(error) => self.write_failed(id, at, again.filter(|_| first_errno.is_none()), error),
+                Ok(_) => {
+                    self.leave(ticket);
+                    self.complete(id, Err(Fault::Bug.into()));
+                }
+                Err(error) => {
+                    let again = again.filter(|_| first_errno.is_none());
+                    self.write_failed(id, at, (ticket, again), error);
+                }
             },
-            Work::Sync => self.sync_finished(id, result),
+            Work::Sync(ticket) => match result {
+                Ok(_) => self.succeed(Some(ticket), id, DataList::new()),
+                Err(error) => {
+                    let fault = errno_map::fault_of(error.errno);
+                    self.lose(Some(ticket), fault);
+                    self.complete(id, Err(fault.into()));
+                }
+            },
             Work::Deallocate { stable } => match result {
                 Ok(_) => self.changed(id, stable),
                 Err(error) => self.complete(id, Err(errno_map::fault_of(error.errno).into())),
@@ -402,51 +404,6 @@ impl FileStore {
                 let result = self.extents_result(result);
                 self.complete(id, result);
             }
-        }
-    }
-
-    /// Handles a failed write. The error of a stable write through the page cache may be the only report that
-    /// *earlier* writes are lost; then flushes fail from now on. Lack of space is common, and harmless if the
-    /// write itself lacked it, so this case is distinguished: the write is tried again without `RWF_DSYNC`.
-    fn write_failed(&mut self, id: OpId, at: u64, again: Option<DataList>, error: FileError) {
-        let fault = errno_map::fault_of(error.errno);
-        if let Some(data) = again {
-            if fault == Fault::NoSpace {
-                let first_errno = Some(error.errno);
-                let work = Work::Write { at, stable: false, original: None, again: None, first_errno };
-                return self.submit(Job { id, work }, FileOpKind::Write { at, data, stable: false });
-            }
-            if matches!(fault, Fault::Medium | Fault::Gone) {
-                self.sync_failed = Some(fault);
-            }
-        }
-        let at = (fault == Fault::Medium).then(|| at.saturating_add(wide(error.done)));
-        self.complete(id, Err(Failure { fault, at }));
-    }
-
-    fn sync_finished(&mut self, id: OpId, result: Result<FileOutcome, FileError>) {
-        self.syncs_under_way = self.syncs_under_way.saturating_sub(1);
-        let result = match result {
-            // A sync that was submitted before another one failed guarantees nothing either.
-            Ok(_) => self.sync_failed.map_or(Ok(OpOutput::Done(DataList::new())), |fault| Err(fault.into())),
-            Err(error) => {
-                let fault = errno_map::fault_of(error.errno);
-                self.sync_failed = Some(fault);
-                Err(fault.into())
-            }
-        };
-        self.complete(id, result);
-    }
-
-    /// Handles a changed range, which may still have to be made durable.
-    fn changed(&mut self, id: OpId, stable: bool) {
-        self.unsynced |= !fault_injection::is_injected(Bug::FilesForgetUnsynced);
-        match self.sync_failed {
-            _ if !stable && self.profile.volatile_cache => {
-                self.complete(id, Ok(OpOutput::Done(DataList::new())));
-            }
-            Some(fault) => self.complete(id, Err(fault.into())),
-            None => self.sync(id),
         }
     }
 
@@ -576,3 +533,6 @@ fn bounce(data: &DataList, pool: &Pool) -> DataList {
 fn wide(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

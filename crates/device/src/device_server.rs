@@ -192,8 +192,8 @@ impl DeviceServer {
         pool: Pool,
         (command_set, table): (&'static CommandSet, Table),
     ) -> Self {
-        let medium = MediumAccess::new(store, pool.clone());
-        let profile = medium.capabilities();
+        let mut medium = MediumAccess::new(store, pool.clone());
+        let profile = medium.adopt_capabilities();
         Self {
             now: Instant::ORIGIN,
             settings: Settings::new(config.write_cache, config.tasks),
@@ -364,7 +364,7 @@ impl DeviceServer {
             return true;
         }
         self.retiring = Retiring::Flushed;
-        if self.info.capabilities.volatile_cache && !self.info.is_read_only() {
+        if self.has_to_flush() && !self.info.is_read_only() {
             self.medium.submit(self.now, TaskId::BACKGROUND, 0, OpAction::Flush);
         }
         true

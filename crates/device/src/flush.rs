@@ -1,8 +1,9 @@
 //! Flushes, which make acknowledged writes durable.
 
 use scsi::sense::Sense;
-use store::api::{Failure, OpAction, OpOutput};
+use store::api::{Capabilities, Failure, OpAction, OpOutput};
 
+use crate::contract::DeviceKind;
 use crate::device_server::DeviceServer;
 use crate::device_server::medium_failure::LOST_WRITES;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
@@ -35,6 +36,26 @@ impl Job for FlushThen {
 }
 
 impl DeviceServer {
+    /// Returns whether a flush must succeed before every acknowledged write is durable. A disk that has no
+    /// volatile cache any more still has to flush what it acknowledged while it had one, and until that has
+    /// succeeded, what is lost must not be forgotten. Before the first flush it is not known what an earlier
+    /// process acknowledged.
+    pub(crate) fn has_to_flush(&self) -> bool {
+        let Capabilities { volatile_cache, read_only, .. } = self.info.capabilities;
+        let may_remain = self.medium.may_have_unflushed_changes() || !self.is_flush_trusted();
+        volatile_cache || (!read_only && may_remain && self.is_disk())
+    }
+
+    /// Returns whether the write cache counts as enabled: also when it is disabled, until everything that was
+    /// acknowledged under it is durable. A host that reads that it is disabled flushes no more.
+    pub(crate) fn has_write_cache(&self) -> bool {
+        self.settings.write_cache || (self.is_disk() && self.medium.has_unflushed_changes())
+    }
+
+    fn is_disk(&self) -> bool {
+        self.info.config.device == DeviceKind::Disk
+    }
+
     /// Checks the result of a flush that must make every write acknowledged before it durable. Once a flush
     /// has failed, the medium may have dropped its cached writes, and a later success does not prove
     /// otherwise.

@@ -1,6 +1,7 @@
 //! Access to the medium for handlers: operations with an owner and a tag, delayed where a range lock requires
 //! it.
 
+mod cached_changes;
 mod in_flight;
 
 use alloc::boxed::Box;
@@ -15,6 +16,7 @@ use store::api::{Capabilities, Durability, Failure, Fault, Op, OpAction, OpId, O
 
 use crate::range_lock::{AccessKind, ByteRange, LockRequest, RangeLocks, Waiter};
 use crate::task::TaskId;
+use cached_changes::CachedChanges;
 use in_flight::InFlight;
 
 /// The limits on abandoned operations, and on bytes in their buffers, before a unit refuses commands that use
@@ -50,6 +52,9 @@ pub(crate) struct MediumAccess {
     expired_ever: u64,
     /// Whether an abandoned flush has failed since [`Self::take_late_flush_failure`] was last called.
     late_flush_failed: bool,
+    /// Whether the medium had a volatile cache when its capabilities were last adopted.
+    is_cached: bool,
+    cached: CachedChanges,
 }
 
 /// An operation that ended.
@@ -95,7 +100,11 @@ struct OwnedOp {
     /// The epoch in which the operation was submitted, if it is a change that may be acknowledged before it
     /// is durable.
     cached_since: Option<u32>,
+    /// Whether the medium then had a volatile cache.
+    is_cached: bool,
     flushes: bool,
+    /// The acknowledged changes that the operation makes durable if it is a flush.
+    covers: u64,
     /// How many bytes the operation holds in buffers.
     held_bytes: u64,
     /// When the operation was requested.
@@ -128,6 +137,8 @@ impl MediumAccess {
             abandoned_bytes: 0,
             expired_ever: 0,
             late_flush_failed: false,
+            is_cached: false,
+            cached: CachedChanges::new(),
             epoch: 0,
         }
     }
@@ -135,6 +146,13 @@ impl MediumAccess {
     /// Returns the present capabilities of the medium.
     pub(crate) fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
+    }
+
+    /// Returns the present capabilities of the medium, which apply to operations from now on.
+    pub(crate) fn adopt_capabilities(&mut self) -> Capabilities {
+        let capabilities = self.store.capabilities();
+        self.is_cached = capabilities.volatile_cache;
+        capabilities
     }
 
     /// Returns how much storage the medium uses and could use, if it can report that.
@@ -150,14 +168,17 @@ impl MediumAccess {
     /// Starts an operation, or queues it behind the range lock that it conflicts with.
     pub(crate) fn submit(&mut self, now: Instant, owner: TaskId, tag: u32, action: OpAction) {
         let range = range_of(&action);
+        let cached_since = is_cached(&action).then_some(self.epoch);
         let owned = OwnedOp {
             owner,
             tag,
             range,
             access: touch_of(&action),
             changes: !matches!(action, OpAction::Read { .. }),
-            cached_since: is_cached(&action).then_some(self.epoch),
+            cached_since,
+            is_cached: cached_since.is_some() && self.is_cached,
             flushes: matches!(action, OpAction::Flush),
+            covers: self.cached.mark(),
             held_bytes: held_bytes(&action),
             since: now,
         };
@@ -199,6 +220,8 @@ impl MediumAccess {
             abandoned_bytes: _,
             expired_ever: _,
             late_flush_failed: _,
+            is_cached: _,
+            cached: _,
         } = self;
         *busy == 0 && expired.is_empty() && locks.is_idle() && !locks.has_waiters()
     }
@@ -224,10 +247,11 @@ impl MediumAccess {
         core::mem::replace(&mut self.late_flush_failed, false)
     }
 
-    /// Forgets which operations in progress are flushes, and that one failed late: they flush a medium that
-    /// has been replaced.
+    /// Forgets which operations in progress are flushes, that one failed late, and what is not flushed: this
+    /// was on a medium that has been replaced.
     pub(crate) fn forget_flushes(&mut self) {
         self.late_flush_failed = false;
+        self.cached = CachedChanges::new();
         self.expired.iter_mut().for_each(|ended| ended.flushes = false);
         for slot in &mut self.slots {
             if let State::Queued(op) | State::InFlight(op) | State::Abandoned(op) = &mut slot.state {
@@ -397,8 +421,15 @@ impl MediumAccess {
             let completion = self.store.poll()?;
             let Some(slot) = self.slot_mut(completion.id) else { continue };
             match slot.state {
-                State::InFlight(OwnedOp { owner, tag, flushes, .. }) => {
+                State::InFlight(OwnedOp { owner, tag, flushes, is_cached, covers, .. }) => {
                     self.busy -= 1;
+                    if completion.result.is_ok() {
+                        if is_cached {
+                            self.cached.acknowledge();
+                        } else if flushes {
+                            self.cached.flushed(covers);
+                        }
+                    }
                     self.in_flight.end(slot_of(completion.id));
                     self.may_grant = true;
                     self.release_slot(completion.id);

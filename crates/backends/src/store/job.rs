@@ -5,6 +5,7 @@ use drivers::files::Errno;
 use store::api::OpId;
 
 use crate::open::Kind;
+use crate::overlap::Ticket;
 
 #[derive(Debug)]
 pub(super) struct Job {
@@ -21,7 +22,10 @@ pub(super) enum Work {
     },
     Write {
         at: u64,
+        /// Whether the write must be durable when it is acknowledged.
         stable: bool,
+        /// That of a stable write through the page cache.
+        ticket: Option<Ticket>,
         /// The data from the submitter, if a copy of it is written.
         original: Option<DataList>,
         /// The data again, if the write may have to be repeated.
@@ -30,7 +34,7 @@ pub(super) enum Work {
         first_errno: Option<Errno>,
     },
     /// A flush, or the sync that makes another change durable.
-    Sync,
+    Sync(Ticket),
     Deallocate {
         stable: bool,
     },

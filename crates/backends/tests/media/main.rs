@@ -57,6 +57,7 @@ with_both_engines! {
     tells_the_machine_of_results,
     serves_a_block_device,
     never_flushes_well_again_after_a_failed_flush,
+    fails_all_that_is_under_way_with_a_failed_flush,
     keeps_a_cartridge_in_its_folder,
     frees_what_is_erased,
 }
@@ -337,6 +338,28 @@ fn never_flushes_well_again_after_a_failed_flush(engine: EngineChoice) {
     let Some(mut rig) = Rig::serve(engine, open_soon(|| block.open())) else { return };
     rig.write(0, &[1; 512], Durability::Cached).unwrap();
     rig.one(OpAction::Flush).unwrap();
+}
+
+/// Of a flush and stable writes that are under way together, one gets the only report of the kernel.
+fn fails_all_that_is_under_way_with_a_failed_flush(engine: EngineChoice) {
+    let Some(scratch) = Scratch::small("1m") else { return };
+    let path = scratch.file("image");
+    fs::File::create(&path).unwrap().set_len(8 * MIB).unwrap();
+    let Some(device) = LoopDevice::over(&path) else { return };
+    let block = BlockSpec { path: device.path.clone(), read_only: false, direct: false, write_cache: true };
+    let Some(mut rig) = Rig::serve(engine, open_soon(|| block.open())) else { return };
+    // This part has storage.
+    rig.write(0, &[1; 65536], Durability::Stable).unwrap();
+    rig.write(MIB, &model::pattern(1, 4 * MIB as usize), Durability::Cached).unwrap();
+    let stable = |page: u64| {
+        let data = list(&[2; 4096]);
+        OpAction::Write { at: page * 4096, data, durability: Durability::Stable }
+    };
+    let mut actions: Vec<OpAction> = (0..8).map(stable).collect();
+    actions.insert(4, OpAction::Flush);
+    for result in rig.run(actions) {
+        assert_eq!(result.unwrap_err().fault, Fault::Medium);
+    }
 }
 
 /// Opens a medium that was closed. A process that another test has just forked holds the lock until it

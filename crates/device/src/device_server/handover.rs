@@ -118,7 +118,8 @@ impl DeviceServer {
         ServerState {
             reported: self.reported(),
             nexuses: nexuses.export(index_of),
-            settings: settings.export(),
+            // The next process knows of nothing to flush but by this.
+            settings: Settings { write_cache: self.has_write_cache(), ..settings.clone() }.export(),
             spc: spc.export(now, sanitizer, index_of),
             orw_generations: orw_generations.export(),
             copies: operations.export(index_of),
@@ -247,6 +248,9 @@ impl DeviceServer {
         self.now = now;
         self.nexuses.adopt(nexuses);
         self.settings = settings;
+        if self.settings.write_cache {
+            self.medium.assume_unflushed_changes();
+        }
         self.spc = spc;
         self.sanitizer = sanitizer;
         self.orw_generations = orw_generations;
@@ -262,7 +266,7 @@ impl DeviceServer {
             Some(DrainState { flush_failed }) => Drain::Ended { flush_failed },
             None => Drain::No,
         };
-        self.info.capabilities = self.medium.capabilities();
+        self.info.capabilities = self.medium.adopt_capabilities();
         self.recorder = recorder;
         self.limit_to_disc();
         if let (Some(drive), Some(restored)) = (&mut self.tape, tape) {

@@ -28,7 +28,7 @@ impl DeviceServer {
     /// capacity.
     pub(crate) fn refresh_capabilities(&mut self) {
         let before = self.info.capacity();
-        self.info.capabilities = self.medium.capabilities();
+        self.info.capabilities = self.medium.adopt_capabilities();
         self.info.tells_space = self.medium.space().is_some();
         self.limit_to_disc();
         let now = self.info.capacity();
@@ -59,7 +59,7 @@ impl DeviceServer {
         if self.drain == Drain::Flushing {
             self.drain = Drain::Ending;
         }
-        self.info.capabilities = self.medium.capabilities();
+        self.info.capabilities = self.medium.adopt_capabilities();
         self.info.tells_space = self.medium.space().is_some();
         self.adopt_disc();
         self.withheld = false;

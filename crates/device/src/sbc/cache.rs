@@ -13,9 +13,7 @@ use crate::task::TaskInfo;
 pub(super) fn synchronize(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match Span::of(&server.info, &task.cdb) {
         Err(sense) => Outcome::CheckCondition(sense),
-        Ok(_) if server.info.capabilities.volatile_cache => {
-            Outcome::Run(Box::new(FlushThen { then: |_, _| Outcome::Good }))
-        }
+        Ok(_) if server.has_to_flush() => Outcome::Run(Box::new(FlushThen { then: |_, _| Outcome::Good })),
         Ok(_) => Outcome::Good,
     }
 }

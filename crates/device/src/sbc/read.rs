@@ -19,7 +19,7 @@ use crate::task::TaskInfo;
 
 /// READ 6, 10, 12, 16 and 32. With FUA, the data read is durable (SBC-4 §4.15.5).
 pub(crate) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    if server.info.capabilities.volatile_cache && super::force_unit_access(&task.cdb) {
+    if super::force_unit_access(&task.cdb) && server.has_to_flush() {
         return match Span::of_transfer(&server.info, &task.cdb) {
             Ok(_) => Outcome::Run(Box::new(FlushThen { then: deliver_blocks })),
             Err(sense) => Outcome::CheckCondition(sense),

@@ -34,7 +34,8 @@ pub(super) fn sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     };
     let medium = medium_facts(server, task);
     let (defaults, saved) = (server.default_settings(), server.power_on_settings());
-    let lists = ModeValues { current: &server.settings, defaults: &defaults, saved: &saved };
+    let current = Settings { write_cache: server.has_write_cache(), ..server.settings.clone() };
+    let lists = ModeValues { current: &current, defaults: &defaults, saved: &saved };
     data_or(mode::sense(request, lists, medium), allocation)
 }
 
@@ -65,7 +66,7 @@ fn select_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Ou
         Ok(new) => new,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    if server.settings.write_cache && !new.write_cache && !server.is_disabling_cache(task.id) {
+    if server.has_write_cache() && !new.write_cache && !server.is_disabling_cache(task.id) {
         return Outcome::Run(Box::new(DisableCache { list: Vec::from(list) }));
     }
     if task.cdb.u8(1) & 0x01 == 0 || list.is_empty() {

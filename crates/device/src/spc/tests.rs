@@ -14,5 +14,6 @@ mod reserve;
 mod robustness;
 mod saving;
 mod tables;
+mod write_cache;
 
 use fixture::*;

@@ -81,7 +81,7 @@ impl DeviceServer {
 
     /// Begins to load the cartridge that was put into the store. Every host is told when it is loaded.
     pub(crate) fn cartridge_inserted(&mut self) {
-        self.info.capabilities = self.medium.capabilities();
+        self.info.capabilities = self.medium.adopt_capabilities();
         let has_cartridge = self.info.has_medium();
         let is_empty = |drive: &&mut Box<TapeDrive>| drive.state == DriveState::Empty;
         if let Some(drive) = self.tape.as_mut().filter(|drive| has_cartridge && is_empty(drive)) {

@@ -1,5 +1,6 @@
 use scsi::mode::{HeaderFormat, Page, Parameters};
 
+use super::write_cache::{reload, switched, synchronize};
 use super::*;
 use crate::contract::UnitConfig;
 use crate::testing::cdb_16;
@@ -144,6 +145,50 @@ fn a_reset_brings_the_defaults_back() {
     let current = rig.run(A, &[op::MODE_SENSE_6, 0x08, 0x3f, 0, 255, 0], 255, &[]).good();
     assert_eq!(current, default);
     write(&mut rig, A).good();
+}
+
+#[test]
+fn a_reset_does_not_tell_that_the_cache_is_off_before_it_is_written() {
+    for why in [crate::unit::Reset::LogicalUnit, crate::unit::Reset::Target] {
+        for fails in [false, true] {
+            let (mut rig, power, switches) = switched();
+            change_for_good(&mut rig, WCE, true).0.good();
+            flip(&mut rig, A, WCE);
+            write(&mut rig, A).good();
+            rig.unit.reset(Instant::ORIGIN, why);
+            rig.drain();
+            while rig.ready_for(A).status != scsi::status::Status::GOOD {}
+            let is_on = |rig: &mut Rig| page(rig, A, WCE.0)[WCE.1] & WCE.2 != 0;
+            assert!(is_on(&mut rig), "the host flushes no more");
+            rig.write(7, &[3; 512]);
+            switches.fails_flushes.set(fails);
+            if fails {
+                synchronize(&mut rig).check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
+                assert!(is_on(&mut rig), "nothing is written");
+                let (code, byte, mask) = WCE;
+                change(&mut rig, A, code, byte, mask)
+                    .check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
+            } else {
+                synchronize(&mut rig).good();
+                assert!(!is_on(&mut rig), "the saved value is in force");
+            }
+            // The write after the reset is durable at once.
+            assert_eq!(power.sectors_at_risk(), usize::from(fails));
+        }
+    }
+}
+
+#[test]
+fn a_reload_does_not_tell_that_the_cache_is_off_before_it_is_written() {
+    let (mut rig, power, switches) = switched();
+    write(&mut rig, A).good();
+    reload(&mut rig, &switches, false);
+    let is_on = |rig: &mut Rig| page(rig, A, WCE.0)[WCE.1] & WCE.2 != 0;
+    assert!(is_on(&mut rig));
+    // MODE SELECT turns off what counts as on.
+    flip(&mut rig, A, WCE);
+    assert!(!is_on(&mut rig));
+    assert_eq!(power.sectors_at_risk(), 0);
 }
 
 /// Sends MODE SELECT with SP for a page with some of its bits changed, and returns the state that is to be

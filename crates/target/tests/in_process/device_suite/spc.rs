@@ -18,5 +18,7 @@ mod reports;
 mod reserve;
 #[path = "../../../../device/src/spc/tests/saving.rs"]
 mod saving;
+#[path = "../../../../device/src/spc/tests/write_cache.rs"]
+mod write_cache;
 
 use fixture::*;

@@ -1,0 +1,179 @@
+//! Tests of the order in which flushes and stable writes end.
+
+use std::path::PathBuf;
+
+use base::ether::FrameMachine;
+use base::state_machine::{MediumId, NoStreams};
+use drivers::config::Config;
+use drivers::reactor::Reactor;
+
+use super::*;
+use crate::open::FileSpec;
+
+struct NoConnections;
+
+impl FrameMachine for NoConnections {}
+
+impl NoStreams for NoConnections {}
+
+const IO_ERROR: FileError = FileError { errno: Errno::IO, done: 0 };
+
+/// A store whose file operations end as a test says. Operations have the numbers of their submission.
+struct Rig {
+    store: FileStore,
+    next: u64,
+    path: PathBuf,
+    _reactor: Reactor<NoConnections>,
+}
+
+impl Rig {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("targe-overlap-{name}-{}", std::process::id()));
+        let spec = FileSpec {
+            path: path.clone(),
+            size: Some(1 << 20),
+            allocation: Allocation::Sparse,
+            read_only: false,
+            direct: false,
+            write_cache: true,
+        };
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let store = FileStore::new(spec.open().unwrap(), reactor.files().queue(MediumId(1)));
+        Self { store, next: 0, path, _reactor: reactor }
+    }
+
+    /// Begins an operation. Returns its job.
+    fn begin(&mut self, action: OpAction) -> Job {
+        self.next += 1;
+        Store::submit(&mut self.store, Op { id: OpId(self.next), action });
+        self.job()
+    }
+
+    fn job(&mut self) -> Job {
+        self.store.jobs.remove(0).expect("an operation of the file")
+    }
+
+    fn flush(&mut self) -> Job {
+        self.store.unsynced = true;
+        self.begin(OpAction::Flush)
+    }
+
+    fn write(&mut self, durability: Durability) -> Job {
+        let data = Bytes::copied_from(&[1; 512]).into();
+        self.begin(OpAction::Write { at: 0, data, durability })
+    }
+
+    fn stable(&mut self) -> Job {
+        self.write(Durability::Stable)
+    }
+
+    fn end(&mut self, job: Job, result: Result<(), FileError>) {
+        let outcome = match job.work {
+            Work::Write { .. } => FileOutcome::Wrote(Bytes::copied_from(&[1; 512]).into()),
+            _ => FileOutcome::Done,
+        };
+        self.store.finish(job, result.map(|()| outcome));
+    }
+
+    /// Returns the operations that have completed, and whether they succeeded.
+    fn ended(&mut self) -> Vec<(u64, bool)> {
+        self.store.ready.drain(..).map(|done| (done.id.0, done.result.is_ok())).collect()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[test]
+fn a_failure_counts_for_all_that_was_under_way_with_it() {
+    type Begin = fn(&mut Rig) -> Job;
+    let kinds: [(&str, Begin); 2] = [("flush", Rig::flush), ("stable", Rig::stable)];
+    for (one, begin_one) in kinds {
+        for (other, begin_other) in kinds {
+            let mut rig = Rig::new(&format!("{one}-{other}"));
+            // The failure first.
+            let (bad, good) = (begin_one(&mut rig), begin_other(&mut rig));
+            rig.end(bad, Err(IO_ERROR));
+            assert_eq!(rig.ended(), [(1, false)]);
+            rig.end(good, Ok(()));
+            assert_eq!(rig.ended(), [(2, false)], "{other} after a {one} that failed");
+            drop(rig);
+            // The success first.
+            let mut rig = Rig::new(&format!("{one}-{other}"));
+            let (bad, good) = (begin_one(&mut rig), begin_other(&mut rig));
+            rig.end(good, Ok(()));
+            assert_eq!(rig.ended(), [], "{other} while a {one} is under way");
+            rig.end(bad, Err(IO_ERROR));
+            assert_eq!(rig.ended(), [(2, false), (1, false)], "{other} before a {one} that fails");
+            assert!(rig.store.has_lost_writes());
+        }
+    }
+}
+
+#[test]
+fn a_success_waits_for_nothing_that_began_later() {
+    let mut rig = Rig::new("later");
+    let (first, second) = (rig.stable(), rig.stable());
+    rig.end(second, Ok(()));
+    let third = rig.stable();
+    assert_eq!(rig.ended(), []);
+    rig.end(first, Ok(()));
+    assert_eq!(rig.ended(), [(2, true)], "the first waits for the third");
+    let fourth = rig.stable();
+    rig.end(third, Ok(()));
+    assert_eq!(rig.ended(), [(1, true)]);
+    // The third was under way with the fourth, the first was not.
+    rig.end(fourth, Err(IO_ERROR));
+    assert_eq!(rig.ended(), [(3, false), (4, false)]);
+    let fifth = rig.stable();
+    rig.end(fifth, Ok(()));
+    assert_eq!(rig.ended(), [(5, true)], "a write after the failure");
+}
+
+#[test]
+fn unstable_writes_and_other_failures_are_not_concerned() {
+    let mut rig = Rig::new("other");
+    let (flush, cached, stable) = (rig.flush(), rig.write(Durability::Cached), rig.stable());
+    rig.end(cached, Ok(()));
+    assert_eq!(rig.ended(), [(2, true)]);
+    rig.end(stable, Err(FileError { errno: Errno::INVAL, done: 0 }));
+    rig.end(flush, Ok(()));
+    assert_eq!(rig.ended(), [(3, false), (1, true)]);
+}
+
+#[test]
+fn a_write_that_is_tried_again_for_space_holds_the_others() {
+    for has_space in [false, true] {
+        let mut rig = Rig::new(if has_space { "space" } else { "full" });
+        let (full, good) = (rig.stable(), rig.stable());
+        rig.end(full, Err(FileError { errno: Errno::NOSPC, done: 0 }));
+        let again = rig.job();
+        rig.end(good, Ok(()));
+        assert_eq!(rig.ended(), []);
+        if has_space {
+            // So the error was that of another write.
+            rig.end(again, Ok(()));
+            assert_eq!(rig.ended(), [(2, false), (1, false)]);
+        } else {
+            rig.end(again, Err(FileError { errno: Errno::NOSPC, done: 0 }));
+            assert_eq!(rig.ended(), [(2, true), (1, false)]);
+        }
+    }
+}
+
+#[test]
+fn a_flush_of_nothing_new_ends_with_the_one_under_way() {
+    for fails in [false, true] {
+        let mut rig = Rig::new(if fails { "joins-bad" } else { "joins" });
+        let first = rig.flush();
+        Store::submit(&mut rig.store, Op { id: OpId(2), action: OpAction::Flush });
+        assert_eq!(rig.ended(), []);
+        rig.end(first, if fails { Err(IO_ERROR) } else { Ok(()) });
+        let mut ended = rig.ended();
+        ended.sort_unstable();
+        assert_eq!(ended, [(1, !fails), (2, !fails)]);
+    }
+}

@@ -112,16 +112,17 @@ fn write(
         Ok(range) => range,
         Err(why) => return Err((why, done)),
     };
-    let stable = durability == Durability::Stable && geometry.write_cache;
-    let fua = stable && geometry.force_unit_access;
+    let stable = durability == Durability::Stable;
+    let fua = stable && geometry.write_cache && geometry.force_unit_access;
     if blocks == 0 {
-        flush_if(inner, stable, data, done);
+        flush_if(inner, stable && geometry.write_cache, data, done);
         return Ok(());
     }
     let owner = Arc::clone(inner);
     let (given_back, len) = (data.clone(), data.len());
     let finish = move |result: Result<(), CommandError>| match result {
-        Ok(()) => flush_if(&owner, stable && !fua, given_back, done),
+        // The cache may have been switched on since the command was made.
+        Ok(()) => flush_if(&owner, stable && !fua && owner.geometry().write_cache, given_back, done),
         Err(why) => done(Err(Error::Command(why))),
     };
     if blocks <= u64::from(geometry.transfer_max) {
@@ -201,7 +202,7 @@ fn write_zeroes(
         Err(why) => return Err((why, done)),
     };
     let unmap = may_deallocate && geometry.write_same_unmaps && geometry.reads_zero;
-    let stable = durability == Durability::Stable && geometry.write_cache;
+    let stable = durability == Durability::Stable;
     let mut runs = Runs { next: first.0, left: blocks, max: geometry.write_same_max };
     let (lun, zeros) = (inner.lun, zero_block(geometry.block_size()));
     let next = move || {
@@ -211,7 +212,7 @@ fn write_zeroes(
     };
     let owner = Arc::clone(inner);
     let end = move |result: Result<(), CommandError>| match result {
-        Ok(()) => flush_if(&owner, stable, DataList::new(), done),
+        Ok(()) => flush_if(&owner, stable && owner.geometry().write_cache, DataList::new(), done),
         // On units without WRITE SAME, the zeros are written with plain writes.
         Err(error) if is_illegal(&error) => plain_zeroes(&owner, (first, blocks), stable, done),
         Err(error) => done(Err(Error::Command(error))),
@@ -235,7 +236,7 @@ fn plain_zeroes(inner: &Arc<Inner>, (first, blocks): (Lba, u64), stable: bool, d
     };
     let owner = Arc::clone(inner);
     let end = move |result: Result<(), CommandError>| match result {
-        Ok(()) => flush_if(&owner, stable, DataList::new(), done),
+        Ok(()) => flush_if(&owner, stable && owner.geometry().write_cache, DataList::new(), done),
         Err(error) => done(Err(Error::Command(error))),
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(end));

@@ -7,6 +7,8 @@
     reason = "all of this is test code, where a panic is the verdict"
 )]
 
+mod cache;
+mod relay;
 mod reset;
 mod residual;
 mod target;

@@ -10,6 +10,7 @@
 //! disk, nothing is read or written any more.
 
 mod chain;
+mod flush;
 mod geometry;
 mod perform;
 mod refresh;
@@ -236,7 +237,8 @@ impl Disk {
     /// that it has no volatile cache.
     ///
     /// # Errors
-    /// Returns [`Error::Command`]; then writes since the last flush may not be durable.
+    /// Returns [`Error::Command`]; then writes since the last flush may not be durable. A unit without
+    /// SYNCHRONIZE CACHE is an error only if it reports that it has a volatile cache.
     pub async fn flush(&self) -> Result<(), Error> {
         self.perform(OpAction::Flush).await.map(drop)
     }

@@ -244,12 +244,18 @@ pub(crate) const fn caching_question(form: mode::HeaderFormat) -> Cdb {
 /// Returns the properties in the answer to [`caching_question`]; `None` if it is malformed.
 pub(crate) fn caching(form: mode::HeaderFormat, bytes: &[u8]) -> Option<Caching> {
     let parameters = mode::Parameters::parse(form, bytes).ok()?;
-    let pages = mode::Page::list(parameters.pages);
-    let page = pages.iter().find(|page| page.code == mode::page::CACHING);
     let flags = parameters.header.device_specific;
     Some(Caching {
         write_protected: flags & mode::device_specific::WP != 0,
         force_unit_access: flags & mode::device_specific::DPOFUA != 0,
-        write_cache: page.and_then(|page| page.body.first()).is_none_or(|flags| flags & 0x04 != 0),
+        write_cache: write_cache(form, bytes).unwrap_or(true),
     })
+}
+
+/// Returns WCE in the answer to [`caching_question`]; `None` if it has no caching mode page.
+pub(crate) fn write_cache(form: mode::HeaderFormat, bytes: &[u8]) -> Option<bool> {
+    let parameters = mode::Parameters::parse(form, bytes).ok()?;
+    let pages = mode::Page::list(parameters.pages);
+    let page = pages.iter().find(|page| page.code == mode::page::CACHING)?;
+    page.body.first().map(|flags| flags & 0x04 != 0)
 }

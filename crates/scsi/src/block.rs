@@ -39,6 +39,11 @@ pub fn synchronize_cache_10() -> Cdb {
     transfer_10(opcode::SYNCHRONIZE_CACHE_10, 0, 0, 0)
 }
 
+/// Builds SYNCHRONIZE CACHE(16) of the whole medium.
+pub fn synchronize_cache_16() -> Cdb {
+    transfer_16(opcode::SYNCHRONIZE_CACHE_16, 0, Lba(0), 0)
+}
+
 /// Builds WRITE SAME(16): the data-out is one block. With `unmap` the device server may deallocate the blocks
 /// instead, if they then read the same.
 pub fn write_same_16(lba: Lba, blocks: u32, unmap: bool) -> Cdb {
@@ -249,6 +254,7 @@ mod tests {
             (read_10(0x0102_0304, 0x0506, false), "28000102030400050600"),
             (write_10(1, 2, true), "2a080000000100000200"),
             (synchronize_cache_10(), "35000000000000000000"),
+            (synchronize_cache_16(), "91000000000000000000000000000000"),
             (write_same_16(lba, 3, true), "93080102030405060708000000030000"),
             (compare_and_write(lba, 4, false), "89000102030405060708000000040000"),
             (read_capacity_10(), "25000000000000000000"),

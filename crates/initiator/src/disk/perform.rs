@@ -10,6 +10,7 @@ use scsi::sense::{Asc, SenseKey};
 use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
 use transport::initiator::Residual;
 
+use super::flush::flush_if;
 use super::{Geometry, Inner, chain, lba};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
@@ -143,20 +144,6 @@ fn write(
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(finish));
     Ok(())
-}
-
-/// Makes acknowledged writes durable, if `needed`. Returns `data` to the caller.
-fn flush_if(inner: &Arc<Inner>, needed: bool, data: DataList, done: Done) {
-    if !needed {
-        return done(Ok(OpOutput::Done(data)));
-    }
-    let command = Command::new(inner.lun, block::synchronize_cache_10()).repeatable();
-    let done = move |result: Result<Reply, CommandError>| match result {
-        Err(error) if !is_illegal(&error) => done(Err(Error::Command(error))),
-        // A unit that does not support the command has nothing to synchronize.
-        _ => done(Ok(OpOutput::Done(data))),
-    };
-    inner.session.submit(command, done);
 }
 
 fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), done: Done) -> Begun {

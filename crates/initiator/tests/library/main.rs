@@ -8,6 +8,7 @@
 )]
 
 mod cache;
+mod flush;
 mod relay;
 mod reset;
 mod residual;

@@ -39,6 +39,7 @@ use crate::url::Url;
 
 pub use geometry::Geometry;
 pub(crate) use perform::fault_of;
+use perform::taken;
 
 /// A disk in a session. Clones share the same disk, and any number of operations can be under way.
 ///
@@ -253,8 +254,10 @@ impl Disk {
     /// more blocks than the unit allows, [`Error::Unaligned`] and [`Error::OutOfRange`] before
     /// anything is sent.
     pub async fn compare_and_write(&self, at: u64, data: impl Into<DataList>) -> Result<(), Error> {
-        let command = self.comparison(at, data.into())?;
-        self.inner.session.run(command).await.map(drop).map_err(Error::Command)
+        let data = data.into();
+        let len = data.len();
+        let reply = self.inner.session.run(self.comparison(at, data)?).await?;
+        Ok(taken(&reply, len)?)
     }
 
     /// Returns the command of a COMPARE AND WRITE.
@@ -289,13 +292,14 @@ impl SharedStore for Disk {
 
     fn compare_and_write(&self, at: u64, data: DataList, done: OnCompared) {
         let block_size = self.inner.geometry().block_size();
+        let len = data.len();
         let command = match self.comparison(at, data) {
             Ok(command) => command,
             Err(why) => return done(Err(fault_of(&why, block_size))),
         };
         let done = move |result: Result<Reply, CommandError>| {
-            done(match result {
-                Ok(_) => Ok(Compared::Written),
+            done(match result.and_then(|reply| taken(&reply, len)) {
+                Ok(()) => Ok(Compared::Written),
                 Err(why) if why.sense().is_some_and(|sense| sense.key == SenseKey::MISCOMPARE) => {
                     Ok(Compared::Differed)
                 }

@@ -58,9 +58,12 @@ pub fn compare_and_write(lba: Lba, blocks: u8, fua: bool) -> Cdb {
     Cdb::from_16([opcode::COMPARE_AND_WRITE, fua, a, b, c, d, e, f, g, h, 0, 0, 0, blocks, 0, 0])
 }
 
+/// The length of the parameter list of an UNMAP of one range in bytes.
+pub const UNMAP_LIST_LEN: usize = 24;
+
 /// Builds UNMAP of one range, and its parameter list.
-pub fn unmap(lba: Lba, blocks: u32) -> (Cdb, [u8; 24]) {
-    let mut list = [0; 24];
+pub fn unmap(lba: Lba, blocks: u32) -> (Cdb, [u8; UNMAP_LIST_LEN]) {
+    let mut list = [0; UNMAP_LIST_LEN];
     let head = [0, 22, 0, 16, 0, 0, 0, 0].into_iter();
     let body = head.chain(lba.0.to_be_bytes()).chain(blocks.to_be_bytes());
     for (to, from) in list.iter_mut().zip(body) {

@@ -158,6 +158,7 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
     }
     let mut runs = Runs { next: first.0, left: blocks, max };
     let (lun, zeros) = (inner.lun, zero_block(geometry.block_size()));
+    let wanted = if by_unmap { block::UNMAP_LIST_LEN } else { zeros.len() };
     let next = move || {
         let (run, count) = runs.next()?;
         let command = if by_unmap {
@@ -172,7 +173,8 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
     let end = move |result: Result<(), CommandError>| {
         done(result.map(|()| OpOutput::Done(DataList::new())).map_err(Error::Command));
     };
-    chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
+    let check = move |_, reply: Reply| taken(&reply, wanted);
+    chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(end));
     Ok(())
 }
 
@@ -192,6 +194,7 @@ fn write_zeroes(
     let stable = durability == Durability::Stable;
     let mut runs = Runs { next: first.0, left: blocks, max: geometry.write_same_max };
     let (lun, zeros) = (inner.lun, zero_block(geometry.block_size()));
+    let wanted = zeros.len();
     let next = move || {
         let (run, count) = runs.next()?;
         let cdb = block::write_same_16(lba(run), count, unmap);
@@ -204,7 +207,8 @@ fn write_zeroes(
         Err(error) if is_illegal(&error) => plain_zeroes(&owner, (first, blocks), stable, done),
         Err(error) => done(Err(Error::Command(error))),
     };
-    chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
+    let check = move |_, reply: Reply| taken(&reply, wanted);
+    chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(end));
     Ok(())
 }
 
@@ -373,7 +377,7 @@ fn whole(reply: Reply, wanted: usize) -> Result<Bytes, CommandError> {
 
 /// Checks that the target took all data of a write that ended well. The part that it did not take is not
 /// written (SAM-5 §5.4: the residual count).
-fn taken(reply: &Reply, wanted: usize) -> Result<(), CommandError> {
+pub(super) fn taken(reply: &Reply, wanted: usize) -> Result<(), CommandError> {
     match reply.residual {
         Residual::None => Ok(()),
         Residual::Underflow(by) => {

@@ -34,6 +34,7 @@ use crate::client::{Client, Session};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
 use crate::future::{ResponseFuture, response_channel};
+use crate::sessions::BlockLength;
 use crate::unit::LogicalUnit;
 use crate::url::Url;
 
@@ -93,6 +94,8 @@ impl Disk {
             session.guard(address, identity);
         }
         let (geometry, listed) = examine(&unit).await?;
+        let len = geometry.block_size().bytes();
+        session.guard_blocks(address, BlockLength { len, long: geometry.long_commands });
         let geometry = Mutex::new(geometry);
         let refreshes = AtomicU64::new(0);
         let inner = Arc::new(Inner { session, lun: address, inquiry, listed, geometry, refreshes });

@@ -47,7 +47,7 @@ fn a_cache_that_is_switched_on_later_is_flushed() {
     relay.sent();
     write(&disk, Durability::Cached);
     block_on(disk.flush()).unwrap();
-    assert_eq!(relay.sent(), [op::WRITE_16], "nothing is to be flushed");
+    assert!(!relay.sent().iter().any(is_sync), "nothing is to be flushed");
     // The write gets the unit attention, which it absorbs.
     set_write_cache(&other, true);
     write(&disk, Durability::Cached);

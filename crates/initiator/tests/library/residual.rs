@@ -16,10 +16,11 @@ fn what_the_target_did_not_take_is_no_success() {
     let residual = Arc::new(AtomicU8::new(0));
     let told = Arc::clone(&residual);
     // Statuses get the flag `residual`, if it is not zero, and a residual count of 512 bytes.
-    relay.change(move |_, pdu| {
+    relay.change(move |cdb, pdu| {
         let residual = told.load(Ordering::Acquire);
         let has_status = pdu[0] == 0x21 || pdu[1] & 1 != 0;
-        if has_status && residual != 0 {
+        let is_identity_check = [scsi::opcode::INQUIRY, scsi::opcode::SERVICE_ACTION_IN_16].contains(&cdb[0]);
+        if has_status && residual != 0 && !is_identity_check {
             pdu[1] |= residual;
             pdu[44..48].copy_from_slice(&512_u32.to_be_bytes());
         }

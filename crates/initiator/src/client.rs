@@ -31,7 +31,7 @@ use crate::identity::Identity;
 use crate::login::ProtocolPlan;
 use crate::open::OpenOptions;
 use crate::session_error::{SessionError, SessionLoss};
-use crate::sessions::{Event, Path, SessionId, SessionUp, Sessions};
+use crate::sessions::{BlockLength, Event, Path, SessionId, SessionUp, Sessions};
 use crate::url::Url;
 use worker::Worker;
 
@@ -264,6 +264,11 @@ impl Session {
     /// [`Event::OtherDevice`], and commands for the unit fail with [`CommandError::OtherDevice`].
     pub fn guard(&self, lun: Lun, identity: Identity) {
         self.with(move |driver, id| driver.guard(id, lun, identity));
+    }
+
+    /// Guards a unit with its block length, as [`Self::guard`] does with its identity.
+    pub(crate) fn guard_blocks(&self, lun: Lun, blocks: BlockLength) {
+        self.with(move |driver, id| driver.guard_blocks(id, lun, blocks));
     }
 
     /// Sets the command timeout: how long a command may go without a response and without data being moved.

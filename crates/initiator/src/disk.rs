@@ -10,19 +10,22 @@
 //! disk, nothing is read or written any more.
 
 mod chain;
+mod flush;
 mod geometry;
 mod perform;
+mod refresh;
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::buffer::{Bytes, DataList};
 use base::units::Lba;
-use scsi::block::{self, Capacity};
+use scsi::block;
 use scsi::cdb::Cdb;
 use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
 use scsi::lun::Lun;
-use scsi::sense::{Asc, SenseKey};
+use scsi::sense::SenseKey;
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, Page, page};
 use store::api::{Capabilities, Durability, OpAction, OpOutput};
 use store::shared::{Compared, OnCompared, OnComplete, SharedStore};
@@ -31,12 +34,13 @@ use crate::client::{Client, Session};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
 use crate::future::{ResponseFuture, response_channel};
-use crate::sessions::Event;
+use crate::sessions::BlockLength;
 use crate::unit::LogicalUnit;
 use crate::url::Url;
 
 pub use geometry::Geometry;
 pub(crate) use perform::fault_of;
+use perform::taken;
 
 /// A disk in a session. Clones share the same disk, and any number of operations can be under way.
 ///
@@ -51,7 +55,11 @@ struct Inner {
     session: Session,
     lun: Lun,
     inquiry: StandardInquiry,
+    /// The codes of the VPD pages that the unit has.
+    listed: Vec<u8>,
     geometry: Mutex<Geometry>,
+    /// The number of times that the properties were to be read again. Changed under the lock of `geometry`.
+    refreshes: AtomicU64,
 }
 
 impl Disk {
@@ -85,9 +93,13 @@ impl Disk {
         if let Some(identity) = unit.identity().await? {
             session.guard(address, identity);
         }
-        let geometry = Mutex::new(examine(&unit).await?);
-        let inner = Arc::new(Inner { session, lun: address, inquiry, geometry });
-        inner.follow_capacity();
+        let (geometry, listed) = examine(&unit).await?;
+        let len = geometry.block_size().bytes();
+        session.guard_blocks(address, BlockLength { len, long: geometry.long_commands });
+        let geometry = Mutex::new(geometry);
+        let refreshes = AtomicU64::new(0);
+        let inner = Arc::new(Inner { session, lun: address, inquiry, listed, geometry, refreshes });
+        refresh::follow(&inner);
         Ok(Self { inner })
     }
 
@@ -225,11 +237,12 @@ impl Disk {
         self.perform(OpAction::Write { at, data, durability }).await.map(drop)
     }
 
-    /// Makes all acknowledged writes durable: sends SYNCHRONIZE CACHE, or nothing if the unit reports that it
-    /// has no volatile cache.
+    /// Makes all acknowledged writes durable: sends SYNCHRONIZE CACHE, or nothing if the unit has reported
+    /// that it has no volatile cache.
     ///
     /// # Errors
-    /// Returns [`Error::Command`]; then writes since the last flush may not be durable.
+    /// Returns [`Error::Command`]; then writes since the last flush may not be durable. A unit without
+    /// SYNCHRONIZE CACHE is an error only if it reports that it has a volatile cache.
     pub async fn flush(&self) -> Result<(), Error> {
         self.perform(OpAction::Flush).await.map(drop)
     }
@@ -244,8 +257,10 @@ impl Disk {
     /// more blocks than the unit allows, [`Error::Unaligned`] and [`Error::OutOfRange`] before
     /// anything is sent.
     pub async fn compare_and_write(&self, at: u64, data: impl Into<DataList>) -> Result<(), Error> {
-        let command = self.comparison(at, data.into())?;
-        self.inner.session.run(command).await.map(drop).map_err(Error::Command)
+        let data = data.into();
+        let len = data.len();
+        let reply = self.inner.session.run(self.comparison(at, data)?).await?;
+        Ok(taken(&reply, len)?)
     }
 
     /// Returns the command of a COMPARE AND WRITE.
@@ -280,13 +295,14 @@ impl SharedStore for Disk {
 
     fn compare_and_write(&self, at: u64, data: DataList, done: OnCompared) {
         let block_size = self.inner.geometry().block_size();
+        let len = data.len();
         let command = match self.comparison(at, data) {
             Ok(command) => command,
             Err(why) => return done(Err(fault_of(&why, block_size))),
         };
         let done = move |result: Result<Reply, CommandError>| {
-            done(match result {
-                Ok(_) => Ok(Compared::Written),
+            done(match result.and_then(|reply| taken(&reply, len)) {
+                Ok(()) => Ok(Compared::Written),
                 Err(why) if why.sense().is_some_and(|sense| sense.key == SenseKey::MISCOMPARE) => {
                     Ok(Compared::Differed)
                 }
@@ -307,61 +323,20 @@ impl Inner {
     fn geometry(&self) -> Geometry {
         self.geometry.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-
-    /// Reads the capacity again whenever the unit reports that it has changed, or a new session was built, in
-    /// which such a unit attention may have been lost.
-    fn follow_capacity(self: &Arc<Self>) {
-        let inner = Arc::downgrade(self);
-        let lun = self.lun;
-        self.session.watch(move |news| {
-            let Some(inner) = inner.upgrade() else { return false };
-            match news {
-                Event::UnitAttention { lun: of, asc } if *of == lun && CAPACITY_MAY_DIFFER.contains(asc) => {
-                    inner.read_capacity();
-                }
-                Event::Up(_) => inner.read_capacity(),
-                _ => {}
-            }
-            true
-        });
-    }
-
-    fn read_capacity(self: &Arc<Self>) {
-        let long = self.geometry().long_commands;
-        let (cdb, len) = if long {
-            (block::read_capacity_16(Capacity::LEN_16), Capacity::LEN_16)
-        } else {
-            (block::read_capacity_10(), 8)
-        };
-        let inner = Arc::downgrade(self);
-        let command = Command::new(self.lun, cdb).reading(len).repeatable();
-        let done = move |result: Result<Reply, CommandError>| {
-            // If the capacity cannot be read now, commands beyond the end fail with an error of their own.
-            let (Some(inner), Ok(reply)) = (inner.upgrade(), result) else { return };
-            let capacity = if long {
-                Capacity::parse_16(reply.bytes()).ok()
-            } else {
-                Capacity::parse_10(reply.bytes()).ok().flatten()
-            };
-            if let Some(capacity) = capacity {
-                inner.geometry.lock().unwrap_or_else(PoisonError::into_inner).resize(capacity);
-            }
-        };
-        self.session.submit(command, done);
-    }
 }
 
-/// Unit attentions after which the capacity may have changed.
-const CAPACITY_MAY_DIFFER: [Asc; 2] = [Asc::CAPACITY_DATA_HAS_CHANGED, Asc::MEDIUM_MAY_HAVE_CHANGED];
+/// The VPD pages with properties that a disk needs. The limits come before the provisioning, which changes
+/// them.
+const PAGES: [u8; 3] = [page::BLOCK_LIMITS, page::LOGICAL_BLOCK_PROVISIONING, page::BLOCK_CHARACTERISTICS];
 
-/// Reads all properties of a unit that a disk needs.
-async fn examine(unit: &LogicalUnit) -> Result<Geometry, Error> {
+/// Reads all properties of a unit that a disk needs. Also returns which VPD pages the unit lists.
+async fn examine(unit: &LogicalUnit) -> Result<(Geometry, Vec<u8>), Error> {
     let (capacity, long_commands) = unit.capacity().await?;
     let mut geometry = Geometry::new(capacity, long_commands);
     // Only pages that the unit lists are requested, since some units do not tolerate requests for others.
     let listed = unit.vpd(page::SUPPORTED_PAGES).await?.unwrap_or_default();
     let listed = body(&listed).unwrap_or_default();
-    for code in [page::BLOCK_LIMITS, page::LOGICAL_BLOCK_PROVISIONING, page::BLOCK_CHARACTERISTICS] {
+    for code in PAGES {
         if listed.contains(&code)
             && let Some(bytes) = unit.vpd(code).await?
         {
@@ -371,7 +346,7 @@ async fn examine(unit: &LogicalUnit) -> Result<Geometry, Error> {
     if let Some(caching) = unit.caching().await? {
         geometry.cache(caching);
     }
-    Ok(geometry)
+    Ok((geometry, listed.to_vec()))
 }
 
 /// Takes the values of a VPD page. A truncated page is ignored.

@@ -49,6 +49,8 @@ use crate::session_error::{ProtocolEndReason, SessionError};
 use connecting::ConnectAttempt;
 pub(crate) use connecting::TlsServer;
 
+pub(crate) use identity_check::BlockLength;
+
 pub use events::{AsyncMessage, DriverEvent, EscalationStep, Event, SessionUp, TextAnswer};
 pub use paths::{Path, PathError};
 use reports::pairs;

@@ -21,7 +21,11 @@ use crate::identity::Identity;
 
 /// The allocation length of the first INQUIRY in bytes: enough for nearly every page, and not so large that
 /// some devices fail.
-const INQUIRY_LEN: u16 = 1024;
+pub(crate) const INQUIRY_LEN: u16 = 1024;
+
+/// The allocation length of MODE SENSE for the caching mode page in bytes: enough for that page, and not so
+/// large that some devices fail.
+pub(crate) const CACHING_LEN: u8 = 192;
 
 /// The allocation length of the first REPORT LUNS in bytes: 1,023 units.
 const LUNS_LEN: u32 = 8192;
@@ -170,11 +174,8 @@ impl LogicalUnit {
     /// # Errors
     /// [`CommandError`]
     pub async fn caching(&self) -> Result<Option<Caching>, CommandError> {
-        let page = mode::page::CACHING;
-        let six = Cdb::from_16([opcode::MODE_SENSE_6, 8, page, 0, 192, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let ten = Cdb::from_16([opcode::MODE_SENSE_10, 8, page, 0, 0, 0, 0, 0, 192, 0, 0, 0, 0, 0, 0, 0]);
-        for (cdb, form) in [(six, mode::HeaderFormat::Six), (ten, mode::HeaderFormat::Ten)] {
-            match self.read(cdb, 192).await {
+        for form in [mode::HeaderFormat::Six, mode::HeaderFormat::Ten] {
+            match self.read(caching_question(form), CACHING_LEN.into()).await {
                 Ok(reply) => return Ok(caching(form, reply.bytes())),
                 Err(error) if is_illegal(&error) => {}
                 Err(error) => return Err(error),
@@ -224,20 +225,37 @@ pub(crate) fn is_illegal(error: &CommandError) -> bool {
     error.sense().is_some_and(|sense| sense.key == SenseKey::ILLEGAL_REQUEST && known.contains(&sense.asc))
 }
 
-fn inquiry(page: Option<u8>, len: u16) -> Cdb {
+/// Returns the INQUIRY for a VPD page, or for the standard data.
+pub(crate) fn inquiry(page: Option<u8>, len: u16) -> Cdb {
     let [high, low] = len.to_be_bytes();
     let (vital, page) = page.map_or((0, 0), |page| (1, page));
     Cdb::from_16([opcode::INQUIRY, vital, page, high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
-fn caching(form: mode::HeaderFormat, bytes: &[u8]) -> Option<Caching> {
+/// Returns the MODE SENSE for the caching mode page.
+pub(crate) const fn caching_question(form: mode::HeaderFormat) -> Cdb {
+    let (page, len) = (mode::page::CACHING, CACHING_LEN);
+    Cdb::from_16(match form {
+        mode::HeaderFormat::Six => [opcode::MODE_SENSE_6, 8, page, 0, len, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        mode::HeaderFormat::Ten => [opcode::MODE_SENSE_10, 8, page, 0, 0, 0, 0, 0, len, 0, 0, 0, 0, 0, 0, 0],
+    })
+}
+
+/// Returns the properties in the answer to [`caching_question`]; `None` if it is malformed.
+pub(crate) fn caching(form: mode::HeaderFormat, bytes: &[u8]) -> Option<Caching> {
     let parameters = mode::Parameters::parse(form, bytes).ok()?;
-    let pages = mode::Page::list(parameters.pages);
-    let page = pages.iter().find(|page| page.code == mode::page::CACHING);
     let flags = parameters.header.device_specific;
     Some(Caching {
         write_protected: flags & mode::device_specific::WP != 0,
         force_unit_access: flags & mode::device_specific::DPOFUA != 0,
-        write_cache: page.and_then(|page| page.body.first()).is_none_or(|flags| flags & 0x04 != 0),
+        write_cache: write_cache(form, bytes).unwrap_or(true),
     })
+}
+
+/// Returns WCE in the answer to [`caching_question`]; `None` if it has no caching mode page.
+pub(crate) fn write_cache(form: mode::HeaderFormat, bytes: &[u8]) -> Option<bool> {
+    let parameters = mode::Parameters::parse(form, bytes).ok()?;
+    let pages = mode::Page::list(parameters.pages);
+    let page = pages.iter().find(|page| page.code == mode::page::CACHING)?;
+    page.body.first().map(|flags| flags & 0x04 != 0)
 }

@@ -39,6 +39,11 @@ pub fn synchronize_cache_10() -> Cdb {
     transfer_10(opcode::SYNCHRONIZE_CACHE_10, 0, 0, 0)
 }
 
+/// Builds SYNCHRONIZE CACHE(16) of the whole medium.
+pub fn synchronize_cache_16() -> Cdb {
+    transfer_16(opcode::SYNCHRONIZE_CACHE_16, 0, Lba(0), 0)
+}
+
 /// Builds WRITE SAME(16): the data-out is one block. With `unmap` the device server may deallocate the blocks
 /// instead, if they then read the same.
 pub fn write_same_16(lba: Lba, blocks: u32, unmap: bool) -> Cdb {
@@ -53,9 +58,12 @@ pub fn compare_and_write(lba: Lba, blocks: u8, fua: bool) -> Cdb {
     Cdb::from_16([opcode::COMPARE_AND_WRITE, fua, a, b, c, d, e, f, g, h, 0, 0, 0, blocks, 0, 0])
 }
 
+/// The length of the parameter list of an UNMAP of one range in bytes.
+pub const UNMAP_LIST_LEN: usize = 24;
+
 /// Builds UNMAP of one range, and its parameter list.
-pub fn unmap(lba: Lba, blocks: u32) -> (Cdb, [u8; 24]) {
-    let mut list = [0; 24];
+pub fn unmap(lba: Lba, blocks: u32) -> (Cdb, [u8; UNMAP_LIST_LEN]) {
+    let mut list = [0; UNMAP_LIST_LEN];
     let head = [0, 22, 0, 16, 0, 0, 0, 0].into_iter();
     let body = head.chain(lba.0.to_be_bytes()).chain(blocks.to_be_bytes());
     for (to, from) in list.iter_mut().zip(body) {
@@ -249,6 +257,7 @@ mod tests {
             (read_10(0x0102_0304, 0x0506, false), "28000102030400050600"),
             (write_10(1, 2, true), "2a080000000100000200"),
             (synchronize_cache_10(), "35000000000000000000"),
+            (synchronize_cache_16(), "91000000000000000000000000000000"),
             (write_same_16(lba, 3, true), "93080102030405060708000000030000"),
             (compare_and_write(lba, 4, false), "89000102030405060708000000040000"),
             (read_capacity_10(), "25000000000000000000"),

@@ -11,7 +11,6 @@ use base::buffer::{Bytes, DataList, Pool};
 use drivers::waker::Waker;
 use rustix::io::{Errno, pwritev};
 use store::api::{Failure, OpAction, OpOutput};
-use store::shared::SharedStore;
 
 use super::descriptors::Descriptors;
 use super::params::{DEPTH, DeviceParams, IO_BYTES_MAX};
@@ -184,7 +183,7 @@ impl Queue {
     /// Parses a request and copies its payload. Returns the operation for the medium, and the length to
     /// report in the answer.
     fn parse_and_copy(&self, tag: u16, request: &Descriptor) -> Result<(usize, OpAction), i32> {
-        match parse_request(request, &self.shared.told, &self.shared.disk.capabilities())? {
+        match parse_request(request, &self.shared.told)? {
             Request::Read { at, len } => Ok((len, OpAction::Read { at, len })),
             Request::Plain(action) => Ok((0, action)),
             Request::Write { at, len, durability } => {

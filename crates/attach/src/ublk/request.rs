@@ -1,7 +1,7 @@
 //! Maps each request of the kernel to an operation on the medium, and tracks which tags may have a request.
 //! It owns no file and no medium.
 
-use store::api::{Capabilities, Durability, Failure, OpAction, OpOutput};
+use store::api::{Durability, Failure, OpAction, OpOutput};
 
 use super::params::DeviceParams;
 use super::wire::{ABORTED, Descriptor, IoCommand, REQUEST_FUA, REQUEST_NOUNMAP, RequestOp, SECTOR};
@@ -21,18 +21,15 @@ pub(super) enum Request {
 
 /// Parses a request, or returns the error to answer with: EIO for a request that no correct kernel sends,
 /// EOPNOTSUPP for an unknown operation.
-pub(super) fn parse_request(
-    request: &Descriptor,
-    told: &DeviceParams,
-    profile: &Capabilities,
-) -> Result<Request, i32> {
+pub(super) fn parse_request(request: &Descriptor, told: &DeviceParams) -> Result<Request, i32> {
     if request.op() == RequestOp::FLUSH {
         return Ok(Request::Plain(OpAction::Flush));
     }
     let (at, len) = range(request, told).ok_or(libc::EIO)?;
-    // The kernel marks the writes that must be durable only if it was told that the others are not. If the
-    // disk's cache was enabled after that, every write must be durable.
-    let durable = request.has(REQUEST_FUA) || (profile.volatile_cache && !told.cache);
+    // The kernel marks the writes that must be durable only if it was told that the others are not. Otherwise
+    // every write must be durable: the cache may be switched on at any time, also while the write is under
+    // way.
+    let durable = request.has(REQUEST_FUA) || !told.cache;
     let durability = if durable { Durability::Stable } else { Durability::Cached };
     match request.op() {
         RequestOp::READ | RequestOp::WRITE if len > told.io_len_max => Err(libc::EIO),

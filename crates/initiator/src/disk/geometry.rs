@@ -52,7 +52,8 @@ pub struct Geometry {
     pub write_protected: bool,
     /// Whether reads and writes can bypass the cache.
     pub force_unit_access: bool,
-    /// Whether writes are acknowledged before they are on the medium.
+    /// Whether writes may be acknowledged before they are on the medium: also true while the unit has not
+    /// reported it again after a change.
     pub write_cache: bool,
     /// Whether the medium rotates.
     pub rotational: bool,
@@ -117,8 +118,14 @@ impl Geometry {
         self.write_cache = caching.write_cache;
     }
 
-    /// Sets a new capacity. A capacity with another logical block length is ignored, since offsets would mean
-    /// something else.
+    /// Assumes a volatile cache until the unit reports its caching mode page again.
+    pub(super) const fn doubt_cache(&mut self) {
+        self.write_cache = true;
+        self.force_unit_access = false;
+    }
+
+    /// Sets a new capacity. A capacity with another logical block length is ignored: the session takes the unit for
+    /// another device, and refuses its commands.
     pub(super) fn resize(&mut self, capacity: Capacity) {
         if capacity.block_size == self.capacity.block_size {
             self.capacity = capacity;

@@ -10,6 +10,7 @@ use scsi::sense::{Asc, SenseKey};
 use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
 use transport::initiator::Residual;
 
+use super::flush::flush_if;
 use super::{Geometry, Inner, chain, lba};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
@@ -112,16 +113,17 @@ fn write(
         Ok(range) => range,
         Err(why) => return Err((why, done)),
     };
-    let stable = durability == Durability::Stable && geometry.write_cache;
-    let fua = stable && geometry.force_unit_access;
+    let stable = durability == Durability::Stable;
+    let fua = stable && geometry.write_cache && geometry.force_unit_access;
     if blocks == 0 {
-        flush_if(inner, stable, data, done);
+        flush_if(inner, stable && geometry.write_cache, data, done);
         return Ok(());
     }
     let owner = Arc::clone(inner);
     let (given_back, len) = (data.clone(), data.len());
     let finish = move |result: Result<(), CommandError>| match result {
-        Ok(()) => flush_if(&owner, stable && !fua, given_back, done),
+        // The cache may have been switched on since the command was made.
+        Ok(()) => flush_if(&owner, stable && !fua && owner.geometry().write_cache, given_back, done),
         Err(why) => done(Err(Error::Command(why))),
     };
     if blocks <= u64::from(geometry.transfer_max) {
@@ -144,20 +146,6 @@ fn write(
     Ok(())
 }
 
-/// Makes acknowledged writes durable, if `needed`. Returns `data` to the caller.
-fn flush_if(inner: &Arc<Inner>, needed: bool, data: DataList, done: Done) {
-    if !needed {
-        return done(Ok(OpOutput::Done(data)));
-    }
-    let command = Command::new(inner.lun, block::synchronize_cache_10()).repeatable();
-    let done = move |result: Result<Reply, CommandError>| match result {
-        Err(error) if !is_illegal(&error) => done(Err(Error::Command(error))),
-        // A unit that does not support the command has nothing to synchronize.
-        _ => done(Ok(OpOutput::Done(data))),
-    };
-    inner.session.submit(command, done);
-}
-
 fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), done: Done) -> Begun {
     let (first, blocks) = match geometry.blocks_of(at, len) {
         Ok(range) => range,
@@ -170,6 +158,7 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
     }
     let mut runs = Runs { next: first.0, left: blocks, max };
     let (lun, zeros) = (inner.lun, zero_block(geometry.block_size()));
+    let wanted = if by_unmap { block::UNMAP_LIST_LEN } else { zeros.len() };
     let next = move || {
         let (run, count) = runs.next()?;
         let command = if by_unmap {
@@ -184,7 +173,8 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
     let end = move |result: Result<(), CommandError>| {
         done(result.map(|()| OpOutput::Done(DataList::new())).map_err(Error::Command));
     };
-    chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
+    let check = move |_, reply: Reply| taken(&reply, wanted);
+    chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(end));
     Ok(())
 }
 
@@ -201,9 +191,10 @@ fn write_zeroes(
         Err(why) => return Err((why, done)),
     };
     let unmap = may_deallocate && geometry.write_same_unmaps && geometry.reads_zero;
-    let stable = durability == Durability::Stable && geometry.write_cache;
+    let stable = durability == Durability::Stable;
     let mut runs = Runs { next: first.0, left: blocks, max: geometry.write_same_max };
     let (lun, zeros) = (inner.lun, zero_block(geometry.block_size()));
+    let wanted = zeros.len();
     let next = move || {
         let (run, count) = runs.next()?;
         let cdb = block::write_same_16(lba(run), count, unmap);
@@ -211,12 +202,13 @@ fn write_zeroes(
     };
     let owner = Arc::clone(inner);
     let end = move |result: Result<(), CommandError>| match result {
-        Ok(()) => flush_if(&owner, stable, DataList::new(), done),
+        Ok(()) => flush_if(&owner, stable && owner.geometry().write_cache, DataList::new(), done),
         // On units without WRITE SAME, the zeros are written with plain writes.
         Err(error) if is_illegal(&error) => plain_zeroes(&owner, (first, blocks), stable, done),
         Err(error) => done(Err(Error::Command(error))),
     };
-    chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
+    let check = move |_, reply: Reply| taken(&reply, wanted);
+    chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(end));
     Ok(())
 }
 
@@ -235,7 +227,7 @@ fn plain_zeroes(inner: &Arc<Inner>, (first, blocks): (Lba, u64), stable: bool, d
     };
     let owner = Arc::clone(inner);
     let end = move |result: Result<(), CommandError>| match result {
-        Ok(()) => flush_if(&owner, stable, DataList::new(), done),
+        Ok(()) => flush_if(&owner, stable && owner.geometry().write_cache, DataList::new(), done),
         Err(error) => done(Err(Error::Command(error))),
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(check), Box::new(end));
@@ -385,7 +377,7 @@ fn whole(reply: Reply, wanted: usize) -> Result<Bytes, CommandError> {
 
 /// Checks that the target took all data of a write that ended well. The part that it did not take is not
 /// written (SAM-5 §5.4: the residual count).
-fn taken(reply: &Reply, wanted: usize) -> Result<(), CommandError> {
+pub(super) fn taken(reply: &Reply, wanted: usize) -> Result<(), CommandError> {
     match reply.residual {
         Residual::None => Ok(()),
         Residual::Underflow(by) => {

@@ -24,6 +24,7 @@ use transport::initiator::{Outcome, SubmitError};
 use transport::initiator::{TaskId, TmfId};
 use transport::task_management::{TmfFunction, TmfResult};
 
+use super::identity_check::may_be_other;
 use super::pending_attention::{PendingAttentions, attention_of};
 use super::{DriverEvent, EscalationStep, Event, SessionEntry, SessionId, Sessions, index};
 use crate::command::Command;
@@ -268,8 +269,8 @@ impl SessionEntry {
     }
 
     /// Reports a unit attention that came with a command. If it reports that commands were ended, all
-    /// commands that were sent to the unit before are aborted. If it reports another device, a guarded unit
-    /// gets an identity check.
+    /// commands that were sent to the unit before are aborted. If another device may be there, or one with
+    /// other blocks, a guarded unit gets an identity check.
     pub(super) fn note_attention(
         &mut self,
         now: Instant,
@@ -279,7 +280,7 @@ impl SessionEntry {
         events: &mut VecDeque<DriverEvent>,
     ) {
         events.push_back(DriverEvent::Session { session: id, event: Event::UnitAttention { lun, asc } });
-        if asc == Asc::DEVICE_IDENTIFIER_CHANGED {
+        if may_be_other(asc) {
             self.recheck_identity(now, id, lun, events);
         }
         if !ends_commands(asc) || fault_injection::is_injected(Bug::IgnoreAttention) {

@@ -1,15 +1,18 @@
 //! Implements the identity check: after a session recovery, a guarded unit must report the same device as
-//! before.
+//! before: the same names, and for a disk the same block length.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::time::Instant;
+use scsi::block::{self, Capacity};
 use scsi::lun::Lun;
+use scsi::opcode;
+use scsi::sense::{Asc, Sense, SenseKey};
 use transport::initiator::SubmitError;
 
 use super::{DriverEvent, Event, SessionEntry, SessionId, Sessions};
-use crate::command::{CommandError, Reply};
+use crate::command::{Command, CommandError, Reply};
 use crate::identity::{Identity, OtherDevice};
 use crate::retry::PendingCommand;
 
@@ -22,7 +25,12 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// A unit with its device.
 #[derive(Debug)]
 pub(super) struct GuardedLun {
-    identity: Identity,
+    /// The names of the device, if it has any.
+    identity: Option<Identity>,
+    /// The logical block length, if the unit is used as a disk.
+    blocks: Option<BlockLength>,
+    /// Whether the present check has confirmed the names, and the block length.
+    confirmed: (bool, bool),
     /// The time since which an identity check is under way.
     asked: Option<Instant>,
     /// Whether the device changed after the identity check was sent, so that the answer may come from the old
@@ -32,21 +40,137 @@ pub(super) struct GuardedLun {
 }
 
 impl GuardedLun {
+    const fn new(identity: Option<Identity>) -> Self {
+        Self { identity, blocks: None, confirmed: (false, false), asked: None, stale: false, other: None }
+    }
+
     /// Returns whether an identity check is under way.
     pub(super) const fn is_asked(&self) -> bool {
         self.asked.is_some()
     }
+
+    /// Returns the first command of a new check.
+    fn begin(&mut self, now: Instant, lun: Lun) -> Option<PendingCommand> {
+        (self.asked, self.stale) = (Some(now), false);
+        self.confirmed = (self.identity.is_none(), self.blocks.is_none());
+        self.question(lun)
+    }
+
+    /// Returns the next command of the check; `None` if the device is confirmed.
+    fn question(&self, lun: Lun) -> Option<PendingCommand> {
+        let question = match (&self.identity, self.blocks) {
+            (Some(identity), _) if !self.confirmed.0 => identity.question_again(lun),
+            (_, Some(blocks)) if !self.confirmed.1 => blocks.question(lun),
+            _ => return None,
+        };
+        Some(PendingCommand::identity_check(question))
+    }
+
+    /// Judges the answer to a command of the check.
+    fn judge(&mut self, question: &Command, answer: &[u8]) -> Result<(), Verdict> {
+        if is_about_names(question) {
+            if let Some(identity) = &self.identity {
+                identity.is_same(answer).map_err(Verdict::Other)?;
+            }
+            self.confirmed.0 = true;
+        } else {
+            if let Some(blocks) = &self.blocks {
+                let len = blocks.read(answer).ok_or(Verdict::Unknown)?;
+                let with = |len: u32| match &self.identity {
+                    Some(identity) => format!("{identity} with blocks of {len} bytes"),
+                    None => format!("a disk with blocks of {len} bytes"),
+                };
+                if len != blocks.len {
+                    return Err(Verdict::Other(OtherDevice { was: with(blocks.len), is: with(len) }));
+                }
+            }
+            self.confirmed.1 = true;
+        }
+        Ok(())
+    }
+}
+
+/// Why an answer does not confirm a device.
+enum Verdict {
+    Other(OtherDevice),
+    Unknown,
+}
+
+/// The logical block length of a disk. A device with other blocks is another device: every address means
+/// another place there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockLength {
+    /// The block length in bytes.
+    pub(crate) len: u32,
+    /// Whether the unit has READ CAPACITY(16).
+    pub(crate) long: bool,
+}
+
+impl BlockLength {
+    fn question(self, lun: Lun) -> Command {
+        let (cdb, len) = if self.long {
+            (block::read_capacity_16(Capacity::LEN_16), Capacity::LEN_16)
+        } else {
+            (block::read_capacity_10(), 8)
+        };
+        Command::new(lun, cdb).reading(len).repeatable()
+    }
+
+    /// Returns the block length in the answer, unless the unit does not know it now.
+    fn read(self, answer: &[u8]) -> Option<u32> {
+        let len = answer.get(if self.long { 8 } else { 4 }..)?.first_chunk()?;
+        Some(u32::from_be_bytes(*len)).filter(|len| *len != 0)
+    }
+}
+
+/// Returns whether a command of a check asks for the names of the device, else for its block length.
+fn is_about_names(question: &Command) -> bool {
+    question.cdb.opcode() == opcode::INQUIRY
+}
+
+/// Returns whether a unit refuses for now to tell its capacity.
+fn is_refusal(error: &CommandError) -> bool {
+    let not_ready = |sense: &Sense| sense.key == SenseKey::NOT_READY;
+    *error == CommandError::ReservationConflict || error.sense().is_some_and(not_ready)
+}
+
+/// Returns whether another device, or one with other blocks, may be behind a LUN that reports this unit
+/// attention.
+pub(super) fn may_be_other(asc: Asc) -> bool {
+    // 29h: power on and resets.
+    let told = [
+        Asc::MEDIUM_MAY_HAVE_CHANGED,
+        Asc::CAPACITY_DATA_HAS_CHANGED,
+        Asc::INQUIRY_DATA_HAS_CHANGED,
+        Asc::DEVICE_IDENTIFIER_CHANGED,
+        Asc::REPORTED_LUNS_DATA_HAS_CHANGED,
+    ];
+    asc.0 >> 8 == 0x29 || told.contains(&asc)
 }
 
 impl Sessions {
     /// Guards a unit with an identity check: see [`crate::driver::Driver::guard`].
     pub(crate) fn guard(&mut self, now: Instant, id: SessionId, lun: Lun, identity: Identity) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        if entry.down.is_none() && !entry.guarded_luns.contains_key(&lun) {
+        let is_named = entry.guarded_luns.get(&lun).is_some_and(|guarded| guarded.identity.is_some());
+        if entry.down.is_none() && !is_named {
             entry.session.services_mut().require_identity_check(lun.0);
-            entry.guarded_luns.insert(lun, GuardedLun { identity, asked: None, stale: false, other: None });
+            let guarded_lun = entry.guarded_luns.entry(lun).or_insert_with(|| GuardedLun::new(None));
+            guarded_lun.identity = Some(identity);
             entry.check_identities(now, id, &mut self.events);
         }
+    }
+
+    /// Guards a unit with its block length: see [`crate::driver::Driver::guard_blocks`].
+    pub(crate) fn guard_blocks(&mut self, now: Instant, id: SessionId, lun: Lun, blocks: BlockLength) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.down.is_none()) else { return };
+        if !entry.guarded_luns.contains_key(&lun) {
+            let services = entry.session.services_mut();
+            services.require_identity_check(lun.0);
+            services.confirm_identity(now, lun.0);
+        }
+        let guarded_lun = entry.guarded_luns.entry(lun).or_insert_with(|| GuardedLun::new(None));
+        guarded_lun.blocks.get_or_insert(blocks);
     }
 }
 
@@ -62,17 +186,16 @@ impl SessionEntry {
         let mut questions = Vec::new();
         for (lun, guarded_lun) in &mut self.guarded_luns {
             if guarded_lun.other.is_none() {
-                (guarded_lun.asked, guarded_lun.stale) = (Some(now), false);
-                questions.push(guarded_lun.identity.question_again(*lun));
+                questions.extend(guarded_lun.begin(now, *lun));
             }
         }
         for question in questions {
-            self.submit_or_queue(now, id, PendingCommand::identity_check(question), events);
+            self.submit_or_queue(now, id, question, events);
         }
     }
 
-    /// Starts an identity check of a guarded unit whose device changed while the session continued. Until it
-    /// has ended, no other command is sent to the unit.
+    /// Starts an identity check of a guarded unit whose device may have changed while the session continued.
+    /// Until it has ended, no other command is sent to the unit.
     pub(super) fn recheck_identity(
         &mut self,
         now: Instant,
@@ -82,15 +205,16 @@ impl SessionEntry {
     ) {
         let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) else { return };
         guarded_lun.stale = guarded_lun.asked.is_some();
-        if !guarded_lun.stale && guarded_lun.other.is_none() {
-            guarded_lun.asked = Some(now);
-            let question = guarded_lun.identity.question_again(lun);
+        if !guarded_lun.stale
+            && guarded_lun.other.is_none()
+            && let Some(question) = guarded_lun.begin(now, lun)
+        {
             self.session.services_mut().require_identity_check(lun.0);
-            self.submit_or_queue(now, id, PendingCommand::identity_check(question), events);
+            self.submit_or_queue(now, id, question, events);
         }
     }
 
-    /// Processes the result of an identity check.
+    /// Processes the result of a command of an identity check.
     pub(super) fn identity_checked(
         &mut self,
         now: Instant,
@@ -101,27 +225,44 @@ impl SessionEntry {
     ) {
         let lun = probe.command.lun;
         let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) else { return };
-        let other = match result {
-            Ok(reply) => match guarded_lun.identity.is_same(reply.bytes()) {
-                Ok(()) if core::mem::take(&mut guarded_lun.stale) => return self.ask_later(now, probe),
-                Ok(()) => {
-                    guarded_lun.asked = None;
-                    return self.session.services_mut().confirm_identity(now, lun.0);
-                }
-                Err(other) => other,
-            },
+        if guarded_lun.other.is_some() {
+            return;
+        }
+        let is_late = guarded_lun.asked.is_some_and(|since| now.since(since) >= SILENCE_MAX);
+        let is_refused = !is_about_names(&probe.command) && result.as_ref().is_err_and(is_refusal);
+        let verdict = match result {
+            Ok(reply) => guarded_lun.judge(&probe.command, reply.bytes()),
             Err(CommandError::Refused(SubmitError::Full)) => return self.ask_later(now, probe),
             // The session was lost, and checks again once it is up.
             Err(CommandError::Lost(_) | CommandError::Refused(_) | CommandError::Down(_)) => return,
-            Err(_) if guarded_lun.asked.is_some_and(|since| now.since(since) < SILENCE_MAX) => {
-                return self.ask_later(now, probe);
+            Err(why) if is_about_names(&probe.command) && is_late => {
+                let was = guarded_lun.identity.as_ref().map(Identity::to_string).unwrap_or_default();
+                Err(Verdict::Other(OtherDevice { was, is: format!("unknown: {why}") }))
             }
-            Err(why) => OtherDevice { was: guarded_lun.identity.to_string(), is: format!("unknown: {why}") },
+            Err(_) if is_refused => Ok(()),
+            Err(_) => Err(Verdict::Unknown),
         };
-        guarded_lun.other = Some(other.clone());
-        self.session.services_mut().fail_identity(lun.0);
-        events
-            .push_back(DriverEvent::Session { session: id, event: Event::OtherDevice { lun, what: other } });
+        let next = match verdict {
+            Err(Verdict::Other(other)) => {
+                guarded_lun.other = Some(other.clone());
+                self.session.services_mut().fail_identity(lun.0);
+                let event = Event::OtherDevice { lun, what: other };
+                return events.push_back(DriverEvent::Session { session: id, event });
+            }
+            Err(Verdict::Unknown) if !is_late => return self.ask_later(now, probe),
+            _ if guarded_lun.stale => guarded_lun.asked.and_then(|since| guarded_lun.begin(since, lun)),
+            Ok(()) if !is_refused => guarded_lun.question(lun),
+            // A unit that does not tell its capacity refuses reads and writes likewise, and reports a unit
+            // attention when that changes.
+            _ => None,
+        };
+        match next {
+            Some(question) => self.submit_or_queue(now, id, question, events),
+            None => {
+                guarded_lun.asked = None;
+                self.session.services_mut().confirm_identity(now, lun.0);
+            }
+        }
     }
 
     fn ask_later(&mut self, now: Instant, probe: PendingCommand) {

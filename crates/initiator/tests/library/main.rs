@@ -7,6 +7,10 @@
     reason = "all of this is test code, where a panic is the verdict"
 )]
 
+mod block_length;
+mod cache;
+mod flush;
+mod relay;
 mod reset;
 mod residual;
 mod target;

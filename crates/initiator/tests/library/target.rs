@@ -21,8 +21,8 @@ fn start() -> SocketAddr {
     let flags = Flags {
         listen: vec!["127.0.0.1:0".to_owned()],
         target: Some(NAME.to_owned()),
-        // The last LUN sends no response for tasks that another nexus has aborted, as most targets do.
-        luns: (0..8).map(|lun| if lun < 7 { "ram:8M" } else { "ram:8M,tas=false" }.to_owned()).collect(),
+        // LUN 7 sends no response for tasks that another nexus has aborted, as most targets do.
+        luns: (0..16).map(|lun| if lun == 7 { "ram:8M,tas=false" } else { "ram:8M" }.to_owned()).collect(),
         state_dir: Some(folder),
         log: Some("error".to_owned()),
         ..Flags::default()

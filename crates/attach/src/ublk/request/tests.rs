@@ -1,25 +1,19 @@
 use base::buffer::{Bytes, DataList};
 use base::rng::Rng;
 use store::api::{Extent, Fault};
-use store::ram::Ram;
 
 use super::*;
 use crate::testing::seed;
 
 const TOLD: DeviceParams = DeviceParams { len: 1 << 20, block: 4096, io_len_max: 64 << 10, cache: true };
 
-fn disk() -> Capabilities {
-    use store::api::Store;
-    Capabilities { volatile_cache: true, ..Ram::new(1 << 20).capabilities() }
-}
-
 /// Formats a request for comparison.
 fn shown(op_flags: u32, start: u64, sectors: u32) -> String {
-    understood(&Descriptor { op_flags, sectors, start, addr: 0 }, &TOLD, &disk())
+    understood(&Descriptor { op_flags, sectors, start, addr: 0 }, &TOLD)
 }
 
-fn understood(request: &Descriptor, told: &DeviceParams, profile: &Capabilities) -> String {
-    match parse_request(request, told, profile) {
+fn understood(request: &Descriptor, told: &DeviceParams) -> String {
+    match parse_request(request, told) {
         Ok(Request::Read { at, len }) => format!("read {at}+{len}"),
         Ok(Request::Write { at, len, durability }) => format!("write {at}+{len} {durability:?}"),
         Ok(Request::Plain(OpAction::Flush)) => "flush".to_owned(),
@@ -71,17 +65,15 @@ fn refuses_what_cannot_be() {
     }
     let no_blocks = DeviceParams { block: 0, ..TOLD };
     let read = Descriptor { op_flags: 0, sectors: 8, start: 0, addr: 0 };
-    assert_eq!(understood(&read, &no_blocks, &disk()), format!("error {}", libc::EIO));
+    assert_eq!(understood(&read, &no_blocks), format!("error {}", libc::EIO));
 }
 
 #[test]
 fn a_cache_that_the_kernel_does_not_know_is_not_used() {
     let untold = DeviceParams { cache: false, ..TOLD };
     let write = Descriptor { op_flags: 1, sectors: 8, start: 0, addr: 0 };
-    assert_eq!(understood(&write, &untold, &disk()), "write 0+4096 Stable");
-    let without = Capabilities { volatile_cache: false, ..disk() };
-    assert_eq!(understood(&write, &untold, &without), "write 0+4096 Cached", "it has none");
-    assert_eq!(understood(&write, &TOLD, &disk()), "write 0+4096 Cached", "a flush follows");
+    assert_eq!(understood(&write, &untold), "write 0+4096 Stable");
+    assert_eq!(understood(&write, &TOLD), "write 0+4096 Cached", "a flush follows");
 }
 
 #[test]
@@ -95,7 +87,7 @@ fn whatever_is_asked_stays_within_the_device() {
         let sectors = near(&mut rng, 40) as u32;
         let op_flags = rng.next_u64() as u32 & !0xf8;
         let request = Descriptor { op_flags, sectors, start, addr: rng.next_u64() };
-        let (at, len) = match parse_request(&request, &TOLD, &disk()) {
+        let (at, len) = match parse_request(&request, &TOLD) {
             Ok(Request::Read { at, len } | Request::Write { at, len, .. }) => {
                 assert!(len as u64 <= TOLD.io_len_max);
                 (at, len as u64)

@@ -1,0 +1,144 @@
+//! Reads the properties of a unit again when they may have changed: after a unit attention that says so, and
+//! in a new session, in which such a unit attention may have been lost.
+//!
+//! Until the unit has reported its caching mode page again, its cache counts as volatile.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
+
+use scsi::block::{self, Capacity};
+use scsi::cdb::Cdb;
+use scsi::mode::HeaderFormat;
+use scsi::sense::Asc;
+
+use super::{Geometry, Inner, PAGES, body, learn};
+use crate::command::{Command, CommandError, Reply};
+use crate::sessions::Event;
+use crate::unit::{CACHING_LEN, INQUIRY_LEN, caching, caching_question, inquiry, is_illegal};
+
+/// Calls the watcher of a disk with the events of its session from now on.
+pub(super) fn follow(inner: &Arc<Inner>) {
+    let (watcher, lun) = (Arc::downgrade(inner), inner.lun);
+    inner.session.watch(move |news| {
+        let Some(inner) = watcher.upgrade() else { return false };
+        match news {
+            Event::UnitAttention { lun: of, asc } if *of == lun && may_differ(*asc) => refresh(&inner),
+            Event::Up(_) => refresh(&inner),
+            _ => {}
+        }
+        true
+    });
+}
+
+/// Returns whether properties of a unit may have changed when it reports this unit attention.
+fn may_differ(asc: Asc) -> bool {
+    // 29h: power on and resets, after which mode pages have their saved or default values.
+    asc.0 >> 8 == 0x29 || CHANGED.contains(&asc)
+}
+
+/// Unit attentions after which capacity, mode pages or vital product data may have changed.
+const CHANGED: [Asc; 7] = [
+    Asc::MEDIUM_MAY_HAVE_CHANGED,
+    PARAMETERS_CHANGED,
+    Asc::MODE_PARAMETERS_CHANGED,
+    Asc::CAPACITY_DATA_HAS_CHANGED,
+    MICROCODE_HAS_BEEN_CHANGED,
+    Asc::INQUIRY_DATA_HAS_CHANGED,
+    Asc::DEVICE_IDENTIFIER_CHANGED,
+];
+const PARAMETERS_CHANGED: Asc = Asc(0x2a00);
+const MICROCODE_HAS_BEEN_CHANGED: Asc = Asc(0x3f01);
+
+/// Starts to read the properties again. A later refresh replaces an earlier one, whose answers may be stale.
+fn refresh(inner: &Arc<Inner>) {
+    let mut geometry = inner.geometry.lock().unwrap_or_else(PoisonError::into_inner);
+    geometry.doubt_cache();
+    let number = inner.refreshes.fetch_add(1, Ordering::AcqRel) + 1;
+    let long = geometry.long_commands;
+    drop(geometry);
+    let (cdb, len) = if long {
+        (block::read_capacity_16(Capacity::LEN_16), Capacity::LEN_16)
+    } else {
+        (block::read_capacity_10(), 8)
+    };
+    Refresh { inner: Arc::downgrade(inner), number }.ask(inner, cdb, len, move |refresh, inner, result| {
+        // If the capacity cannot be read now, commands beyond the end fail with an error of their own.
+        let Ok(reply) = result else { return };
+        let capacity = if long {
+            Capacity::parse_16(reply.bytes()).ok()
+        } else {
+            Capacity::parse_10(reply.bytes()).ok().flatten()
+        };
+        let Some(capacity) = capacity else { return };
+        inner.geometry.lock().unwrap_or_else(PoisonError::into_inner).resize(capacity);
+        refresh.read_page(inner, Geometry::new(capacity, long), 0);
+    });
+}
+
+/// A refresh under way. It keeps neither the disk nor the session.
+struct Refresh {
+    inner: Weak<Inner>,
+    number: u64,
+}
+
+impl Refresh {
+    /// Sends a command, and continues with its result unless the disk is gone or another refresh has begun.
+    fn ask(
+        self,
+        inner: &Inner,
+        cdb: Cdb,
+        len: u32,
+        then: impl FnOnce(Self, &Arc<Inner>, Result<Reply, CommandError>) + Send + 'static,
+    ) {
+        let command = Command::new(inner.lun, cdb).reading(len).repeatable();
+        inner.session.submit(command, move |result| {
+            if let Some(inner) = self.inner.upgrade()
+                && inner.refreshes.load(Ordering::Acquire) == self.number
+            {
+                then(self, &inner, result);
+            }
+        });
+    }
+
+    /// Reads the pages of vital product data, beginning with that at `index` of [`PAGES`].
+    fn read_page(self, inner: &Arc<Inner>, mut geometry: Geometry, index: usize) {
+        let Some(&code) = PAGES.get(index) else {
+            return self.read_caching(inner, geometry, HeaderFormat::Six);
+        };
+        if !inner.listed.contains(&code) {
+            return self.read_page(inner, geometry, index + 1);
+        }
+        let (cdb, len) = (inquiry(Some(code), INQUIRY_LEN), INQUIRY_LEN.into());
+        self.ask(inner, cdb, len, move |refresh, inner, result| {
+            match result {
+                Ok(reply) => learn(&mut geometry, code, body(reply.bytes()).unwrap_or_default()),
+                Err(why) if is_illegal(&why) || why == CommandError::NoSense => {}
+                Err(_) => return,
+            }
+            refresh.read_page(inner, geometry, index + 1);
+        });
+    }
+
+    fn read_caching(self, inner: &Arc<Inner>, mut geometry: Geometry, form: HeaderFormat) {
+        self.ask(inner, caching_question(form), CACHING_LEN.into(), move |refresh, inner, result| {
+            match result {
+                Ok(reply) => {
+                    if let Some(caching) = caching(form, reply.bytes()) {
+                        geometry.cache(caching);
+                    }
+                }
+                Err(why) if is_illegal(&why) && form == HeaderFormat::Six => {
+                    return refresh.read_caching(inner, geometry, HeaderFormat::Ten);
+                }
+                Err(why) if is_illegal(&why) => {}
+                Err(_) => return,
+            }
+            let mut present = inner.geometry.lock().unwrap_or_else(PoisonError::into_inner);
+            // The number changes under this lock.
+            let is_current = inner.refreshes.load(Ordering::Acquire) == refresh.number;
+            if is_current && geometry.block_size() == present.block_size() {
+                *present = geometry;
+            }
+        });
+    }
+}

@@ -36,7 +36,11 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
             Err((Error::Unsupported("a command of a device that is no disk"), done))
         }
         OpAction::Flush => {
-            flush_if(inner, geometry.write_cache, DataList::new(), done);
+            let owner = Arc::clone(inner);
+            let done = move |result: Result<OpOutput, Error>| {
+                done(result.and_then(|output| owner.lost_write().map_or(Ok(output), Err)))
+            };
+            flush_if(inner, geometry.write_cache, DataList::new(), Box::new(done));
             Ok(())
         }
         OpAction::Deallocate { at, len } => deallocate(inner, &geometry, (at, len), done),

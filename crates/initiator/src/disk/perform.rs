@@ -10,7 +10,7 @@ use scsi::sense::{Asc, SenseKey};
 use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
 use transport::initiator::Residual;
 
-use super::flush::flush_if;
+use super::flush::{Done, flush_if};
 use super::{Geometry, Inner, chain, lba};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
@@ -21,8 +21,6 @@ const EXTENTS_PER_COMMAND: usize = 255;
 
 /// The most extents that one operation returns, even if it requests more.
 const EXTENTS_MAX: usize = 1 << 16;
-
-pub(super) type Done = Box<dyn FnOnce(Result<OpOutput, Error>) + Send>;
 
 /// Starts an operation.
 pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {

@@ -25,7 +25,7 @@ use scsi::block;
 use scsi::cdb::Cdb;
 use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
 use scsi::lun::Lun;
-use scsi::sense::SenseKey;
+use scsi::sense::{Sense, SenseKey};
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, Page, page};
 use store::api::{Capabilities, Durability, OpAction, OpOutput};
 use store::shared::{Compared, OnCompared, OnComplete, SharedStore};
@@ -60,6 +60,8 @@ struct Inner {
     geometry: Mutex<Geometry>,
     /// The number of times that the properties were to be read again. Changed under the lock of `geometry`.
     refreshes: AtomicU64,
+    /// A deferred error, which the next flush reports.
+    deferred: Mutex<Option<Sense>>,
 }
 
 impl Disk {
@@ -98,7 +100,15 @@ impl Disk {
         session.guard_blocks(address, BlockLength { len, long: geometry.long_commands });
         let geometry = Mutex::new(geometry);
         let refreshes = AtomicU64::new(0);
-        let inner = Arc::new(Inner { session, lun: address, inquiry, listed, geometry, refreshes });
+        let inner = Arc::new(Inner {
+            session,
+            lun: address,
+            inquiry,
+            listed,
+            geometry,
+            refreshes,
+            deferred: Mutex::new(None),
+        });
         refresh::follow(&inner);
         Ok(Self { inner })
     }
@@ -322,6 +332,12 @@ impl fmt::Debug for Disk {
 impl Inner {
     fn geometry(&self) -> Geometry {
         self.geometry.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the deferred error that no flush has reported.
+    fn lost_write(&self) -> Option<Error> {
+        let sense = self.deferred.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Error::Command(CommandError::Sense(sense)))
     }
 }
 

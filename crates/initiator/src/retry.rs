@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use base::time::Instant;
-use scsi::sense::{Asc, SenseKey};
+use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
 use transport::initiator::TaskId;
 use transport::initiator::{Outcome, ServiceResponse, TaskResult};
@@ -148,7 +148,13 @@ impl PendingCommand {
             {
                 return (RetryDecision::Finish(Ok(Reply { data: data_in, residual: ending.residual })), None);
             }
-            TaskResult::Status(ending) => CommandError::of_ending(&ending),
+            TaskResult::Status(ending) => match CommandError::of_ending(&ending) {
+                CommandError::Sense(sense) if self.command.absorbs_attentions && is_success(&sense) => {
+                    let reply = Reply { data: data_in, residual: ending.residual };
+                    return (RetryDecision::Finish(Ok(reply)), None);
+                }
+                error => error,
+            },
             TaskResult::Failed(ServiceResponse(_)) => CommandError::TargetFailure,
             TaskResult::Aborted => return (RetryDecision::Finish(Err(CommandError::Aborted)), None),
             TaskResult::NotSent if self.abort_requested => {
@@ -191,6 +197,8 @@ impl PendingCommand {
                     RetryDecision::Finish(Err(error))
                 }
                 (SenseKey::UNIT_ATTENTION, _) if self.command.absorbs_attentions => self.again(error),
+                // The error is that of an earlier command, and this one was not executed.
+                _ if sense.deferred && self.command.absorbs_attentions => self.again(error),
                 (SenseKey::ABORTED_COMMAND, _) if self.command.repeatable => self.again(error),
                 (SenseKey::NOT_READY, code) if BECOMES_READY.contains(&code) => self.later(now, error),
                 _ => RetryDecision::Finish(Err(error)),
@@ -219,6 +227,13 @@ impl PendingCommand {
     }
 }
 
+/// Returns whether the command of this sense data succeeded: the residual count tells whether all of its data
+/// was transferred. A filemark, an end of medium or an incorrect length is for the caller.
+fn is_success(sense: &Sense) -> bool {
+    let is_key = [SenseKey::NO_SENSE, SenseKey::RECOVERED_ERROR].contains(&sense.key);
+    is_key && !sense.deferred && sense.stream_bits == 0
+}
+
 /// NOT READY states that end by themselves: becoming ready, changing the access state, allocating space.
 const BECOMES_READY: [Asc; 3] = [Asc(0x0401), Asc(0x040a), Asc::NOT_READY_SPACE_ALLOCATION_IN_PROGRESS];
 
@@ -227,7 +242,6 @@ mod tests {
     use super::*;
     use scsi::cdb::Cdb;
     use scsi::lun::Lun;
-    use scsi::sense::Sense;
     use transport::initiator::CommandResponse;
 
     fn command(repeatable: bool) -> Command {
@@ -278,6 +292,8 @@ mod tests {
             (|_| sense(SenseKey::NOT_READY, Asc(0x0401)), "later", "later"),
             (|_| sense(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT), "error", "error"),
             (|_| sense(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR), "error", "error"),
+            (|_| sense(SenseKey::NO_SENSE, Asc::NONE), "good", "good"),
+            (|_| sense(SenseKey::RECOVERED_ERROR, Asc::NONE), "good", "good"),
             (|_| ended(TaskResult::Failed(ServiceResponse::TARGET_FAILURE)), "again", "error"),
             (|_| ended(TaskResult::Aborted), "error", "error"),
             (|_| ended(TaskResult::Lost), "error", "error"),

@@ -453,6 +453,7 @@ impl SessionEntry {
         let Some(mut pending) = self.take(task) else { return };
         let (lun, serial) = (pending.command.lun, pending.attempt.serial);
         self.overdue.note_end(&pending, &outcome);
+        pending_attention::report_deferred(id, lun, &outcome, events);
         if pending.is_attention_check {
             return self.attention_checked(now, id, pending, outcome, events);
         }

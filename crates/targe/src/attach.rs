@@ -287,6 +287,9 @@ fn tell_of_session(url: &Url, disk: &Disk) {
             Event::PathUp { path, .. } if lost.remove(path) => {
                 eprintln!("targe: {url}: {path} carries data again");
             }
+            Event::DeferredError { sense, .. } => {
+                eprintln!("targe: {url}: an acknowledged write was lost: {sense}; the next flush fails");
+            }
             Event::OtherDevice { what, .. } => {
                 eprintln!("targe: {url}: {what}; requests fail from now on");
             }

@@ -12,10 +12,12 @@ use scsi::sense::{Asc, SenseKey};
 use store::api::OpOutput;
 
 use super::Inner;
-use super::perform::Done;
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
 use crate::unit::{CACHING_LEN, caching_question, is_illegal, write_cache};
+
+/// Receives the result of an operation.
+pub(super) type Done = Box<dyn FnOnce(Result<OpOutput, Error>) + Send>;
 
 /// Flushes the cache, if `needed`. Returns `data` to the caller.
 pub(super) fn flush_if(inner: &Arc<Inner>, needed: bool, data: DataList, done: Done) {

@@ -124,8 +124,8 @@ impl Geometry {
         self.force_unit_access = false;
     }
 
-    /// Sets a new capacity. A capacity with another logical block length is ignored: the session takes the unit for
-    /// another device, and refuses its commands.
+    /// Sets a new capacity. A capacity with another logical block length is ignored: the session takes the
+    /// unit for another device, and refuses its commands.
     pub(super) fn resize(&mut self, capacity: Capacity) {
         if capacity.block_size == self.capacity.block_size {
             self.capacity = capacity;

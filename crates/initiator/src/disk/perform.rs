@@ -10,7 +10,7 @@ use scsi::sense::{Asc, SenseKey};
 use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
 use transport::initiator::Residual;
 
-use super::flush::flush_if;
+use super::flush::{Done, flush_if};
 use super::{Geometry, Inner, chain, lba};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
@@ -21,8 +21,6 @@ const EXTENTS_PER_COMMAND: usize = 255;
 
 /// The most extents that one operation returns, even if it requests more.
 const EXTENTS_MAX: usize = 1 << 16;
-
-pub(super) type Done = Box<dyn FnOnce(Result<OpOutput, Error>) + Send>;
 
 /// Starts an operation.
 pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
@@ -36,7 +34,11 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
             Err((Error::Unsupported("a command of a device that is no disk"), done))
         }
         OpAction::Flush => {
-            flush_if(inner, geometry.write_cache, DataList::new(), done);
+            let owner = Arc::clone(inner);
+            let done = move |result: Result<OpOutput, Error>| {
+                done(result.and_then(|output| owner.lost_write().map_or(Ok(output), Err)))
+            };
+            flush_if(inner, geometry.write_cache, DataList::new(), Box::new(done));
             Ok(())
         }
         OpAction::Deallocate { at, len } => deallocate(inner, &geometry, (at, len), done),

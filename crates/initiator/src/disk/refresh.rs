@@ -24,6 +24,9 @@ pub(super) fn follow(inner: &Arc<Inner>) {
         match news {
             Event::UnitAttention { lun: of, asc } if *of == lun && may_differ(*asc) => refresh(&inner),
             Event::Up(_) => refresh(&inner),
+            Event::DeferredError { lun: of, sense } if *of == lun => {
+                *inner.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(*sense);
+            }
             _ => {}
         }
         true

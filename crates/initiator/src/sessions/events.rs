@@ -4,7 +4,7 @@ use hyperscsi::connection::PathMtuStatus;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{AsyncNotice, SessionOrigin, SessionUp as IscsiUp};
 use scsi::lun::Lun;
-use scsi::sense::Asc;
+use scsi::sense::{Asc, Sense};
 use transport::task_management::TmfResult;
 
 use super::SessionId;
@@ -114,6 +114,15 @@ pub enum Event {
         lun: Lun,
         /// The additional sense code.
         asc: Asc,
+    },
+    /// A logical unit reported a deferred error: a command failed that had ended with GOOD before, such as a
+    /// write in a volatile cache.
+    #[non_exhaustive]
+    DeferredError {
+        /// The unit.
+        lun: Lun,
+        /// The sense data.
+        sense: Sense,
     },
     /// Commands for a LUN did not respond within their timeout, and this step was taken.
     #[non_exhaustive]

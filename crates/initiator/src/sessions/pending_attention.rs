@@ -13,7 +13,7 @@ use scsi::opcode;
 use scsi::sense::{Asc, Sense, SenseKey};
 use transport::initiator::{Outcome, TaskResult};
 
-use super::SessionEntry;
+use super::{DriverEvent, Event, SessionEntry, SessionId};
 use crate::command::{Command, CommandError};
 use crate::retry::PendingCommand;
 
@@ -64,6 +64,27 @@ pub(super) fn attention_of(outcome: &Outcome) -> Option<Sense> {
         _ => None,
     }
     .filter(|sense| sense.key == SenseKey::UNIT_ATTENTION)
+}
+
+/// Returns the deferred error in the status of a task: that of an earlier command.
+fn deferred_of(outcome: &Outcome) -> Option<Sense> {
+    match &outcome.end {
+        TaskResult::Status(ending) => CommandError::of_ending(ending).sense().copied(),
+        _ => None,
+    }
+    .filter(|sense| sense.deferred)
+}
+
+/// Reports the deferred error in the status of a task, if there is one.
+pub(super) fn report_deferred(
+    session: SessionId,
+    lun: Lun,
+    outcome: &Outcome,
+    events: &mut VecDeque<DriverEvent>,
+) {
+    if let Some(sense) = deferred_of(outcome) {
+        events.push_back(DriverEvent::Session { session, event: Event::DeferredError { lun, sense } });
+    }
 }
 
 impl SessionEntry {

@@ -13,6 +13,7 @@ mod flush;
 mod relay;
 mod reset;
 mod residual;
+mod sense;
 mod target;
 
 #[path = "../../examples/poll_loop.rs"]

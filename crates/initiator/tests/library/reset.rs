@@ -81,3 +81,28 @@ fn writes_that_another_initiators_reset_ends_are_carried_out_again() {
         assert_eq!(flat(&block_on(other.read(at, data.len())).unwrap()), data);
     }
 }
+
+/// After a reset the disk asks the unit whether it is the same, and another reset can end the question.
+#[test]
+fn resets_that_follow_each_other_end_no_question_for_good() {
+    for lun in [5, 7] {
+        let (reader, other) = (disk(lun), disk(lun));
+        let mut rng = base::rng::Rng::from_seed(lun.into());
+        for _ in 0..200 {
+            let reset = || {
+                other.session().submit_tmf(TmfFunction::LOGICAL_UNIT_RESET, Lun::from_number(lun).unwrap())
+            };
+            let (tell, told) = channel();
+            let first = reset();
+            reader.submit(
+                OpAction::Read { at: 0, len: 512 },
+                Box::new(move |result| tell.send(result.map(drop)).unwrap()),
+            );
+            std::thread::sleep(Duration::from_micros(rng.below(1500)));
+            let second = reset();
+            block_on(first).unwrap();
+            block_on(second).unwrap();
+            told.recv_timeout(HANG / 2).expect("a read is never answered").unwrap();
+        }
+    }
+}

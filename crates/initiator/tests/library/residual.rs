@@ -42,16 +42,12 @@ fn what_the_target_did_not_take_is_no_success() {
     }
     for (flag, text) in [(UNDERFLOW, " bytes instead of "), (OVERFLOW, "blocks are longer")] {
         residual.store(flag, Ordering::Release);
-        let results = [
-            disk.write_zeroes(0, 4096),
-            disk.discard(4096, 4096),
-            block_on(disk.as_async().compare_and_write(8192, list(&[7; 1024]))),
-        ];
-        for (number, result) in results.into_iter().enumerate() {
-            let error = result.expect_err(["WRITE SAME", "UNMAP", "COMPARE AND WRITE"][number]);
-            let error = error.report().to_string();
-            assert!(error.contains(text), "{error}");
-        }
+        let error = block_on(disk.as_async().compare_and_write(8192, list(&[7; 1024]))).unwrap_err();
+        let error = error.report().to_string();
+        assert!(error.contains(text), "{error}");
+        // These have no data that can be taken in part, and some targets tell a residual count.
+        disk.write_zeroes(0, 4096).unwrap();
+        disk.discard(4096, 4096).unwrap();
         let (tell, told) = channel();
         let compared = Box::new(move |result| tell.send(result).unwrap());
         SharedStore::compare_and_write(disk.as_async(), 8192, list(&[7; 1024]), compared);

@@ -64,15 +64,8 @@ const RESET_DEVICE_ONLY: i32 = 1 | 0x100;
 
 const TO_DEVICE: i32 = -2;
 const FROM_DEVICE: i32 = -3;
-/// `SG_DXFER_TO_FROM_DEV`: as [`FROM_DEVICE`], but SG first fills its buffer with the bytes of ours.
-const FROM_DEVICE_OVER_OURS: i32 = -4;
 const NO_DATA: i32 = -1;
 const Q_AT_TAIL: u32 = 0x10;
-
-/// Operation codes.
-const READ_10: u8 = 0x28;
-const READ_12: u8 = 0xa8;
-const READ_16: u8 = 0x88;
 
 /// The longest sense data.
 const SENSE_LEN: usize = 252;
@@ -138,11 +131,10 @@ impl Pending {
             ..Header::empty()
         };
         // SAFETY: the kernel reads a header of this length from the address, and the command and the pieces
-        // that the header points to; the buffers of the pieces are initialised. It writes to the sense data
-        // and, for Data-In, to the buffers, only in the `read` that collects the reply. `self` owns all of
-        // these, is boxed, and is neither moved nor dropped before that: `SgDevice` keeps it in its slab. If
-        // the descriptor is closed first, no `read` follows. SG copies through buffers of its own (no
-        // SG_FLAG_DIRECT_IO).
+        // that the header points to. It writes to the sense data and, for Data-In, to the buffers of the
+        // pieces, only in the `read` that collects the reply. `self` owns all of these, is boxed, and is
+        // neither moved nor dropped before that: `SgDevice` keeps it in its slab. If the descriptor is closed
+        // first, no `read` follows. SG copies through buffers of its own (no SG_FLAG_DIRECT_IO).
         let written =
             unsafe { libc::write(file.as_raw_fd(), (&raw const header).cast(), size_of::<Header>()) };
         if written < 0 { Err(errno_of(&io::Error::last_os_error())) } else { Ok(()) }
@@ -154,17 +146,11 @@ impl Pending {
         match &mut self.data {
             SgData::Nothing => (NO_DATA, 0),
             SgData::In { len, bufs } => {
-                // SG uses one buffer for the commands of all initiators, without clearing it, and some host
-                // adapters tell no residual: behind a short answer would be another initiator's data.
-                let clears = !fills_its_buffer(&self.command, *len);
                 for slice in &mut room(bufs, *len) {
-                    if clears {
-                        slice.fill(0);
-                    }
                     self.pieces
                         .push(Piece { address: slice.as_mut_ptr().expose_provenance(), len: slice.len() });
                 }
-                (if clears { FROM_DEVICE_OVER_OURS } else { FROM_DEVICE }, *len)
+                (FROM_DEVICE, *len)
             }
             SgData::Out(data) => {
                 for slice in &rest(data, 0) {
@@ -201,20 +187,6 @@ impl Pending {
         let End { status, host_status, .. } = *end;
         SgReply { token: self.token, status, host_status, sense, transferred, data }
     }
-}
-
-/// Returns whether the device sends `len` bytes if a command succeeds: whole blocks of 512 bytes to 64 KiB.
-fn fills_its_buffer(command: &[u8], len: usize) -> bool {
-    let number = |bytes: Option<&[u8]>| {
-        bytes.unwrap_or_default().iter().fold(0_usize, |number, byte| number << 8 | usize::from(*byte))
-    };
-    let blocks = match command.first() {
-        Some(&READ_10) => number(command.get(7..9)),
-        Some(&READ_12) => number(command.get(6..10)),
-        Some(&READ_16) => number(command.get(10..14)),
-        _ => return false,
-    };
-    (9..=16).any(|shift| len > 0 && blocks.checked_shl(shift) == Some(len))
 }
 
 impl Header {
@@ -318,42 +290,13 @@ mod tests {
     use base::buffer::{Buf, Bytes};
 
     #[test]
-    fn what_a_device_does_not_send_is_cleared_and_not_that_of_another_command() {
-        let read_10 = |blocks| vec![0x28, 0, 0, 0, 0, 0, 0, 0, blocks, 0];
-        let read_16 = |blocks| vec![0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, blocks, 0, 0];
-        for (command, len, clears) in [
-            (read_10(4), 2048, false),
-            (read_10(1), 2048, false),
-            (read_16(2), 8192, false),
-            // A sector of a CD, and a READ of a tape, which can be shorter.
-            (read_10(1), 2352, true),
-            (vec![0x08, 0, 0, 8, 0, 0], 2048, true),
-            // INQUIRY, READ CAPACITY(16).
-            (vec![0x12, 0, 0, 8, 0, 0], 2048, true),
-            (vec![0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0], 2048, true),
-        ] {
-            let mut used = Buf::with_capacity(16384);
-            used.append(&vec![0xa5; used.capacity()]);
-            used.truncate(0);
-            let data = SgData::In { len, bufs: vec![used] };
-            let mut pending = Pending::new(SgRequest { token: 0, command, data, timeout_ms: 1 });
-            let direction = if clears { FROM_DEVICE_OVER_OURS } else { FROM_DEVICE };
-            assert_eq!(pending.lay_out(), (direction, len), "{:02x?}", pending.command);
-            let end = End { slot: 0, status: 0, host_status: 0, sense_len: 0, residual: 0 };
-            let SgData::In { bufs, .. } = pending.into_reply(&end).data else { panic!("it is Data-In") };
-            let expected = if clears { 0 } else { 0xa5 };
-            assert!(bufs[0].filled().iter().all(|byte| *byte == expected));
-        }
-    }
-
-    #[test]
     fn a_reply_says_how_many_bytes_came() {
         for (residual, transferred) in [(0, 6), (4, 2), (6, 0), (99, 0), (-3, 6)] {
             let bufs = vec![Buf::with_capacity(4096), Buf::with_capacity(4096)];
             let data = SgData::In { len: 6, bufs };
             let request = SgRequest { token: 7, command: vec![0; 6], data, timeout_ms: 1 };
             let mut pending = Pending::new(request);
-            assert_eq!(pending.lay_out(), (FROM_DEVICE_OVER_OURS, 6));
+            assert_eq!(pending.lay_out(), (FROM_DEVICE, 6));
             assert_eq!(pending.pieces.len(), 1, "only the pieces that are needed");
             let end = End { slot: 0, status: 2, host_status: 0, sense_len: 300, residual };
             let reply = pending.into_reply(&end);

@@ -90,7 +90,7 @@ def test_systemd_verifies_the_units_and_finds_little_exposed(installed):
 def test_the_service_says_when_it_is_ready_reloads_and_stops(installed):
     uncomment(installed)
     with Service(installed) as service:
-        ready = service.next()
+        ready = service.next(ALIVE)
         same("the first message", (ready["READY"], ready["STATUS"][:28]), ("1", "Serving: targets 1, disks 1,"))
         for _ in range(3):
             same("the daemon lives", service.next(), {"WATCHDOG": "1"})

@@ -1,5 +1,5 @@
-//! A loaded cartridge that one process hands over to the next. The next process does not load it again: it
-//! counts no load, repairs nothing and keeps the position.
+//! The hand-over of a loaded cartridge from one process to the next. The next process does not load the
+//! cartridge again: it counts no load, repairs nothing and keeps the position.
 //!
 //! Everything must be in the files before ([`crate::command::Command::Synchronize`]), and no operation may be
 //! under way. What was read of the log is read again.

@@ -36,7 +36,7 @@ impl DeviceServer {
             self.nexuses.establish_ua_all(Asc::CAPACITY_DATA_HAS_CHANGED, None);
         }
         if now < before {
-            // What grows again has other data than the end that was cut off.
+            // If the medium grows again, its new end has other data than the one that the tokens represent.
             self.copy_manager.tokens.revoke_all();
         }
     }

@@ -130,11 +130,11 @@ impl Pending {
             pack_id: i32::try_from(slot).map_err(too_large)?,
             ..Header::empty()
         };
-        // SAFETY: the kernel reads a header of this length from the address, and the command and the pieces
-        // that the header points to. It writes to the sense data and, for Data-In, to the buffers of the
-        // pieces, only in the `read` that collects the reply. `self` owns all of these, is boxed, and is
-        // neither moved nor dropped before that: `SgDevice` keeps it in its slab. If the descriptor is closed
-        // first, no `read` follows. SG copies through buffers of its own (no SG_FLAG_DIRECT_IO).
+        // The kernel writes to the sense data and, for Data-In, to the buffers of the pieces, only in the
+        // `read` that collects the reply. `self` owns all of these, is boxed, and is neither moved nor
+        // dropped before that: `SgDevice` keeps it in its slab. If the descriptor is closed first, no `read`
+        // follows. SG copies through buffers of its own (no SG_FLAG_DIRECT_IO).
+        // SAFETY: the kernel reads a header of this length, and the command and the pieces that it points to.
         let written =
             unsafe { libc::write(file.as_raw_fd(), (&raw const header).cast(), size_of::<Header>()) };
         if written < 0 { Err(errno_of(&io::Error::last_os_error())) } else { Ok(()) }

@@ -18,7 +18,7 @@ use crate::os_error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) struct SnapshotId(pub(in crate::serve) u64);
 
-/// What a disk has done of a snapshot.
+/// How far a disk is with its part of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum SnapshotProgress {
     /// It has written what was in the page cache. It waits for [`SnapshotOrder::Hold`].
@@ -34,7 +34,7 @@ pub(in crate::serve) enum SnapshotProgress {
     Removed,
 }
 
-/// What a disk is to do next for a snapshot.
+/// The next step of a snapshot, which the administrator's request orders a disk to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum SnapshotOrder {
     /// Have new operations wait, and end those under way.

@@ -26,8 +26,8 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
     })
 }
 
-/// Returns the format in which a daemon with this configuration hands over its state: the oldest that has
-/// all of it, so that older releases can take over as far as they know what moves.
+/// Returns the format of the document that a daemon with this configuration writes in an upgrade: the oldest
+/// one with room for all of its state, so that older releases can take over as far as they know what moves.
 pub(super) fn format_of(config: &Config) -> u32 {
     let of_unit = |medium: &Medium| match medium {
         Medium::Nbd { .. } | Medium::Sg { .. } => FORMAT,

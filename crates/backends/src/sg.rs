@@ -155,7 +155,7 @@ impl SgSpec {
     /// # Errors
     /// [`SgError`]
     pub fn open(&self) -> Result<OpenSg, SgError> {
-        let device = self.open_node()?;
+        let mut device = self.open_node()?;
         match lock(device.locked(), &self.path, false) {
             Ok(()) => {}
             Err(OpenError::InUse { path }) => return Err(SgError::InUse { path }),

@@ -5,6 +5,7 @@
 //! only within these two calls.
 
 mod raw;
+mod reserve;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use base::buffer::{Buf, DataList};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use self::reserve::Reserve;
 use crate::files::Errno;
 use crate::slab::Slab;
 use crate::waker::Waker;
@@ -37,6 +39,7 @@ pub struct SgDevice {
     file: File,
     /// The file by which the device is locked: that of another process, if this one goes on for it.
     locked: Arc<File>,
+    reserve: Option<Reserve>,
     in_flight: Slab<Box<raw::Pending>>,
 }
 
@@ -106,7 +109,7 @@ impl SgDevice {
     /// The error of the system: there are too many open files.
     pub fn new(file: File) -> io::Result<Self> {
         let locked = Arc::new(file.try_clone()?);
-        Ok(Self { file, locked, in_flight: Slab::new() })
+        Ok(Self { file, locked, reserve: None, in_flight: Slab::new() })
     }
 
     /// Keeps the lock of another process, which has the same device open. The kernel lets no process use a
@@ -129,12 +132,18 @@ impl SgDevice {
     }
 
     /// Reserves a buffer in the kernel for the longest transfer of the host adapter, at most `wanted` bytes,
-    /// and returns how many bytes one command can transfer.
+    /// and returns how many bytes one command can transfer. From then on, no command's data contains bytes of
+    /// an earlier command, even if the host adapter tells no residual count. For a device that has executed
+    /// no request yet.
     ///
     /// # Errors
     /// The error of the system.
-    pub fn reserve_buffer(&self, wanted: u32) -> io::Result<u32> {
-        raw::reserve_buffer(&self.file, wanted)
+    pub fn reserve_buffer(&mut self, wanted: u32) -> io::Result<u32> {
+        let (reserved, adapter) = raw::reserve_buffer(&self.file, wanted)?;
+        let reserve = Reserve::map(&self.file, reserved)?;
+        let len = reserve.len();
+        self.reserve = Some(reserve);
+        Ok(len.min(adapter))
     }
 
     /// Resets the device, and nothing beyond it. Waits until the kernel has done so.
@@ -157,12 +166,14 @@ impl SgDevice {
     pub fn submit(&mut self, request: SgRequest) -> Result<(), (SgRequest, Errno)> {
         let slot = self.in_flight.insert(Box::new(raw::Pending::new(request)));
         let Some(pending) = self.in_flight.get_mut(slot) else { return Ok(()) };
-        match pending.write(&self.file, slot) {
-            Ok(()) => Ok(()),
-            Err(errno) => match self.in_flight.remove(slot) {
-                Some(pending) => Err((pending.into_request(), errno)),
-                None => Ok(()),
-            },
+        if let Some(reserve) = &mut self.reserve {
+            reserve.lend(slot, pending.data());
+        }
+        let Err(errno) = pending.write(&self.file, slot) else { return Ok(()) };
+        self.take_back(slot);
+        match self.in_flight.remove(slot) {
+            Some(pending) => Err((pending.into_request(), errno)),
+            None => Ok(()),
         }
     }
 
@@ -176,6 +187,7 @@ impl SgDevice {
         }
         match raw::read(&self.file) {
             Ok(end) => {
+                self.take_back(end.slot);
                 let pending = self.in_flight.remove(end.slot).ok_or(Errno::IO)?;
                 Ok(Some(pending.into_reply(&end)))
             }
@@ -184,11 +196,18 @@ impl SgDevice {
         }
     }
 
+    fn take_back(&mut self, slot: u32) {
+        if let Some(reserve) = &mut self.reserve {
+            reserve.take_back(slot);
+        }
+    }
+
     /// Closes the device, and returns every request in flight: the kernel does not access their buffers any
     /// more.
     pub fn abandon(self) -> Vec<SgRequest> {
-        let Self { file, locked, mut in_flight } = self;
-        drop((file, locked));
+        let Self { file, locked, reserve, mut in_flight } = self;
+        // The kernel closes the device when its buffer is not mapped any more either.
+        drop((reserve, file, locked));
         let numbers = in_flight.numbers();
         let pending = numbers.into_iter().filter_map(|slot| in_flight.remove(slot));
         pending.map(|pending| pending.into_request()).collect()

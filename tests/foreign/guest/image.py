@@ -52,7 +52,7 @@ CHANGER_PROGRAMS = ["/usr/sbin/mtx"]
 CHANGER_MODULES = ["ch"]
 # What the guest has whose devices are passed through.
 PASS_THROUGH_PROGRAMS = ["/usr/bin/setpriv", "/usr/bin/flock"]
-PASS_THROUGH_MODULES = ["virtio_pci", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "sg", "scsi_debug"]
+PASS_THROUGH_MODULES = ["virtio_pci", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "sg", "scsi_debug", "ahci"]
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # What the guest has beside that, which verifies a disk while another process of targe takes over.
 VERIFY_PROGRAMS = ["/usr/bin/fio"]

@@ -1,4 +1,5 @@
-"""targe serves SCSI devices of a guest to two initiators outside it: QEMU's disk and CD drive, and the kernel's scsi_debug.
+"""targe serves SCSI devices of a guest to two initiators outside it: QEMU's SCSI disk, CD drive and ATA disk, and the kernel's
+scsi_debug.
 
 targe runs in the guest, where /dev/sg* are. The initiators are a session of the rig's own for each, libiscsi's tools, and targe.
 """
@@ -19,7 +20,7 @@ from listening import free_port
 from verdicts import expect
 
 MIB = servers.MIB
-DISK, DISC, DEBUG = range(3)
+DISK, DISC, DEBUG, ATA = range(4)
 DISK_SIZE = 8 * MIB
 GUEST_PORT = 3260
 CONFIG, LOG = "/tmp/targe.toml", "/tmp/targe.log"
@@ -132,10 +133,13 @@ class Rig:
         guest.run("ifconfig lo 127.0.0.1 up; until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done; "
                   "ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up")
         self.nodes = [self.node(model) for model in ("QEMU HARDDISK", "QEMU CD-ROM", "scsi_debug")]
+        # Its disk has the same model.
+        guest.run("modprobe ahci")
+        self.nodes.append(self.node("ATA", "vendor"))
 
-    def node(self, model):
+    def node(self, name, attribute="model"):
         """The SG node of a device."""
-        path = self.guest.run(f"until grep -l '{model}' /sys/class/scsi_generic/*/device/model; do sleep 0.1; done").split()[0]
+        path = self.guest.run(f"until grep -l '{name}' /sys/class/scsi_generic/*/device/{attribute}; do sleep 0.1; done").split()[0]
         name = path.split("/")[4]
         self.guest.run(f"until [ -c /dev/{name} ]; do sleep 0.1; done")
         return f"/dev/{name}"
@@ -202,14 +206,16 @@ def rig(server_name):
     folder = os.path.join(out, "pass-through")
     os.makedirs(folder, exist_ok=True)
     kernel, initramfs = image.prepare_pass_through(out)
-    disk, disc = os.path.join(folder, "disk.img"), os.path.join(folder, "disc.iso")
-    with open(disk, "wb") as file:
-        file.truncate(DISK_SIZE)
+    disk, disc, ata = (os.path.join(folder, name) for name in ("disk.img", "disc.iso", "ata.img"))
+    for path in (disk, ata):
+        with open(path, "wb") as file:
+            file.truncate(DISK_SIZE)
     with open(disc, "wb") as file:
         file.write(b"".join(sector.to_bytes(8, "big") * 256 for sector in range(512)))
     port = free_port()
     devices = ("-device", "virtio-scsi-pci", "-drive", f"if=none,id=disk,format=raw,file={disk}", "-device", "scsi-hd,drive=disk,serial=DISK-1",
-               "-drive", f"if=none,id=disc,format=raw,readonly=on,file={disc}", "-device", "scsi-cd,drive=disc")
+               "-drive", f"if=none,id=disc,format=raw,readonly=on,file={disc}", "-device", "scsi-cd,drive=disc",
+               "-device", "ich9-ahci,id=ahci", "-drive", f"if=none,id=ata,format=raw,file={ata}", "-device", "ide-hd,drive=ata,bus=ahci.0")
     with Guest(kernel, initramfs, folder, [("127.0.0.1", port, GUEST_PORT)], devices) as guest:
         rig = Rig(guest, folder, port)
         rig.disc = disc
@@ -242,7 +248,7 @@ def test_devices_are_themselves(rig):
     standard = first.run(bytes([0x12, 0, 0, 0, 96, 0]), 96).data
     expect(standard[0] == 0 and standard[5] & 0x30 == 0x10 and standard[7] & 2, standard.hex())
     luns = first.run(bytes([0xA0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]), 256).data
-    expect(luns[:4] == struct.pack(">I", 24), f"REPORT LUNS: {luns.hex()}")
+    expect(luns[:4] == struct.pack(">I", 8 * len(rig.nodes)), f"REPORT LUNS: {luns.hex()}")
 
 
 def test_data_is_that_of_the_device(rig):
@@ -255,6 +261,27 @@ def test_data_is_that_of_the_device(rig):
     disc, _ = rig.both(DISC)
     sectors = b"".join(disc.run(read_10(lba, 32), 32 * 2048).data for lba in range(0, len(image_of_disc) // 2048, 32))
     expect(sectors == image_of_disc, "the disc differs from its image")
+
+
+def test_short_answers_contain_no_data_of_others(rig):
+    """Linux's ATA driver tells no residual count before 6.13, and writes only the first 576 bytes of an answer that it makes up."""
+    first, second = rig.both(ATA)
+    secret, length, blocks = b"\xA5", 8192, 16
+    for name, cdb in {
+            "INQUIRY": struct.pack(">BBBHx", 0x12, 0, 0, length),
+            "INQUIRY, page 80h": struct.pack(">BBBHx", 0x12, 1, 0x80, length),
+            "MODE SENSE(10)": struct.pack(">BBB4xHx", 0x5A, 0, 0x3F, length),
+            "READ CAPACITY(16)": struct.pack(">BB8xIxx", 0x9E, 0x10, length)}.items():
+        for use in ("writes", "reads"):
+            if use == "writes":
+                answer = first.run(write_10(0, blocks), 0, secret * 512 * blocks)
+            else:
+                answer = first.run(read_10(0, blocks), 512 * blocks)
+                expect(answer.data == secret * 512 * blocks, "what is read is not what was written")
+            expect(answer.status == GOOD, f"the first initiator {use}: {answer.status} {answer.code()}")
+            answer = second.run(cdb, length)
+            expect(answer.status == GOOD and answer.data, f"{name}: {answer.status} {answer.code()}")
+            expect(secret * 16 not in answer.data, f"{name} shows what another initiator {use}: {len(answer.data)} bytes")
 
 
 def test_persistent_reservations_are_kept_between_initiators(rig):

@@ -161,6 +161,10 @@ impl Pending {
         }
     }
 
+    pub(super) const fn data(&self) -> &SgData {
+        &self.data
+    }
+
     pub(super) fn into_request(self) -> SgRequest {
         let Self { token, command, data, timeout_ms, .. } = self;
         SgRequest { token, command, data, timeout_ms }
@@ -251,7 +255,9 @@ pub(super) fn device_type(file: &File) -> io::Result<u8> {
     Ok(u8::try_from(id.scsi_type).unwrap_or(0x1f))
 }
 
-pub(super) fn reserve_buffer(file: &File, wanted: u32) -> io::Result<u32> {
+/// Reserves a buffer of at most `wanted` bytes. Returns its length, and that of the longest transfer of the
+/// host adapter.
+pub(super) fn reserve_buffer(file: &File, wanted: u32) -> io::Result<(u32, u32)> {
     let adapter = u32::try_from(int(file, BLKSECTGET)?).unwrap_or(0);
     let mut len = i32::try_from(wanted.min(adapter)).unwrap_or(i32::MAX);
     // SAFETY: the kernel reads one integer from the address.
@@ -259,7 +265,7 @@ pub(super) fn reserve_buffer(file: &File, wanted: u32) -> io::Result<u32> {
         return Err(io::Error::last_os_error());
     }
     let reserved = u32::try_from(int(file, SG_GET_RESERVED_SIZE)?).unwrap_or(0);
-    Ok(reserved.min(wanted).min(adapter))
+    Ok((reserved, adapter.min(wanted)))
 }
 
 pub(super) fn reset(file: &File) -> io::Result<()> {

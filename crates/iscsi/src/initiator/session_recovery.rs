@@ -100,6 +100,11 @@ impl Session {
             return;
         }
         let wait = self.connection_slot_mut(slot).and_then(|connection_slot| connection_slot.wait.take());
+        // Only a Logout Response says that the target has ended the tasks of the connection. Without one, it
+        // may execute them later.
+        let may_execute = self.tasks.iter().any(|(_, task)| task.state == TaskState::Sent(slot));
+        let is_failure = why == ConnectionDown::LoggedOut && may_execute && !self.level().reassigns_tasks();
+        let why = if is_failure { ConnectionDown::Lost } else { why };
         let connection = self.remove_connection(slot, why);
         let was_up = connection.as_ref().is_some_and(|connection| connection.login.is_none());
         let logged_out = why == ConnectionDown::LoggedOut;
@@ -116,9 +121,6 @@ impl Session {
         if !self.level().reassigns_tasks() && !logged_out {
             self.reset_place(slot);
             return self.lose_session(now, why);
-        }
-        if logged_out && !self.level().reassigns_tasks() {
-            self.fail_detached_tasks(slot);
         }
         if !others && (self.session_logout.is_some() || self.is_ready_to_log_out()) {
             return self.end_session(SessionEnd::LoggedOut);
@@ -245,16 +247,6 @@ impl Session {
             if let Some(task) = self.tasks.get_mut(key) {
                 task.state = TaskState::Detached(slot);
             }
-            self.replay_or_lose(key);
-        }
-    }
-
-    /// Gives up the detached tasks of a connection: it is unknown whether the target executed them.
-    fn fail_detached_tasks(&mut self, slot: Slot) {
-        let orphans = self.tasks.iter().filter(|(_, task)| task.state == TaskState::Detached(slot));
-        let mut keys: Vec<_> = orphans.map(|(key, task)| (task.order, key)).collect();
-        keys.sort_unstable();
-        for (_, key) in keys.into_iter().rev() {
             self.replay_or_lose(key);
         }
     }
@@ -516,12 +508,18 @@ impl Session {
                     }
                     return self.arm_retransmit(now, slot);
                 }
-                _ => {
+                TmfResult::NO_TASK => {
                     self.unassign(key);
                     if let Some(task) = self.tasks.get_mut(key) {
                         task.state = TaskState::Detached(slot);
                     }
                     self.replay_or_lose(key);
+                }
+                // The target may still execute the task. A new session ends it before it can be executed
+                // again.
+                _ => {
+                    let why = ConnectionDown::ProtocolError(ProtocolError::NotRecoverable);
+                    return self.lose_session(now, why);
                 }
             }
         }

@@ -5,7 +5,7 @@ use base::time::Duration;
 use transport::initiator::{InitiatorTransport as _, Request, SubmitError, TaskResult, TmfParameters};
 use transport::task_management::TmfFunction;
 
-use super::pair::{LUN, read};
+use super::pair::{LUN, Setup, read, write};
 use super::scripted_target::{ScriptedTarget, level_2};
 use crate::initiator::contract::*;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
@@ -217,6 +217,44 @@ fn tasks_of_a_connection_that_is_lost_before_its_logout_is_answered_move() {
     assert_eq!(raw.expect::<TmfRequest>(conns[0]).referenced_task_tag, command.itt);
 }
 
+/// Without an answer, the target may execute the tasks of the connection later: they must not be executed
+/// again before a new session has ended them.
+#[test]
+fn tasks_of_a_connection_whose_logout_is_not_answered_wait_for_a_new_session() {
+    for answer in [None, Some(LogoutResult::CLEANUP_FAILED)] {
+        for is_cut in [false, true] {
+            let mut setup = Setup::default();
+            setup.plan.connections = 2;
+            setup.plan.keys.max_connections = 2;
+            let (mut raw, kept) = ScriptedTarget::up(setup, &["MaxConnections=2", "ErrorRecoveryLevel=0"]);
+            let closed = ConnId(1);
+            raw.log_in(closed, 7, &[]);
+            raw.start(kept, read(0, 100_000));
+            raw.start(closed, Request { replay: true, ..write(0, 1, &[7; 512]) });
+            ask_for_logout(&mut raw, closed, 0);
+            raw.pass(Duration::from_millis(1));
+            let logout = expect_logout(&mut raw, closed, LogoutReason::CloseConnection);
+            match answer {
+                Some(response) => {
+                    let (itt, sn) = (logout.itt, raw.next_sn(closed));
+                    let pdu = LogoutResponse { response, itt, sn, time2wait: 0, time2retain: 0 };
+                    raw.send(closed, &pdu, &[]);
+                }
+                None if is_cut => raw.cut(closed),
+                None => raw.pass(Duration::from_secs(5)),
+            }
+            let sent = core::iter::from_fn(|| raw.receive(kept));
+            let commands = sent.filter(|sent| sent.bhs.opcode() == crate::pdu::Opcode::SCSI_COMMAND);
+            assert_eq!(commands.count(), 0, "{answer:?} {is_cut}");
+            assert_eq!(raw.ended(kept), Some(Action::Abort(kept)), "{answer:?} {is_cut}");
+            raw.pass(Duration::from_secs(3));
+            assert_eq!(raw.log_in(ConnId(2), 8, &[]).tsih, 0);
+            let first: ScsiCommand = raw.expect(ConnId(2));
+            assert!(first.write, "the read is not to be executed again");
+        }
+    }
+}
+
 /// What would make the session send a request: a status that seems to be lost, one to acknowledge, silence,
 /// and its owner.
 #[test]
@@ -263,6 +301,9 @@ fn no_request_follows_a_logout() {
         raw.send(conn, &NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt(7), sn }, &[]);
         assert_eq!(raw.expect::<crate::pdu::nop_out::NopOut>(conn).ttt, Ttt(7));
         raw.pass(Duration::from_millis(200));
-        assert_eq!(raw.ended(conn), Some(Action::Close(conn)));
+        // Without an answer, the open task makes it a lost connection, which only level 2 recovers.
+        let is_lost = level < 2 && !whole;
+        let end = if is_lost { Action::Abort(conn) } else { Action::Close(conn) };
+        assert_eq!(raw.ended(conn), Some(end), "level {level}, whole session {whole}");
     }
 }

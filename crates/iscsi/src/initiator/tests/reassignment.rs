@@ -313,9 +313,7 @@ fn a_session_that_the_target_forgot_is_built_anew() {
 
 #[test]
 fn tasks_that_cannot_move_are_lost_and_said_so() {
-    for (result, again) in
-        [(TmfResult::NO_TASK, false), (TmfResult::NO_REASSIGNMENT, false), (TmfResult::STILL_ALLEGIANT, true)]
-    {
+    for (result, again) in [(TmfResult::NO_TASK, false), (TmfResult::STILL_ALLEGIANT, true)] {
         let (mut raw, conns) = level_2(1);
         let (task, _) = raw.start(conns[0], write(0, 1, &[9; 512]));
         raw.cut(conns[0]);
@@ -328,6 +326,37 @@ fn tasks_that_cannot_move_are_lost_and_said_so() {
             raw.pass(Duration::from_millis(1500));
             let more: TmfRequest = raw.expect(ConnId(1));
             assert_eq!(more.referenced_task_tag, reassign.referenced_task_tag);
+        } else {
+            assert_eq!(raw.outcome(task).end, TaskResult::Lost, "{result:?}");
+        }
+    }
+}
+
+/// A write that the target may still execute must not follow one that is sent later.
+#[test]
+fn a_task_that_the_target_refuses_to_move_is_executed_again_in_a_new_session_only() {
+    for (result, replay) in [
+        (TmfResult::REJECTED, true),
+        (TmfResult::NO_LUN, true),
+        (TmfResult::NO_REASSIGNMENT, true),
+        (TmfResult::REJECTED, false),
+    ] {
+        let (mut raw, conns) = level_2(1);
+        let request = Request { replay, ..write(0, 1, &[9; 512]) };
+        let (task, _) = raw.start(conns[0], request);
+        raw.cut(conns[0]);
+        raw.pass(Duration::from_millis(1100));
+        raw.log_in(ConnId(1), 7, &[]);
+        let reassign: TmfRequest = raw.expect(ConnId(1));
+        let done = TmfResponse { response: result, itt: reassign.itt, sn: raw.next_sn(ConnId(1)) };
+        raw.send(ConnId(1), &done, &[]);
+        assert_eq!(raw.ended(ConnId(1)), Some(Action::Abort(ConnId(1))), "{result:?}");
+        assert!(raw.receive(ConnId(1)).is_none(), "{result:?}");
+        raw.pass(Duration::from_secs(3));
+        let login = raw.log_in(ConnId(2), 8, &[]);
+        assert_eq!(login.tsih, 0, "{result:?}");
+        if replay {
+            let _: ScsiCommand = raw.expect(ConnId(2));
         } else {
             assert_eq!(raw.outcome(task).end, TaskResult::Lost, "{result:?}");
         }

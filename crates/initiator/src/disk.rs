@@ -12,6 +12,7 @@
 mod chain;
 mod flush;
 mod geometry;
+mod losses;
 mod perform;
 mod refresh;
 
@@ -25,7 +26,7 @@ use scsi::block;
 use scsi::cdb::Cdb;
 use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
 use scsi::lun::Lun;
-use scsi::sense::{Sense, SenseKey};
+use scsi::sense::SenseKey;
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, Page, page};
 use store::api::{Capabilities, Durability, OpAction, OpOutput};
 use store::shared::{Compared, OnCompared, OnComplete, SharedStore};
@@ -39,6 +40,7 @@ use crate::unit::LogicalUnit;
 use crate::url::Url;
 
 pub use geometry::Geometry;
+use losses::Losses;
 pub(crate) use perform::fault_of;
 use perform::taken;
 
@@ -60,8 +62,7 @@ struct Inner {
     geometry: Mutex<Geometry>,
     /// The number of times that the properties were to be read again. Changed under the lock of `geometry`.
     refreshes: AtomicU64,
-    /// A deferred error, which the next flush reports.
-    deferred: Mutex<Option<Sense>>,
+    losses: Mutex<Losses>,
 }
 
 impl Disk {
@@ -107,7 +108,7 @@ impl Disk {
             listed,
             geometry,
             refreshes,
-            deferred: Mutex::new(None),
+            losses: Mutex::default(),
         });
         refresh::follow(&inner);
         Ok(Self { inner })
@@ -332,12 +333,6 @@ impl fmt::Debug for Disk {
 impl Inner {
     fn geometry(&self) -> Geometry {
         self.geometry.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Returns the deferred error that no flush has reported.
-    fn lost_write(&self) -> Option<Error> {
-        let sense = self.deferred.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        Some(Error::Command(CommandError::Sense(sense)))
     }
 }
 

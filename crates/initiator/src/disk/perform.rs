@@ -11,7 +11,7 @@ use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOu
 use transport::initiator::Residual;
 
 use super::flush::{Done, flush_if};
-use super::{Geometry, Inner, chain, lba};
+use super::{Geometry, Inner, chain, lba, losses};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
 use crate::unit::is_illegal;
@@ -25,6 +25,7 @@ const EXTENTS_MAX: usize = 1 << 16;
 /// Starts an operation.
 pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
     let geometry = inner.geometry();
+    let done = losses::watch(inner, &action, done);
     let begun = match action {
         OpAction::Read { at, len } => read(inner, &geometry, (at, len), done),
         OpAction::Write { at, data, durability } => write(inner, &geometry, (at, data, durability), done),
@@ -34,11 +35,7 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
             Err((Error::Unsupported("a command of a device that is no disk"), done))
         }
         OpAction::Flush => {
-            let owner = Arc::clone(inner);
-            let done = move |result: Result<OpOutput, Error>| {
-                done(result.and_then(|output| owner.lost_write().map_or(Ok(output), Err)))
-            };
-            flush_if(inner, geometry.write_cache, DataList::new(), Box::new(done));
+            flush_if(inner, geometry.write_cache, DataList::new(), done);
             Ok(())
         }
         OpAction::Deallocate { at, len } => deallocate(inner, &geometry, (at, len), done),

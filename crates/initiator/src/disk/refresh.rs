@@ -11,7 +11,7 @@ use scsi::cdb::Cdb;
 use scsi::mode::HeaderFormat;
 use scsi::sense::Asc;
 
-use super::{Geometry, Inner, PAGES, body, learn};
+use super::{Geometry, Inner, PAGES, body, learn, losses};
 use crate::command::{Command, CommandError, Reply};
 use crate::sessions::Event;
 use crate::unit::{CACHING_LEN, INQUIRY_LEN, caching, caching_question, inquiry, is_illegal};
@@ -25,7 +25,7 @@ pub(super) fn follow(inner: &Arc<Inner>) {
             Event::UnitAttention { lun: of, asc } if *of == lun && may_differ(*asc) => refresh(&inner),
             Event::Up(_) => refresh(&inner),
             Event::DeferredError { lun: of, sense } if *of == lun => {
-                *inner.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(*sense);
+                losses::note(&inner, *sense);
             }
             _ => {}
         }

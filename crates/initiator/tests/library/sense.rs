@@ -54,3 +54,30 @@ fn a_write_that_was_lost_later_fails_one_flush() {
         block_on(disk.flush()).unwrap();
     }
 }
+
+#[test]
+fn a_write_that_was_lost_fails_what_is_durable_with_it() {
+    let relay = Relay::of(16);
+    let disk = block_on(Disk::open(relay.url())).unwrap();
+    let zeroes =
+        || OpAction::WriteZeroes { at: 0, len: 512, may_deallocate: false, durability: Durability::Stable };
+    let make_durable = || block_on(disk.perform(zeroes()));
+    for code in [op::WRITE_SAME_16, op::SYNCHRONIZE_CACHE_10] {
+        let mut left = 1;
+        relay.change(move |cdb, pdu| {
+            if cdb[0] == code && left > 0 {
+                left -= 1;
+                check_condition(pdu, 0x71, 3, 0x0c00);
+            }
+        });
+        let error = make_durable().unwrap_err();
+        assert!(
+            matches!(error, Error::Command(CommandError::Sense(sense)) if sense.deferred),
+            "{code:x}: {error:?}"
+        );
+        make_durable().unwrap();
+        // Other writes may be lost with it.
+        block_on(disk.flush()).unwrap_err();
+        block_on(disk.flush()).unwrap();
+    }
+}

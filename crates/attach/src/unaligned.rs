@@ -5,6 +5,7 @@
 //! ends are read, patched and written back while the range is locked exclusively (`range_lock`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::buffer::{Bytes, DataList};
 use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
@@ -19,6 +20,7 @@ use base::int_cast::{to_u64, to_usize};
 pub struct UnalignedStore {
     store: Arc<dyn SharedStore>,
     gate: Arc<RangeLock>,
+    is_changed: Arc<AtomicBool>,
 }
 
 /// A range, and the logical blocks that it touches.
@@ -67,7 +69,12 @@ enum Filling {
 impl UnalignedStore {
     /// Accepts requests of any range for `store`.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
-        Self { store, gate: Arc::default() }
+        Self { store, gate: Arc::default(), is_changed: Arc::default() }
+    }
+
+    /// Returns whether anything was written.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.is_changed.load(Ordering::Acquire)
     }
 
     fn read(&self, span: Span, io_len_max: u64, done: OnComplete) {
@@ -173,6 +180,12 @@ impl SharedStore for UnalignedStore {
             return done(Err(Failure { fault: Fault::OutOfRange, at: Some(at) }));
         };
         let span = Span { block_len: profile.logical_block_len.into(), at, end };
+        if matches!(
+            action,
+            OpAction::Write { .. } | OpAction::WriteZeroes { .. } | OpAction::Deallocate { .. }
+        ) {
+            self.is_changed.store(true, Ordering::Release);
+        }
         let granule = to_usize(span.block_len);
         let io_len_max = to_u64((profile.io_len_max - profile.io_len_max % granule).max(granule));
         match action {

@@ -28,6 +28,8 @@ pub(super) const PAYLOAD_LEN_MAX: usize = 32 << 20;
 /// The longest data of an option. Options carry names of at most 4 KiB and lists of them; a longer option is
 /// skipped and refused.
 const OPTION_LEN_MAX: u32 = 64 << 10;
+/// A client that has this many answers to options to read sends no further option.
+const OPTION_ANSWERS_MAX: usize = 256;
 /// The most requests of one client under way. QEMU keeps 16, the kernel 128 per connection.
 const REQUESTS_MAX: usize = 256;
 /// The bytes that one client's requests under way may hold before the session takes no further request. With
@@ -160,7 +162,10 @@ impl Session {
         match self.phase {
             Phase::End => false,
             Phase::Request => !self.is_full(),
-            _ => true,
+            Phase::Option | Phase::OptionData(_) | Phase::OptionSkipped { .. } => {
+                self.answers.len() < OPTION_ANSWERS_MAX
+            }
+            Phase::ClientFlags | Phase::Payload(_) | Phase::PayloadSkipped { .. } => true,
         }
     }
 

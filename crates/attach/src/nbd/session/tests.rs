@@ -615,3 +615,19 @@ fn hostile_bytes_do_no_harm() {
         }
     }
 }
+
+#[test]
+fn a_client_that_reads_no_answers_is_not_read_from() {
+    let mut client = Client::new();
+    client.says(&3_u32.to_be_bytes());
+    let mut list = b"IHAVEOPT".to_vec();
+    list.extend(3_u32.to_be_bytes());
+    list.extend(0_u32.to_be_bytes());
+    let sent = (0..10_000).take_while(|_| {
+        client.session.received(&list);
+        client.session.wants_input()
+    });
+    assert!(sent.count() < 1000);
+    client.turn();
+    assert!(client.session.wants_input());
+}

@@ -12,6 +12,7 @@ mod user_space;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File};
+use std::num::NonZeroU32;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, Weak};
@@ -46,6 +47,8 @@ pub struct NodeSettings {
     pub targe: PathBuf,
     /// `iscsiadm`, with the words before it that reach it, such as `chroot /host`.
     pub iscsiadm: Vec<String>,
+    /// How many volumes may be published to this host at a time; the controller enforces it.
+    pub max_volumes: Option<NonZeroU32>,
 }
 
 /// A node.
@@ -129,6 +132,11 @@ impl Node {
             }
         }
         Ok(node)
+    }
+
+    /// Returns how many volumes may be published to this host at a time; `None` if there is no limit.
+    pub(crate) const fn max_volumes(&self) -> Option<NonZeroU32> {
+        self.settings.max_volumes
     }
 
     /// Returns the ID of the node.
@@ -520,6 +528,7 @@ mod tests {
             method: AttachMethod::Iscsi,
             targe: PathBuf::from("targe"),
             iscsiadm: vec!["true".to_owned()],
+            max_volumes: None,
         })
         .unwrap()
     }

@@ -174,8 +174,11 @@ impl Pool {
     /// Gives a file its name if that failed before.
     ///
     /// # Errors
-    /// A file system that refuses it.
+    /// A file system that refuses it; the file is being removed.
     pub fn finish_again(&self, id: &str) -> CsiResult<()> {
+        if self.removing(id).exists() {
+            return Err(CsiError::aborted(format!("the removal of {id} has begun and must be repeated")));
+        }
         if self.making(id).exists() { self.finish(id) } else { Ok(()) }
     }
 
@@ -207,7 +210,7 @@ impl Pool {
     /// # Errors
     /// A file system that refuses it.
     pub fn begin_removal(&self, id: &str) -> CsiResult<()> {
-        let removing = self.folder.join(format!("{id}.{REMOVING}"));
+        let removing = self.removing(id);
         // A file whose making failed has its temporary name still.
         let file = [self.image(id), self.making(id)].into_iter().find(|path| path.exists());
         match file {
@@ -221,11 +224,15 @@ impl Pool {
     /// # Errors
     /// A file system that refuses it.
     pub fn end_removal(&self, id: &str) -> CsiResult<()> {
-        let path = self.folder.join(format!("{id}.{REMOVING}"));
+        let path = self.removing(id);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(CsiError::io("remove", &path, &error)),
             _ => kill_point(),
         }
+    }
+
+    fn removing(&self, id: &str) -> PathBuf {
+        self.folder.join(format!("{id}.{REMOVING}"))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> CsiResult<()> {

@@ -2,6 +2,7 @@
 //! the initiators of these nodes, each with a CHAP secret of its own.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use crate::capability::{Capability, is_single_node};
 use crate::error::{CsiError, CsiResult};
@@ -79,6 +80,10 @@ impl Volumes {
             }
             None => check_others(&volume, &wanted)?,
         }
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !volume.publications.contains_key(&node) {
+            self.check_limit(&node)?;
+        }
         let path = self.pool.secret(id, &node);
         let secret = match &given {
             Some((_, secret)) => secret.clone(),
@@ -92,6 +97,7 @@ impl Volumes {
         if volume.publications.insert(node, wanted.clone()) != Some(wanted.clone()) {
             self.save(volume.clone())?;
         }
+        drop(counted);
         self.serve(&volume)?;
         let mut told = BTreeMap::from([
             (context::PORTALS.to_owned(), self.settings.portals.join(",")),
@@ -105,6 +111,17 @@ impl Volumes {
             told.insert(context::SECRET.to_owned(), secret);
         }
         Ok(told)
+    }
+
+    /// Checks that a node may have one more volume.
+    fn check_limit(&self, node: &str) -> CsiResult<()> {
+        let Some(max) = self.settings.max_volumes else { return Ok(()) };
+        let records = self.records();
+        let has = records.volumes.values().filter(|volume| volume.publications.contains_key(node)).count();
+        if has < usize::try_from(max.get()).unwrap_or(usize::MAX) {
+            return Ok(());
+        }
+        Err(CsiError::exhausted(format!("node {node} has {has} volumes, and may have {max}")))
     }
 
     /// Refuses a node from now on, and ends its sessions. `None` means every node. Nothing happens if it has

@@ -174,6 +174,11 @@ pub fn read_one<T: Record>(folder: &Path, id: &str) -> CsiResult<Option<T>> {
     if path.exists() { read(&path).map(Some) } else { Ok(None) }
 }
 
+/// Returns whether there is a record of an ID, readable or not.
+pub fn exists(folder: &Path, id: &str) -> bool {
+    path(folder, id).exists()
+}
+
 fn read<T: Record>(path: &Path) -> CsiResult<T> {
     let failed = |error: &std::io::Error| CsiError::io("read", path, error);
     let bytes = fs::metadata(path).map_err(|error| failed(&error))?.len();

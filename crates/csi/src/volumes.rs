@@ -2,6 +2,7 @@
 //! nodes access, [`snapshots`](crate::snapshots) and [`groups`](crate::groups) copy them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +28,8 @@ pub struct Settings {
     pub target_prefix: String,
     /// The portals that nodes reach the daemon at.
     pub portals: Vec<String>,
+    /// How many volumes may be published to one node at a time.
+    pub max_volumes: Option<NonZeroU32>,
 }
 
 /// The volumes and snapshots of a pool.
@@ -37,6 +40,8 @@ pub struct Volumes {
     records: Mutex<Records>,
     /// The names and IDs that a call works on.
     busy: Mutex<BTreeSet<String>>,
+    /// Held from when the volumes of a node are counted until another one is recorded.
+    pub(crate) counted: Mutex<()>,
 }
 
 /// The records, as they are on disk.
@@ -119,7 +124,8 @@ impl Volumes {
             .values()
             .flat_map(|volume| volume.publications.keys().map(|node| pool.secret(&volume.id, node)));
         pool.keep_secrets(&secrets.collect())?;
-        Ok(Self { pool, admin, settings, records: Mutex::new(records), busy: Mutex::default() })
+        let records = Mutex::new(records);
+        Ok(Self { pool, admin, settings, records, busy: Mutex::default(), counted: Mutex::default() })
     }
 
     /// Returns whether volumes can be copied.
@@ -231,8 +237,10 @@ impl Volumes {
     pub(crate) fn sweep(&self) -> CsiResult<()> {
         for id in self.pool.being_made()? {
             let Ok(_claim) = self.claim(&id) else { continue };
-            let records = self.records();
-            if !records.volumes.contains_key(&id) && !records.snapshots.contains_key(&id) {
+            // The record of a call that failed can be on disk still, and keeps its file then.
+            let is_recorded =
+                [self.pool.volumes(), self.pool.snapshots()].iter().any(|folder| record::exists(folder, &id));
+            if !is_recorded {
                 self.pool.undo(&id);
             }
         }

@@ -3,6 +3,7 @@
 mod admin;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -26,6 +27,9 @@ pub(crate) struct CsiArgs {
     /// Say where the volumes can be reached from, such as example.org/zone=a
     #[arg(long, value_name = "KEY=VALUE", value_parser = segment)]
     topology: Vec<(String, String)>,
+    /// Let each node have at most this many volumes [default: no limit]
+    #[arg(long, value_name = "N")]
+    max_volumes: Option<NonZeroU32>,
     #[command(flatten)]
     controller: ControllerArgs,
     #[command(flatten)]
@@ -97,7 +101,7 @@ enum Way {
 const INITIATOR_FILE: &str = "/etc/iscsi/initiatorname.iscsi";
 
 impl NodeArgs {
-    fn open(self) -> Result<Node, Failure> {
+    fn open(self, max_volumes: Option<NonZeroU32>) -> Result<Node, Failure> {
         let iscsiadm: Vec<String> = self.iscsiadm.split_whitespace().map(str::to_owned).collect();
         let method = match self.attach {
             Way::Auto => AttachMethod::best(&iscsiadm).ok_or_else(|| {
@@ -114,7 +118,8 @@ impl NodeArgs {
         let initiator = self.initiator.map_or_else(initiator_of_host, Ok)?;
         let targe = std::env::current_exe()
             .map_err(|error| Failure::Failed(format!("cannot find the program targe itself: {error}")))?;
-        let settings = NodeSettings { initiator, run_dir: self.run_dir, method, targe, iscsiadm };
+        let settings =
+            NodeSettings { initiator, run_dir: self.run_dir, method, targe, iscsiadm, max_volumes };
         Node::open(settings).map_err(failed)
     }
 }
@@ -130,14 +135,14 @@ fn initiator_of_host() -> Result<String, Failure> {
 }
 
 pub(crate) fn run(args: CsiArgs) -> Result<(), Failure> {
-    let CsiArgs { endpoint, driver_name, topology, controller, node } = args;
+    let CsiArgs { endpoint, driver_name, topology, max_volumes, controller, node } = args;
     let topology: BTreeMap<String, String> = topology.into_iter().collect();
     let ControllerArgs { pool, portal, target_prefix, socket, .. } = controller;
     if pool.is_none() && !node.node {
         return Err(Failure::Misused("choose --controller, --node or both".to_owned()));
     }
     let open = |pool: PathBuf| {
-        let settings = Settings { target_prefix, portals: portal };
+        let settings = Settings { target_prefix, portals: portal, max_volumes };
         Volumes::open(&pool, Box::new(Daemon { socket }), settings)
     };
     let driver = Driver {
@@ -146,7 +151,7 @@ pub(crate) fn run(args: CsiArgs) -> Result<(), Failure> {
         endpoint,
         topology: Topology(topology),
         controller: pool.map(open).transpose().map_err(failed)?,
-        node: node.node.then(|| node.open()).transpose()?,
+        node: node.node.then(|| node.open(max_volumes)).transpose()?,
     };
     driver.run().map_err(failed)
 }

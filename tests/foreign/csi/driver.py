@@ -35,7 +35,7 @@ size = "1M"
 class Driver:
     """`targe csi` with both services; the node attaches by FUSE and loop devices."""
 
-    def __init__(self, folder, pool=None, node=True, environment=None):
+    def __init__(self, folder, pool=None, node=True, environment=None, options=()):
         self.folder = os.path.abspath(folder)
         os.makedirs(self.folder, exist_ok=True)
         self.pool = str(pool) if pool else os.path.join(self.folder, "pool")
@@ -44,7 +44,7 @@ class Driver:
         self.socket = os.path.join(self.folder, "csi.sock")
         self.port = servers.free_port()
         self.daemon = Daemon(os.path.join(self.folder, "etc"), HEAD.format(port=self.port))
-        self.node, self.environment = node, environment
+        self.node, self.environment, self.options = node, environment, options
         self.process, self.calls = None, None
         self.log_path = os.path.join(self.folder, "csi.log")
         # Loop devices that others have left.
@@ -52,7 +52,7 @@ class Driver:
 
     def command(self):
         words = [servers.Targe.binary, "csi", "--endpoint", f"unix://{self.socket}", "--controller", "--pool", self.pool,
-                 "--portal", f"127.0.0.1:{self.port}", "--socket", self.daemon.socket]
+                 "--portal", f"127.0.0.1:{self.port}", "--socket", self.daemon.socket, *self.options]
         if self.node:
             words += ["--node", "--initiator", NODE, "--attach", "loop", "--run-dir", self.run_dir]
         return words

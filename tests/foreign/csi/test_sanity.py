@@ -17,6 +17,8 @@ from verdicts import expect
 
 pytestmark = pytest.mark.servers("targe")
 SANITY = os.environ.get("CSI_SANITY") or shutil.which("csi-sanity")
+# More than any test but that of the limit publishes.
+VOLUMES_MAX = 8
 MODIFIABLE = "limit_iops: \"100\"\n"
 # Longest a run may take, seconds.
 RUN_MAX_S = 900
@@ -30,12 +32,12 @@ def test_csi_sanity_passes_whole(request, tmp_path, reflinks, access):
         pytest.skip("csi-sanity is not here: name it with CSI_SANITY=PATH")
     pool = reflinks / f"sanity-{access}"
     pool.mkdir()
-    driver = driver_of(request, tmp_path, pool=pool)
+    driver = driver_of(request, tmp_path, pool=pool, options=("--max-volumes", str(VOLUMES_MAX)))
     mutable = tmp_path / "mutable.yaml"
     mutable.write_text(MODIFIABLE)
     words = [SANITY, f"--csi.endpoint=unix:{driver.socket}", f"--csi.mountdir={tmp_path}/mnt", f"--csi.stagingdir={tmp_path}/stage",
              f"--csi.testvolumeaccesstype={access}", f"--csi.testvolumesize={32 * MIB}", f"--csi.testvolumeexpandsize={48 * MIB}",
-             f"--csi.testvolumemutableparameters={mutable}", "--ginkgo.no-color", "--ginkgo.v"]
+             f"--csi.testvolumemutableparameters={mutable}", "--csi.testnodevolumeattachlimit", "--ginkgo.no-color", "--ginkgo.v"]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RUN_MAX_S, check=False)
     os.makedirs(os.path.join(servers.OUT, "csi"), exist_ok=True)
     with open(os.path.join(servers.OUT, "csi", f"sanity-{request.node.callspec.id}.log"), "w") as log:

@@ -148,8 +148,7 @@ impl NodeCalls for NodeService {
     ) -> Result<Response<proto::NodeGetInfoResponse>, Status> {
         Ok(Response::new(proto::NodeGetInfoResponse {
             node_id: self.node.id().to_owned(),
-            // The kernel and the daemon have no limit that is worth a number.
-            max_volumes_per_node: 0,
+            max_volumes_per_node: self.node.max_volumes().map_or(0, |max| i64::from(max.get())),
             accessible_topology: self.topology.of_node(),
         }))
     }

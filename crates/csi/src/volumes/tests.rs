@@ -1,6 +1,7 @@
 //! The controller with a daemon that only remembers, killed after each of its durable steps.
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
@@ -88,8 +89,15 @@ impl Bed {
     }
 
     fn try_open(&self) -> CsiResult<Volumes> {
-        let settings =
-            Settings { target_prefix: "iqn.2026-11.example:csi".into(), portals: vec!["san:3260".into()] };
+        self.open_with(None)
+    }
+
+    fn open_with(&self, max_volumes: Option<NonZeroU32>) -> CsiResult<Volumes> {
+        let settings = Settings {
+            target_prefix: "iqn.2026-11.example:csi".into(),
+            portals: vec!["san:3260".into()],
+            max_volumes,
+        };
         Volumes::open(&self.folder, Box::new(self.daemon.clone()), settings)
     }
 
@@ -250,6 +258,35 @@ fn a_file_that_nobody_makes_any_more_is_removed() {
     made(&volumes);
     assert_eq!(volumes.pool.being_made().unwrap(), [made_now]);
     drop(claim);
+}
+
+#[test]
+fn a_file_with_a_record_stays_for_the_next_start() {
+    let bed = Bed::new("recorded");
+    let volumes = bed.open();
+    let id = format!("v-{}", "1".repeat(32));
+    let record = Volume { id: id.clone(), name: "failed".into(), ..volumes.create(&wanted("a")).unwrap() };
+    // A call that failed could neither make this record durable nor remove it.
+    record::write(&volumes.pool.volumes(), &record).unwrap();
+    fs::write(volumes.pool.making(&id), "x").unwrap();
+    volumes.create(&wanted("b")).unwrap();
+    drop(volumes);
+    let volumes = bed.open();
+    assert_eq!(volumes.volume(&id).unwrap(), record);
+    publish(&volumes, &id, NODE, Mode::SingleNodeWriter).unwrap();
+}
+
+#[test]
+fn a_volume_whose_removal_failed_is_not_there() {
+    let bed = Bed::new("half-removed");
+    let volumes = bed.open();
+    let id = made(&volumes);
+    fail_after(0);
+    assert_eq!(volumes.delete(&id).unwrap_err().message, FAILED);
+    kill_after(None);
+    assert_eq!(code(volumes.create(&wanted("a"))), Code::Aborted);
+    volumes.delete(&id).unwrap();
+    assert_ne!(made(&volumes), id);
 }
 
 #[test]
@@ -429,6 +466,46 @@ fn nodes_share_a_volume_only_as_its_mode_allows() {
         assert!(bed.daemon.targets().is_empty());
         volumes.delete(&id).unwrap();
     }
+}
+
+#[test]
+fn a_node_has_at_most_as_many_volumes_as_it_may() {
+    let bed = Bed::new("limit");
+    let volumes = bed.open_with(NonZeroU32::new(2)).unwrap();
+    let ids = ["a", "b", "c"].map(|name| volumes.create(&wanted(name)).unwrap().id);
+    let publish = |volumes: &Volumes, id: &String, node: &'static str| {
+        publish(volumes, id, node, Mode::SingleNodeWriter)
+    };
+    publish(&volumes, &ids[0], NODE).unwrap();
+    publish(&volumes, &ids[1], NODE).unwrap();
+    assert_eq!(code(publish(&volumes, &ids[2], NODE)), Code::ResourceExhausted);
+    let files = bed.files();
+    publish(&volumes, &ids[1], NODE).unwrap();
+    publish(&volumes, &ids[2], OTHER).unwrap();
+    volumes.unpublish(&ids[2], None).unwrap();
+    assert_eq!(bed.files(), files, "a refused call leaves a secret");
+    volumes.unpublish(&ids[0], Some(NODE)).unwrap();
+    publish(&volumes, &ids[2], NODE).unwrap();
+    drop(volumes);
+    // A lower limit takes nothing away.
+    let volumes = bed.open_with(NonZeroU32::new(1)).unwrap();
+    publish(&volumes, &ids[2], NODE).unwrap();
+    assert_eq!(code(publish(&volumes, &ids[0], NODE)), Code::ResourceExhausted);
+}
+
+#[test]
+fn calls_at_the_same_time_do_not_exceed_the_limit() {
+    let bed = Bed::new("limit-threads");
+    let volumes = bed.open_with(NonZeroU32::new(3)).unwrap();
+    let ids: Vec<String> =
+        (0..8).map(|number| volumes.create(&wanted(&number.to_string())).unwrap().id).collect();
+    let ended: Vec<Option<Code>> = std::thread::scope(|scope| {
+        let publish = |id: &String| publish(&volumes, id, NODE, Mode::SingleNodeWriter).err();
+        let calls: Vec<_> = ids.iter().map(|id| scope.spawn(move || publish(id))).collect();
+        calls.into_iter().map(|call| call.join().unwrap().map(|error| error.code)).collect()
+    });
+    assert_eq!(ended.iter().filter(|code| code.is_none()).count(), 3, "{ended:?}");
+    assert!(ended.iter().flatten().all(|code| *code == Code::ResourceExhausted), "{ended:?}");
 }
 
 #[test]

@@ -354,8 +354,8 @@ impl Engine {
         if let Some(state) = self.sessions.get_mut(session) {
             state.conns.retain(|other| *other != conn);
         }
+        self.take_session(conn);
         if let Some(connection) = self.conn_mut(conn) {
-            connection.session = None;
             connection.closing = true;
             connection.deadlines.clear(Timer::Logout);
             let moved = connection.on(ConnectionEvent::LoggedOut);

@@ -283,8 +283,8 @@ impl Engine {
         if !kept {
             self.end_tasks(session, Some(conn));
         }
+        self.take_session(conn);
         if let Some(connection) = self.conn_mut(conn) {
-            connection.session = None;
             connection.closing = true;
             connection.deadlines.clear(Timer::Logout);
             let moved = connection.on(ConnectionEvent::LoggedOut);

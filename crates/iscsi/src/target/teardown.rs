@@ -25,14 +25,12 @@ impl Engine {
             DisconnectReason::Stalled => SessionEnd::TimedOut,
             DisconnectReason::Shutdown => SessionEnd::Closed,
         };
-        let session = self.conn(conn).and_then(|connection| connection.session);
         self.leave_session(conn, down);
         self.release_login_slot(conn);
         self.report_unproven_guess(conn);
         self.end_guess(now, conn, false);
         if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
             self.open_conns = self.open_conns.saturating_sub(1);
-            self.release_unsolicited(session, connection.reserved);
             let freed = connection.control_bytes + connection.text_bytes;
             self.control_bytes = self.control_bytes.saturating_sub(freed);
         }
@@ -83,9 +81,8 @@ impl Engine {
         connection.deadlines.clear(Timer::Guess);
         connection.deadlines.clear(Timer::Ack);
         let moved = connection.handle_loss();
-        let session = connection.session.take();
         self.expect_legal(moved);
-        let Some(key) = session else { return };
+        let Some(key) = self.take_session(conn) else { return };
         let Some(session) = self.sessions.get_mut(key) else { return self.impossible(None) };
         session.conns.retain(|other| *other != conn);
         let is_last = session.conns.is_empty();
@@ -107,6 +104,14 @@ impl Engine {
             let moved = connection.on(ConnectionEvent::CleanedUp);
             self.expect_legal(moved);
         }
+    }
+
+    /// Removes the session from a connection, and gives back the memory of the data that it was receiving.
+    pub(super) fn take_session(&mut self, conn: ConnId) -> Option<Key> {
+        let connection = self.conn_mut(conn)?;
+        let (session, reserved) = (connection.session.take(), core::mem::take(&mut connection.reserved));
+        self.release_unsolicited(session, reserved);
+        session
     }
 
     /// Ends a session with everything in it.
@@ -131,8 +136,8 @@ impl Engine {
         self.expect_legal(moved);
         self.end_tasks(session, None);
         for conn in conns {
+            self.take_session(conn);
             let Some(connection) = self.conn_mut(conn) else { continue };
-            connection.session = None;
             connection.login_cmd_sn = next;
             connection.text = TargetText::new();
             let event = if down == SessionEnd::LoggedOut {

@@ -748,3 +748,23 @@ fn limits_of_new_connections_do_not_hold_up_those_of_another_engine() {
     let (conns, _) = move_session(&mut world, 7);
     assert_eq!(conns, [ConnId(7)]);
 }
+
+#[test]
+fn immediate_data_that_was_cut_off_does_not_keep_a_session_busy() {
+    for is_replaced in [true, false] {
+        let (mut world, conns, tsih) = session(2, 2);
+        let write = world.write(conns[1], 4096);
+        let bytes = world.frame(conns[1], write.encode(), &[], &pattern(0, 4096));
+        world.feed(conns[1], &bytes[..1000]);
+        if is_replaced {
+            let (_, status) = world.join(conns[0], tsih, 1, &[]);
+            assert_eq!(status, 0);
+        } else {
+            super::erl2::release(&mut world, conns[0], 1);
+        }
+        if world.ended(conns[1]).is_none() {
+            world.hang_up(conns[1], DisconnectReason::Failed);
+        }
+        assert_ne!(reason(&world), Some(BusyReason::Command), "{is_replaced}");
+    }
+}

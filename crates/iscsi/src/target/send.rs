@@ -41,27 +41,33 @@ impl Engine {
             //# cleared.
             if (is_full || self.is_held_up(conn)) && !output.may_leave_unacknowledged() {
                 // Nothing more is sent until something is acknowledged; the acknowledgement requests a new
-                // transmission.
-                if let Some(connection) = self.conn_mut(conn) {
-                    connection.send_queue.push_front(output);
-                }
-                return;
+                // transmission. It may need what was asked for again, which overtakes the rest.
+                let Some(connection) = self.conn_mut(conn) else { return };
+                connection.send_queue.push_front(output);
+                let resent = connection.send_queue.iter().position(Output::is_sent_again);
+                let Some(resent) = resent.and_then(|at| connection.send_queue.remove(at)) else { return };
+                self.send_output(now, conn, resent, out);
+                continue;
             }
-            match output {
-                Output::Task(key) => self.send_task(now, conn, key, out),
-                Output::ResendData(key) => self.send_again(now, conn, key, out),
-                Output::ResendStatus => self.send_statuses_again(conn, out),
-                Output::FenceMark(mark) => self.handle_fence_mark(conn, mark),
-                Output::R2t(key, ttt) => self.send_r2t(now, conn, (key, ttt), out),
-                Output::Control(control) => {
-                    let (control, body) = *control;
-                    self.send_control(now, conn, control, body, out);
-                }
-            }
+            self.send_output(now, conn, output, out);
         }
         // More is left than fits. The driver calls again when it has free space, because `is_full` is set.
         if let Some(connection) = self.conn_mut(conn) {
             connection.transmit_requested = !connection.send_queue.is_empty();
+        }
+    }
+
+    fn send_output(&mut self, now: Instant, conn: ConnId, output: Output, out: &mut Transmit) {
+        match output {
+            Output::Task(key) => self.send_task(now, conn, key, out),
+            Output::ResendData(key) => self.send_again(now, conn, key, out),
+            Output::ResendStatus => self.send_statuses_again(conn, out),
+            Output::FenceMark(mark) => self.handle_fence_mark(conn, mark),
+            Output::R2t(key, ttt) => self.send_r2t(now, conn, (key, ttt), out),
+            Output::Control(control) => {
+                let (control, body) = *control;
+                self.send_control(now, conn, control, body, out);
+            }
         }
     }
 
@@ -163,11 +169,10 @@ impl Engine {
 
     fn send_later(&mut self, conn: ConnId, key: Key, first: bool) {
         let Some(connection) = self.conn_mut(conn) else { return self.impossible(None) };
-        if first {
-            connection.send_queue.push_front(Output::Task(key));
-        } else {
-            connection.send_queue.push_back(Output::Task(key));
-        }
+        let queue = &mut connection.send_queue;
+        // What is sent behind all earlier output stays behind the rest of this task.
+        let at = if first { Some(0) } else { queue.iter().position(Output::follows_all) };
+        queue.insert(at.unwrap_or(queue.len()), Output::Task(key));
     }
 
     /// Sends one Data-In.
@@ -372,6 +377,20 @@ impl Engine {
 }
 
 impl Output {
+    /// Returns whether this is a retransmission, in the place of which nothing else can be acknowledged.
+    const fn is_sent_again(&self) -> bool {
+        matches!(self, Self::ResendData(_) | Self::ResendStatus)
+    }
+
+    /// Returns whether all output that was queued before must be sent before this.
+    fn follows_all(&self) -> bool {
+        match self {
+            Self::FenceMark(_) => true,
+            Self::Control(control) => matches!(control.0, Control::Tmf(_)),
+            Self::Task(_) | Self::ResendData(_) | Self::ResendStatus | Self::R2t(..) => false,
+        }
+    }
+
     /// Returns whether this output may be sent although no more statuses can be retained, or a response fence
     /// holds the connection: it takes no status number, or it is the last Login Response.
     fn may_leave_unacknowledged(&self) -> bool {

@@ -280,6 +280,10 @@ impl Engine {
             Some(LoggedStatus::Task(key)) => {
                 let key = *key;
                 let Some(task) = self.tasks.get(key) else { return };
+                if task.snack_tag != 0 && task.data_in.has_queued() {
+                    // The response follows the resegmented data.
+                    return;
+                }
                 let rode =
                     task.sent_status.is_some_and(|answer| answer.phase_collapsed) && task.snack_tag == 0;
                 match task.data_in.last_sent().filter(|last| rode && last.len <= most) {

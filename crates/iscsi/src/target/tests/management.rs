@@ -609,3 +609,41 @@ fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
     world.expect_silence(victim);
     assert_eq!(world.ended(victim), None::<Action>);
 }
+
+#[test]
+fn a_function_is_answered_behind_all_data_of_the_commands_that_ended_before() {
+    //= rfc7143#section-4.2.3.3
+    //= type=test
+    //# d) MUST provide the Response Fence behavior for the TMF Response on the issuing session as specified in
+    //# Section 4.2.2.3.2.
+    for function in [TmfFunction::LOGICAL_UNIT_RESET, TmfFunction::ABORT_TASK] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&["MaxBurstLength=8192", "FirstBurstLength=8192"]);
+        let command = world.read(conn, 65_536);
+        let task = world.start(conn, &command, &[]).task;
+        world.stalled.insert(conn);
+        world.data_in(task, 0, &pattern(0, 65_536));
+        world.finish(task, Finish::good(65_536));
+        let request = match function {
+            TmfFunction::ABORT_TASK => abort_task(&mut world, conn, &command),
+            _ => world.manage(conn, function),
+        };
+        world.send(conn, &request, &[]);
+        if function == TmfFunction::LOGICAL_UNIT_RESET {
+            let manage = expect_manage(&mut world);
+            answer(&mut world, manage, TmfResult::COMPLETE);
+        }
+        world.stalled.remove(&conn);
+        world.transmit(conn);
+        let mut got = 0;
+        while got < 65_536 {
+            got += world.expect_any(conn).data.len();
+        }
+        let result = match function {
+            TmfFunction::ABORT_TASK => TmfResult::NO_TASK,
+            _ => TmfResult::COMPLETE,
+        };
+        expect_result(&mut world, conn, result);
+        world.expect_silence(conn);
+    }
+}

@@ -280,3 +280,39 @@ fn a_logout_waits_for_no_acknowledgement() {
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
     assert_eq!(world.engine.tasks.len(), 0);
 }
+
+/// Without the retransmission, the initiator cannot acknowledge anything.
+#[test]
+fn what_is_asked_for_again_is_sent_while_other_statuses_are_held() {
+    for kind in [SnackKind::STATUS, SnackKind::DATA_OR_R2T] {
+        let mut world = World::with(Limits { queue_depth: 4, ..Limits::default() }, policy(1));
+        let conn = login(&mut world, &[]);
+        let (itt, lost) = read_all(&mut world, conn, 100);
+        // The target asks for acknowledgements, too.
+        let answers = |world: &mut World| {
+            let got = core::iter::from_fn(|| world.receive(conn));
+            got.filter(|got| got.bhs.opcode() == Opcode::DATA_IN).map(|got| got.read::<DataIn>()).collect()
+        };
+        let held = (0..1000).take_while(|_| {
+            let read = world.read(conn, 100);
+            let task = world.start(conn, &read, &[]).task;
+            world.data_in(task, 0, &pattern(0, 100));
+            world.finish(task, Finish::good(100));
+            let answers: Vec<DataIn> = answers(&mut world);
+            !answers.is_empty()
+        });
+        let held = held.count();
+        assert!((4..1000).contains(&held), "{held}");
+        let asked = match kind {
+            SnackKind::STATUS => snack(kind, Itt::NONE, (lost[0].sn.stat_sn.0, 1)),
+            _ => snack(kind, itt, (lost[0].data_sn.0, 1)),
+        };
+        world.send(conn, &asked, &[]);
+        let again: Vec<DataIn> = answers(&mut world);
+        let numbers = |data: &[DataIn]| data.iter().map(|data| data.sn.stat_sn).collect::<Vec<_>>();
+        assert_eq!(numbers(&again), numbers(&lost));
+        ack(&mut world, conn, lost[0].sn.stat_sn.next());
+        let next: Vec<DataIn> = answers(&mut world);
+        assert_eq!(next.len(), 1, "the held one follows");
+    }
+}

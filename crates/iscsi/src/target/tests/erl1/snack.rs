@@ -366,3 +366,26 @@ fn set_segment_length(world: &mut World, conn: ConnId, size: u32) {
     world.send(conn, &text, alloc::format!("MaxRecvDataSegmentLength={size}\0").as_bytes());
     world.expect::<TextResponse>(conn);
 }
+
+#[test]
+fn a_response_waits_for_the_data_that_is_cut_again() {
+    //= rfc7143#section-11.16.3
+    //= type=test
+    //# A target that has received a R-Data SNACK MUST return a SCSI Response that contains a copy of the SNACK
+    //# Tag field from the R-Data SNACK in the SCSI Response SNACK Tag field as its last or only Response.
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let (itt, sent) = read_all(&mut world, conn, 12_000);
+    world.stalled.insert(conn);
+    world.send(conn, &Snack { tag: 9, ..snack(SnackKind::R_DATA, itt, (0, 0)) }, &[]);
+    let status = sent.last().unwrap().sn.stat_sn;
+    world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
+    world.stalled.remove(&conn);
+    world.transmit(conn);
+    for data in &sent {
+        assert_eq!(world.expect::<DataIn>(conn).buffer_offset, data.buffer_offset);
+    }
+    let response: ScsiResponse = world.expect(conn);
+    assert_eq!((response.snack_tag, response.exp_data_sn.0), (9, u32::try_from(sent.len()).unwrap()));
+    world.expect_silence(conn);
+}

@@ -422,7 +422,10 @@ impl ScsiDevice {
         if self.link.is_some() {
             (self.delay, self.outage) = (RETRY_FIRST, None);
         }
-        let is_absent = |bufs: &[Buf]| bufs.first().is_some_and(|inquiry| !is_there(inquiry.filled()));
+        // An INQUIRY that fails has no data.
+        let is_absent = |bufs: &[Buf]| {
+            bufs.first().is_some_and(|inquiry| !inquiry.is_empty() && !is_there(inquiry.filled()))
+        };
         let is_removed = reply.is_without_unit()
             || matches!(&ended.data, SgData::In { bufs, .. } if is_inquiry && is_absent(bufs));
         // While the device is opened it has no names, and the caller looks at the answers itself.

@@ -437,6 +437,22 @@ fn a_device_that_the_process_removed_gets_no_commands_until_it_is_back() {
 }
 
 #[test]
+fn a_device_that_lacks_a_page_is_not_one_that_was_removed() {
+    let rig = Rig::new("page");
+    let (mut device, mut connection) = rig.open();
+    let inquiry = vec![0x12, 1, 0xb0, 0, 36, 0];
+    let data = SgData::In { len: 36, bufs: vec![Buf::with_capacity(36)] };
+    device.submit(SgRequest { command: inquiry, data, ..command(7, 300_000) }).unwrap();
+    let head = connection.next();
+    // It transfers nothing.
+    let invalid_field =
+        [&[18, 0, 0, 0, 36, 0, 0, 0, 0, 0, 2, 0, 0x70, 0, 5][..], &[0; 9], &[0x24, 0]].concat();
+    connection.end_with(head, &invalid_field, &[]);
+    assert_eq!(ended(&mut device), (7, 0));
+    assert!(device.is_connected() && news(&mut device).is_empty());
+}
+
+#[test]
 fn a_device_that_was_exchanged_while_no_command_was_sent_is_not_used() {
     let rig = Rig::new("exchanged");
     let (mut device, connection) = rig.open();

@@ -1,7 +1,7 @@
 //! How a connection moves to the client of another process: only when nothing is under way on it, and when
 //! nothing is left that this client would have to repeat or to report.
 
-use super::Client;
+use super::{Client, Link};
 use crate::handshake::ExportInfo;
 
 /// What keeps a connection from moving.
@@ -9,7 +9,7 @@ use crate::handshake::ExportInfo;
 pub enum Unmovable {
     /// The server does not answer, or there is no connection.
     Away,
-    /// Requests are under way, or changes are not flushed.
+    /// Requests are under way, changes are not flushed, or there is no first connection yet.
     Working,
     /// A flush has failed. The client keeps the changes, and repeats them before the next flush.
     FlushFailed,
@@ -40,6 +40,9 @@ impl Client {
     /// Returns what keeps the connection from moving; `None` if another client of the same export can go on
     /// with it, and nothing is lost with this one.
     pub fn unmovable(&self) -> Option<Unmovable> {
+        if self.link == Link::Connecting && !self.outage && !self.closing {
+            return Some(Unmovable::Working);
+        }
         if !self.is_up() || self.leaving || self.closing {
             return Some(Unmovable::Away);
         }

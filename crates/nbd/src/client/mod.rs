@@ -32,7 +32,8 @@
 //! # Another process
 //!
 //! The client of another process can go on with a connection, see [`Client::prepare_handover`]: it calls
-//! [`Client::connected`] with what was negotiated. The changes do not move, so they are flushed before.
+//! [`Client::connected`] with what was negotiated. If the connection cannot move, it asks for one of its own
+//! with [`Client::connect`]. The changes do not move, so they are flushed before.
 
 mod answers;
 mod checks;
@@ -297,13 +298,19 @@ impl Client {
         }
     }
 
+    /// Makes the client ask for a connection: its owner has none.
+    pub const fn connect(&mut self) {
+        self.link = Link::Connecting;
+        self.connect_due = true;
+    }
+
     /// Accepts whatever the export is at the next connection, although it differs from what was served.
     /// Connects if the client waits for this. Changes that were not flushed are lost: they belong to what was
     /// served.
     pub const fn accept_export(&mut self) {
         if matches!(self.link, Link::Withheld) {
             self.accepts_other = true;
-            self.begin_connecting();
+            self.connect();
         }
     }
 
@@ -391,7 +398,7 @@ impl Client {
         if let Link::Down { retry_at } = self.link
             && retry_at <= now
         {
-            self.begin_connecting();
+            self.connect();
         }
         if self.given_up_at().is_some_and(|at| at <= now) {
             self.give_up();
@@ -443,6 +450,8 @@ impl Client {
     /// Handles a failed attempt to connect.
     pub fn connect_failed(&mut self, now: Instant) {
         if self.link == Link::Connecting {
+            // Of the first connection, nobody knows yet.
+            self.lost();
             self.retry_later(now);
         }
     }
@@ -492,11 +501,6 @@ impl Client {
 
     const fn flushes(&self) -> bool {
         self.info.has(transmission::SEND_FLUSH)
-    }
-
-    const fn begin_connecting(&mut self) {
-        self.link = Link::Connecting;
-        self.connect_due = true;
     }
 
     fn retry_later(&mut self, now: Instant) {

@@ -157,3 +157,52 @@ fn a_connection_that_is_lost_or_ends_does_not_move() {
     rig.client.close();
     assert_eq!(rig.client.unmovable(), Some(Unmovable::Away));
 }
+
+/// Returns a client that goes on without the connection of the other process.
+fn without_connection() -> Rig {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    rig.client = Client::new(rig.client.config, info(1 << 20), rig.pool.clone());
+    rig.client.connect();
+    rig
+}
+
+#[test]
+fn without_a_connection_a_client_connects_at_once_and_nobody_notices() {
+    let mut rig = without_connection();
+    let read = rig.read(0, 512);
+    rig.drain();
+    assert_eq!(rig.actions, [ClientAction::Connect]);
+    assert_eq!(rig.client.unmovable(), Some(Unmovable::Working), "the server need not be away");
+    rig.client.connected(rig.now, info(1 << 20));
+    rig.settle();
+    assert!(matches!(rig.result(read), Some(Ok(OpOutput::Data(_)))));
+    assert_eq!((rig.client.unmovable(), rig.notices.len()), (None, 0));
+}
+
+#[test]
+fn that_a_client_without_a_connection_finds_nobody_is_told_once() {
+    let mut rig = without_connection();
+    let read = rig.read(0, 512);
+    for _ in 0..2 {
+        rig.client.connect_failed(rig.now);
+        rig.drain();
+        assert_eq!(rig.client.unmovable(), Some(Unmovable::Away));
+        rig.now = rig.client.poll_timeout().unwrap();
+        rig.client.handle_timeout(rig.now);
+    }
+    assert_eq!(rig.notices, [Notice::Lost]);
+    rig.client.connected(rig.now, info(1 << 20));
+    rig.settle();
+    assert!(matches!(rig.result(read), Some(Ok(OpOutput::Data(_)))));
+    assert_eq!(rig.notices[1..], [Notice::Back(0)]);
+}
+
+#[test]
+fn a_client_without_a_connection_uses_no_other_export() {
+    let mut rig = without_connection();
+    let read = rig.read(0, 512);
+    rig.client.connected(rig.now, info(1 << 19));
+    rig.drain();
+    assert!(matches!(rig.notices[..], [Notice::Differs(_)]), "{:?}", rig.notices);
+    assert_eq!(rig.ended(), [(read, Some(Fault::Gone))]);
+}

@@ -32,6 +32,13 @@ class Queue:
     def put(self, form, at, *values):
         struct.pack_into("<" + form, self.memory, at, *values)
 
+    # The other side reads and writes an index at any time, and `struct` would access its bytes one by one.
+    def index(self, ring):
+        return int.from_bytes(self.memory[ring + 2:ring + 4], "little")
+
+    def set_index(self, ring, value):
+        self.memory[ring + 2:ring + 4] = (value & 0xffff).to_bytes(2, "little")
+
     def chain(self, number):
         """The parts of a chain: the offset and the length of each, and whether it is to be written."""
         parts = []
@@ -44,7 +51,7 @@ class Queue:
 
     def chains(self):
         """The requests that are available: the head, and the parts."""
-        while self.get("H", self.available + 2)[0] != self.taken & 0xffff:
+        while self.index(self.available) != self.taken & 0xffff:
             head, = self.get("H", self.available + 4 + 2 * (self.taken % 128))
             self.taken += 1
             yield head, self.chain(head)
@@ -52,7 +59,7 @@ class Queue:
     def give(self, head, length):
         self.put("II", self.used + 4 + 8 * (self.given % 128), head, length)
         self.given += 1
-        self.put("H", self.used + 2, self.given & 0xffff)
+        self.set_index(self.used, self.given)
 
     def serve(self, what):
         """Ends the requests that are available: as a disk of zeros does, or in the way that `what` names."""
@@ -65,7 +72,7 @@ class Queue:
                 length += size
             self.put("B", parts[-1][0], {"status": 77}.get(what, 0))
             if what == "index":
-                self.put("H", self.used + 2, self.given + 9999 & 0xffff)
+                self.set_index(self.used, self.given + 9999)
             elif what == "number":
                 self.give(0xfffffff0, length)
             elif what == "stranger":

@@ -69,7 +69,7 @@ mod serve {
         let again = Document::decode(&written).expect("its own bytes");
         assert_eq!(again.encode(FORMAT).unwrap(), written);
         for info in document.exports.iter().take(super::EXPORTS_MAX).filter_map(|export| export.info().ok()) {
-            assert_eq!(ExportState::new(String::new(), &info).info(), Ok(info));
+            assert_eq!(ExportState::new(String::new(), &info, true).info(), Ok(info));
             ground::exports::go_on(info);
         }
         let parts = |document: Document| {
@@ -84,12 +84,18 @@ mod serve {
     pub fn body(shard: ShardState, connections: Vec<Vec<usize>>, exports: &[ExportInfo]) -> Vec<u8> {
         let device = DeviceState {
             unit: "naa.5000000000000002".to_owned(),
+            kind: 5,
             block_len: Some(2048),
+            transfer_max: 1 << 20,
             names: vec![b"disc".to_vec(), Vec::new()],
+            is_locked: true,
         };
-        // A document with connections has a device, too.
-        let devices = exports.iter().take(1).map(|_| device.clone()).collect();
-        let exports = exports.iter().map(|info| ExportState::new("naa.5000000000000001".to_owned(), info)).collect();
+        let process =
+            DeviceState { unit: "naa.5000000000000003".to_owned(), is_locked: false, ..device.clone() };
+        // A document with connections has devices, too.
+        let devices = exports.iter().take(1).flat_map(|_| [device.clone(), process.clone()]).collect();
+        let export = |(at, info)| ExportState::new("naa.5000000000000001".to_owned(), info, at == 0);
+        let exports = exports.iter().enumerate().map(export).collect();
         let reactors = vec![ReactorState { shard, connections }];
         let bytes = Document { reactors, cartridges: Vec::new(), exports, devices }.encode(FORMAT).unwrap();
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();

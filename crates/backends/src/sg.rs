@@ -49,15 +49,15 @@ pub struct OpenSg {
     pub(crate) names: Vec<Vec<u8>>,
 }
 
-/// A device of this host, as it moves to another process.
+/// A device, as it moves to another process.
 #[derive(Debug)]
 pub struct MovedSg {
-    /// The length of its blocks, if it had blocks when it was opened.
-    pub block_len: Option<u32>,
+    /// What it is.
+    pub info: DeviceInfo,
     /// What the device says of itself.
     pub names: Vec<Vec<u8>>,
-    /// The file by which it is locked.
-    pub locked: File,
+    /// The file by which a device of this host is locked.
+    pub locked: Option<File>,
 }
 
 /// A device cannot be served.
@@ -178,20 +178,22 @@ impl SgSpec {
     /// # Errors
     /// [`SgError`]
     pub fn take(&self, moved: MovedSg) -> Result<OpenSg, SgError> {
-        let MovedSg { block_len, names, locked } = moved;
+        let MovedSg { info, names, locked } = moved;
         let failed = |source: io::Error| SgError::Query { path: self.path.clone(), source };
         let mut device = self.open_device()?;
+        let another = || SgError::AnotherDevice { path: self.path.clone() };
+        let locked = locked.ok_or_else(another)?;
         let served = SgDevice::new(locked.try_clone().map_err(failed)?).map_err(failed)?;
         let (kind, rdev) = (device.device_type().map_err(failed)?, |file: &File| Ok(file.metadata()?.rdev()));
         // While that file is open, another device gets the number of this one only after it was removed.
         let is_same = rdev(device.locked()).map_err(failed)? == rdev(&locked).map_err(failed)?;
-        if !is_same || served.device_type().is_err() {
-            return Err(SgError::AnotherDevice { path: self.path.clone() });
+        if !is_same || kind != info.kind || served.device_type().is_err() {
+            return Err(another());
         }
         let transfer_max = device.reserve_buffer(transfer_wanted()).map_err(failed)?;
         device.take_lock(locked);
         let (identity, _) = FileIdentity::of_path(&self.path).map_err(failed)?;
-        let (info, device) = (DeviceInfo { kind, block_len, transfer_max }, Device::Sg(device));
+        let (info, device) = (DeviceInfo { transfer_max, ..info }, Device::Sg(device));
         Ok(OpenSg { device, path: self.path.clone(), identity: Some(identity), info, names })
     }
 
@@ -242,6 +244,14 @@ impl OpenSg {
     /// Returns the path of the node.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns whether commands reach the device, and need not wait for its process.
+    pub const fn is_connected(&self) -> bool {
+        match &self.device {
+            Device::Sg(_) => true,
+            Device::VhostUser(device) => device.is_connected(),
+        }
     }
 }
 
@@ -333,7 +343,8 @@ mod tests {
             assert!(matches!(spec(path).open(), Err(SgError::NotSg { .. })), "{path}");
             assert!(matches!(spec(path).check(), Err(SgError::NotSg { .. })), "{path}");
         }
-        let moved = MovedSg { block_len: None, names: Vec::new(), locked: File::open("/dev/null").unwrap() };
+        let info = DeviceInfo { kind: 0, block_len: None, transfer_max: 0 };
+        let moved = MovedSg { info, names: Vec::new(), locked: Some(File::open("/dev/null").unwrap()) };
         assert!(matches!(spec("/dev/null").take(moved), Err(SgError::NotSg { .. })));
         let missing = spec("/dev/no-such-sg").check();
         assert!(matches!(missing, Err(SgError::Open { .. })), "{missing:?}");

@@ -49,7 +49,9 @@ def connect(port, source="127.0.0.1"):
 
 
 class Session:
-    """A session over a socket of its own."""
+    """A session over a socket of its own. Its commands are for one LUN."""
+
+    lun = 0
 
     def __init__(self, port, iqn, name, isid=1, user=None, keys=(), source="127.0.0.1", over=None):
         self.socket = over or connect(port, source)
@@ -114,7 +116,7 @@ class Session:
         flags = 0x80 | (0x40 if read else 0) | (0x20 if write or expected else 0) | 1
         length = expected if expected is not None else read or len(write)
         itt, self.itt = self.itt, self.itt + 1
-        out = pdu(COMMAND, flags, itt, write[:first], 0, length, self.cmd_sn, self.exp_stat_sn, cdb)
+        out = pdu(COMMAND, flags, itt, write[:first], self.lun, length, self.cmd_sn, self.exp_stat_sn, cdb)
         self.cmd_sn += 1
         return out, itt
 

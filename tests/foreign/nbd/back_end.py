@@ -16,6 +16,7 @@ VERSION, REPLY, NEED_REPLY = 1, 4, 8
 PROTOCOL_FEATURES, VERSION_1, FLUSH = 1 << 30, 1 << 32, 1 << 9
 CONFIG, REPLY_ACK = 1 << 9, 1 << 3
 SECTORS = 16384
+FLUSH_REQUEST = 4
 
 
 class Queue:
@@ -70,7 +71,8 @@ class Queue:
                 at, size, _ = parts[1]
                 self.memory[at:at + size] = bytes(size)
                 length += size
-            self.put("B", parts[-1][0], {"status": 77}.get(what, 0))
+            status = {"status": 77, "unflushable": 1 if kind == FLUSH_REQUEST else 0}.get(what, 0)
+            self.put("B", parts[-1][0], status)
             if what == "index":
                 self.set_index(self.used, self.given + 9999)
             elif what == "number":

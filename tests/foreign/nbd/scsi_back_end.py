@@ -208,6 +208,7 @@ def main():
     disk = Disk(file)
     while True:
         client, _ = listener.accept()
+        print("is connected to", flush=True)
         back_end = BackEnd(disk, what)
         try:
             while True:

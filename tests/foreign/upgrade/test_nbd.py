@@ -67,8 +67,8 @@ class Once:
             return file.read() == data
 
 
-def read(server, iqn):
-    url = f"iscsi://127.0.0.1:{server.port}/{iqn}/0"
+def read(server, iqn, lun=0):
+    url = f"iscsi://127.0.0.1:{server.port}/{iqn}/{lun}"
     done = subprocess.run([server.binary, "read", url, "--bs=1M"], capture_output=True, timeout=200)
     expect(done.returncode == 0, done.stderr.decode())
     return done.stdout

@@ -23,10 +23,10 @@ use drivers::waker::Waker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
 use store::api::DeviceInfo;
-use virtio::scsi::{COMMAND_LEN_MAX, ScsiData, ScsiQueue, ScsiReply, ScsiResponse};
+use virtio::scsi::{COMMAND_LEN_MAX, DATA_LEN_MAX, ScsiData, ScsiQueue, ScsiReply, ScsiResponse};
 
 use self::start::{Fresh, Link, Region, open_link};
-use super::{Device, OpenSg, SgError, block_len, did, has_blocks, names};
+use super::{Device, MovedSg, OpenSg, SgError, block_len, did, has_blocks, names};
 use crate::vhost_user::VhostUserError;
 
 /// How long an attempt to connect and to negotiate may take.
@@ -65,25 +65,46 @@ impl ScsiSpec {
         Ok(OpenSg { device, path: self.path.clone(), identity: None, info, names })
     }
 
-    /// Connects to the process with an empty queue, and asks the device for its names.
-    fn connect(&self) -> Result<(ScsiDevice, Vec<Vec<u8>>), SgError> {
-        let no_device = || SgError::NoDevice { path: self.path.clone() };
-        let (link, fresh) = open_link(&self.path, None)?;
-        let (queue, region) = fresh.ok_or_else(no_device)?;
-        let device = ScsiDevice {
+    /// Opens a device that another process of targe serves, without connecting to it: the process of the
+    /// device may accept one connection only. The thread of the device connects at once.
+    ///
+    /// # Errors
+    /// [`SgError`]
+    pub fn take(&self, moved: MovedSg) -> Result<OpenSg, SgError> {
+        let MovedSg { info, names, .. } = moved;
+        let failed = |source| VhostUserError::Setup { path: self.path.clone(), source };
+        let queue = ScsiQueue::new(info.transfer_max.min(DATA_LEN_MAX)).map_err(failed)?;
+        let now = Instant::now();
+        let outage = Outage { is_told: false, ..Outage::new(now, now, now) };
+        let device = self.device(queue, None, None);
+        let device = ScsiDevice { names: names.clone(), outage: Some(outage), ..device };
+        let device = Device::VhostUser(Box::new(device));
+        Ok(OpenSg { device, path: self.path.clone(), identity: None, info, names })
+    }
+
+    /// Makes a device that executes no command.
+    fn device(&self, queue: ScsiQueue, region: Option<Region>, link: Option<Link>) -> ScsiDevice {
+        ScsiDevice {
             spec: self.clone(),
             names: Vec::new(),
             queue,
             region,
-            link: Some(link),
+            link,
             leaving: None,
             commands: VecDeque::new(),
             replies: VecDeque::new(),
             outage: None,
             delay: RETRY_FIRST,
             news: VecDeque::new(),
-        };
-        let mut device = Device::VhostUser(Box::new(device));
+        }
+    }
+
+    /// Connects to the process with an empty queue, and asks the device for its names.
+    fn connect(&self) -> Result<(ScsiDevice, Vec<Vec<u8>>), SgError> {
+        let no_device = || SgError::NoDevice { path: self.path.clone() };
+        let (link, fresh) = open_link(&self.path, None)?;
+        let (queue, region) = fresh.ok_or_else(no_device)?;
+        let mut device = Device::VhostUser(Box::new(self.device(queue, region, Some(link))));
         let names = names(&mut device, ATTEMPT_MAX).map_err(|source| self.failed(&mut device, source))?;
         if let Device::VhostUser(device) = &mut device
             && let Some(Err(error)) = device.take_news()
@@ -156,6 +177,16 @@ struct Outage {
     is_unusable: bool,
     /// The process has removed the device: that it has none is no news.
     is_removal: bool,
+    /// The owner knows of it. When the device was served by another process before, it learns of it from the
+    /// first attempt that fails.
+    is_told: bool,
+}
+
+impl Outage {
+    const fn new(since: Instant, lost_at: Instant, retry_at: Instant) -> Self {
+        let (given_up, is_unusable, is_removal, is_told) = (false, false, false, true);
+        Self { since, lost_at, retry_at, given_up, is_unusable, is_removal, is_told }
+    }
 }
 
 impl std::fmt::Debug for ScsiDevice {
@@ -307,10 +338,10 @@ impl ScsiDevice {
                 outage.retry_at = retry_at;
                 let is_known = outage.is_removal && matches!(error, SgError::NoDevice { .. });
                 let is_unusable = error.is_unusable() && !is_known;
-                if is_unusable && !outage.is_unusable {
+                if is_unusable && !outage.is_unusable || !outage.is_told {
                     self.news.push_back(Err(error));
                 }
-                outage.is_unusable = is_unusable;
+                (outage.is_unusable, outage.is_told) = (is_unusable, true);
             }
         }
     }
@@ -490,8 +521,7 @@ impl ScsiDevice {
         let lost_at = Instant::now();
         let since = self.outage.map_or(lost_at, |outage| outage.since);
         let retry_at = lost_at + self.next_delay();
-        self.outage =
-            Some(Outage { since, lost_at, retry_at, given_up: false, is_unusable: false, is_removal: false });
+        self.outage = Some(Outage::new(since, lost_at, retry_at));
         Some(link)
     }
 

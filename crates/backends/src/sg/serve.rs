@@ -26,6 +26,8 @@ pub struct SgStore {
     shared: Arc<Shared>,
     info: DeviceInfo,
     names: Vec<Vec<u8>>,
+    /// Whether it is a device of another process, which no file locks.
+    is_process: bool,
     queue: FileQueue,
     /// Completions of operations that a device does not have.
     refused: VecDeque<Completion>,
@@ -70,6 +72,7 @@ impl SgStore {
     /// The error of the system if the thread cannot be started.
     pub fn new(opened: OpenSg, queue: FileQueue, wake: impl Fn() + Send + 'static) -> std::io::Result<Self> {
         let OpenSg { device, info, names, .. } = opened;
+        let is_process = matches!(device, Device::VhostUser(_));
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             done: Mutex::default(),
@@ -81,16 +84,19 @@ impl SgStore {
         std::thread::Builder::new().name("targe-sg".to_owned()).spawn(move || {
             Server { device: Some(device), names: known, shared: own, waiting: VecDeque::new() }.run(wake);
         })?;
-        Ok(Self { shared, info, names, queue, refused: VecDeque::new() })
+        Ok(Self { shared, info, names, is_process, queue, refused: VecDeque::new() })
     }
 
     /// Returns the device for another process.
     ///
     /// # Errors
-    /// The error of the system; the device was removed, or is one of another process.
+    /// The error of the system; the device was removed.
     pub fn moved(&self) -> std::io::Result<MovedSg> {
-        let locked = self.shared.locked().upgrade().ok_or(std::io::ErrorKind::NotFound)?.try_clone()?;
-        Ok(MovedSg { block_len: self.info.block_len, names: self.names.clone(), locked })
+        let locked = match self.is_process {
+            true => None,
+            false => Some(self.shared.locked().upgrade().ok_or(std::io::ErrorKind::NotFound)?.try_clone()?),
+        };
+        Ok(MovedSg { info: self.info, names: self.names.clone(), locked })
     }
 
     /// Opens the device again if it was removed; [`Self::take_news`] tells the result. A device of

@@ -45,13 +45,13 @@ pub(super) struct MovedCartridge {
     pub(super) files: [File; 2],
 }
 
-/// The connection to an NBD server, as it moves to another process.
+/// The connection to an NBD server, or a block device of another process, as it moves to another process.
 #[derive(Debug)]
 pub(super) struct MovedExport {
     /// What was negotiated.
     pub(super) info: ExportInfo,
-    /// The socket.
-    pub(super) socket: OwnedFd,
+    /// The socket. The connection to a device does not move.
+    pub(super) socket: Option<OwnedFd>,
 }
 
 /// What comes with the sessions, because it could change until they were frozen.
@@ -59,7 +59,8 @@ pub(super) struct MovedExport {
 pub(super) struct LateMedia {
     /// The cartridges in drives, by the identifier of the drive.
     pub(super) cartridges: BTreeMap<String, MovedCartridge>,
-    /// The connections to NBD servers, by the identifier of the unit.
+    /// The connections to NBD servers, and the block devices of other processes, by the identifier of the
+    /// unit.
     pub(super) exports: BTreeMap<String, MovedExport>,
     /// The devices that commands are passed to, by the identifier of the unit.
     pub(super) devices: BTreeMap<String, MovedSg>,

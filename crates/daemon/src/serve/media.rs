@@ -21,7 +21,7 @@ use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::{Disk, DiskInfo};
-use super::handed_over::{HandedOverMedia, LateMedia};
+use super::handed_over::{HandedOverMedia, LateMedia, MovedExport};
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
 use super::nbd::{ATTEMPT_MAX, ExportAddress, ExportConnection, NbdExport, NbdExports, OpenExport};
@@ -55,10 +55,13 @@ enum Bare {
     Library(OpenLibrary),
     /// An export of an NBD server or a block device over vhost-user, with a connection.
     Nbd(OpenExport),
-    /// An export of an NBD server whose connection comes with the sessions of another process.
+    /// An export of an NBD server whose connection comes with the sessions of another process, or a block
+    /// device over vhost-user, whose description does.
     AwaitedNbd(ExportAddress),
     /// A SCSI device of this host whose lock comes with the sessions of another process.
     AwaitedSg(SgSpec),
+    /// A SCSI device of another process whose description comes with the sessions.
+    AwaitedScsi(ScsiSpec),
     /// A SCSI device of this host or of another process.
     Sg(OpenSg),
 }
@@ -125,7 +128,7 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 }
 
 /// Returns the drive of a unit, if the unit is one, with what is in it in the process that serves. The
-/// configuration can name another medium. An export and a device of this host are awaited.
+/// configuration can name another medium. Exports and devices are awaited.
 fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
     let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
     match &unit.medium {
@@ -146,6 +149,12 @@ fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>,
         }
         // A server may accept one connection only, or end after it.
         Medium::Nbd { uri, .. } => Ok(Some(Bare::AwaitedNbd(ExportAddress::Nbd(uri.clone())))),
+        Medium::VhostUserBlk { path, .. } => {
+            Ok(Some(Bare::AwaitedNbd(ExportAddress::VhostUser(path.clone()))))
+        }
+        Medium::VhostUserScsi { path, patience, .. } => {
+            Ok(Some(Bare::AwaitedScsi(ScsiSpec { path: path.clone(), patience: *patience })))
+        }
         // What it reports to a command could be meant for a host.
         Medium::Sg { path, shared_with_host, .. } => {
             let spec = SgSpec { path: path.clone(), shared_with_host: *shared_with_host };
@@ -218,7 +227,8 @@ fn open_bare(
 
 fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> {
     let connection = address.open(ATTEMPT_MAX);
-    let export = connection.and_then(|connection| OpenExport::new(unit, address, connection));
+    let export =
+        connection.and_then(|connection| OpenExport::new(unit, address, connection.info, Some(connection)));
     export.map(Bare::Nbd).map_err(|why| MediaError { unit: unit.label.clone(), why })
 }
 
@@ -369,12 +379,14 @@ impl OpenMedium {
             | Bare::Library(_)
             | Bare::Nbd(_)
             | Bare::AwaitedNbd(_)
-            | Bare::AwaitedSg(_) => None,
+            | Bare::AwaitedSg(_)
+            | Bare::AwaitedScsi(_) => None,
         }
     }
 
     /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
-    /// the file of a library, the connection to an NBD server, and a device of this host.
+    /// the file of a library, the connection to an NBD server, a device of this host, and what a device of
+    /// another process is.
     pub(super) fn receive(&mut self, unit: &Unit, late: &mut LateMedia) -> Result<(), MediaError> {
         let failed = |why| MediaError { unit: unit.label.clone(), why };
         match &mut self.bare {
@@ -388,9 +400,19 @@ impl OpenMedium {
             Bare::Library(library) => library.refresh().map_err(failed),
             Bare::AwaitedNbd(address) => {
                 let moved = late.exports.remove(&unit.identity.naa.to_string());
+                let moved = moved.filter(|moved| moved.socket.is_none() == address.is_device());
                 let moved = moved.ok_or_else(|| failed(format!("the connection to {address} is missing")))?;
-                let export = OpenExport::new(unit, address.clone(), ExportConnection::taken_over(moved));
+                let MovedExport { info, socket } = moved;
+                let connection = socket.map(|socket| ExportConnection::taken_over(info, socket));
+                let export = OpenExport::new(unit, address.clone(), info, connection);
                 self.bare = Bare::Nbd(export.map_err(failed)?);
+                Ok(())
+            }
+            Bare::AwaitedScsi(spec) => {
+                let moved = late.devices.remove(&unit.identity.naa.to_string());
+                let moved = moved.ok_or_else(|| failed("the device is missing".to_owned()))?;
+                let device = spec.take(moved).map_err(|error| failed(describe_error(&error)))?;
+                self.bare = Bare::Sg(device);
                 Ok(())
             }
             Bare::AwaitedSg(spec) => {
@@ -427,7 +449,7 @@ impl OpenMedium {
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
             // It was received before.
-            Bare::AwaitedNbd(_) | Bare::AwaitedSg(_) => PlacedBare::Null(ByteLen(0)),
+            Bare::AwaitedNbd(_) | Bare::AwaitedSg(_) | Bare::AwaitedScsi(_) => PlacedBare::Null(ByteLen(0)),
         };
         ReactorMedium { bare, keys: self.keys }
     }
@@ -442,10 +464,7 @@ impl ReactorMedium {
             PlacedBare::Drive(drive) => Box::new(drive.clone()),
             PlacedBare::Tape(tape) => Box::new(tape.clone()),
             PlacedBare::Nbd(export) => Box::new(export.clone()),
-            PlacedBare::Sg(device) => {
-                device.start(wake.clone());
-                Box::new(device.clone())
-            }
+            PlacedBare::Sg(device) => Box::new(device.clone()),
             PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
             PlacedBare::Library(_) => Box::new(Null::new(0)),

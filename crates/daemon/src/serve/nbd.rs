@@ -35,7 +35,9 @@ pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 /// An export that is open, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
 pub(super) struct OpenExport {
-    connection: ExportConnection,
+    info: ExportInfo,
+    /// The connection; `None` if the reactor is to connect when it serves.
+    connection: Option<ExportConnection>,
     address: ExportAddress,
     config: ClientConfig,
 }
@@ -48,9 +50,10 @@ impl OpenExport {
     pub(super) fn new(
         unit: &Unit,
         address: ExportAddress,
-        connection: ExportConnection,
+        info: ExportInfo,
+        connection: Option<ExportConnection>,
     ) -> Result<Self, String> {
-        let (info, block_len) = (connection.info, unit.block_size.bytes());
+        let block_len = unit.block_size.bytes();
         if info.has(transmission::READ_ONLY) && !unit.read_only {
             return Err(format!("{address} is read-only; give \"ro\" to serve it"));
         }
@@ -66,7 +69,7 @@ impl OpenExport {
         }
         let (write_cache, read_only) = (unit.write_cache, unit.read_only);
         let config = ClientConfig { patience: patience(unit), write_cache, read_only, block_len };
-        Ok(Self { connection, address, config })
+        Ok(Self { info, connection, address, config })
     }
 }
 
@@ -114,10 +117,10 @@ impl NbdExports {
 
     /// Serves an open export as the medium of a unit.
     pub(super) fn add(&mut self, export: OpenExport, unit: UnitId, label: &str, pool: &Pool) -> NbdExport {
-        let OpenExport { connection, address, config } = export;
+        let OpenExport { info, connection, address, config } = export;
         let number = PortalId::OWN_BIT | self.next;
         self.next = self.next.wrapping_add(1);
-        let client = Client::new(config, connection.info, pool.clone());
+        let client = Client::new(config, info, pool.clone());
         let export = NbdExport(Rc::new(RefCell::new(Inner {
             client,
             address,
@@ -140,7 +143,10 @@ impl NbdExports {
         })));
         self.exports.insert(number, export.clone());
         self.numbers.insert(unit, number);
-        (self.links.adopt)(number, connection);
+        match connection {
+            Some(connection) => (self.links.adopt)(number, connection),
+            None => export.change(Client::connect),
+        }
         export
     }
 
@@ -234,7 +240,7 @@ impl NbdExports {
         let inner = export.0.borrow();
         let is_over = inner.client.is_closed() && inner.connection.is_none();
         if is_over && self.exports.remove(&inner.number).is_some() {
-            if matches!(inner.address, ExportAddress::VhostUser(_)) {
+            if inner.is_device() {
                 (self.links.unwatch)(inner.number);
             }
             let (label, uri) = (&inner.label, &inner.address);
@@ -468,7 +474,7 @@ impl NbdExport {
 impl Inner {
     /// Returns whether requests go through a queue in shared memory.
     const fn is_device(&self) -> bool {
-        matches!(self.address, ExportAddress::VhostUser(_))
+        self.address.is_device()
     }
 
     /// Puts the next requests into the queue.
@@ -551,11 +557,8 @@ mod tests {
         let socket = UnixStream::pair().unwrap().0.into();
         let address = ExportAddress::VhostUser("/run/disk.sock".into());
         let config = ClientConfig { patience: None, write_cache: true, read_only: false, block_len: 512 };
-        OpenExport {
-            connection: ExportConnection { socket, info, queue: None, is_taken_over: false },
-            address,
-            config,
-        }
+        let connection = Some(ExportConnection { socket, info, queue: None, is_taken_over: false });
+        OpenExport { info, connection, address, config }
     }
 
     fn exports() -> NbdExports {
@@ -583,7 +586,7 @@ mod tests {
         let (mut exports, pool) = (exports(), Pool::new(1 << 20));
         let address = ExportAddress::Nbd(::nbd::uri::NbdUri::parse("nbd://localhost/").unwrap());
         let mut export = exports.add(OpenExport { address, ..open() }, UnitId(3), "disk", &pool);
-        export.negotiated(open().connection.info, None);
+        export.negotiated(open().info, None);
         let number = export.0.borrow().number;
         exports.connected(Instant::ORIGIN, ConnId(7), PortalId(number));
         let data = Bytes::copied_from(&[1; 512]).into();
@@ -604,6 +607,23 @@ mod tests {
         let due = exports.poll_due();
         assert!(matches!(&due, Some(Due::Ended(_, ended)) if ended.unit() == UnitId(3)), "{due:?}");
         assert!(export.poll().is_some_and(|ended| ended.result.is_err()));
+    }
+
+    #[test]
+    fn a_device_that_another_process_served_is_connected_to_when_the_reactor_serves() {
+        let (attempts, pool) = (Rc::new(Cell::new(0)), Pool::new(1 << 20));
+        let counted = Rc::clone(&attempts);
+        let connect = Box::new(move |_, _| counted.set(counted.get() + 1));
+        let links = NbdLinks { connect, adopt: Box::new(|_, _| panic!()), unwatch: Box::new(|_| {}) };
+        let mut exports = NbdExports::new(links);
+        let export = exports.add(OpenExport { connection: None, ..open() }, UnitId(3), "disk", &pool);
+        assert_eq!(attempts.get(), 0, "the other process uses it");
+        assert!(exports.poll_due().is_none());
+        assert_eq!(attempts.get(), 1);
+        assert!(exports.busy().unwrap().contains("is being connected to") && exports.away().is_none());
+        assert_eq!(exports.moving().collect::<Vec<_>>(), [(UnitId(3), open().info, None)]);
+        export.connect_failed(Instant::ORIGIN, "nobody is there".to_owned());
+        assert!(exports.busy().is_none() && exports.away().unwrap().contains("does not answer"));
     }
 
     #[test]

@@ -26,6 +26,7 @@ struct Inner {
     label: String,
     /// Whether it is a device of another process, which comes back by itself.
     is_process: bool,
+    presence: Presence,
     errors: u64,
     told: Option<Instant>,
     /// When the log last said that its process went away, and that another device is there.
@@ -40,17 +41,28 @@ struct Inner {
 enum State {
     Opened(Box<(OpenSg, FileQueue)>),
     Served(SgStore),
-    /// Its thread could not be started.
+    /// Its thread could not be started, or was ended.
     Failed,
+}
+
+/// What is known of the process of a device, also if no command waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Connected,
+    /// This process has taken the device over, and connects for the first time.
+    Connecting,
+    Away,
 }
 
 impl PassThrough {
     /// Serves an opened device. The buffers are those of `queue`.
     pub(super) fn new(device: OpenSg, queue: FileQueue, label: &str) -> Self {
         let (path, is_process) = (device.path().to_owned(), device.identity().is_none());
+        let is_connected = device.is_connected();
         let state = State::Opened(Box::new((device, queue)));
         let label = label.to_owned();
-        Self(Rc::new(RefCell::new(Inner::new(state, path, label, is_process))))
+        let presence = if is_connected { Presence::Connected } else { Presence::Connecting };
+        Self(Rc::new(RefCell::new(Inner { presence, ..Inner::new(state, path, label, is_process) })))
     }
 
     /// Starts the thread of the device, unless it runs. `wake` notifies the reactor from there that the
@@ -110,6 +122,29 @@ impl PassThrough {
         Some(format!("{}: {why}", self.0.borrow().label))
     }
 
+    /// Returns that the process of the device is away, if it is.
+    pub(super) fn away(&self) -> Option<String> {
+        let inner = self.0.borrow();
+        let is_away = inner.is_process && inner.presence == Presence::Away;
+        is_away.then(|| format!("{}: {}: its process does not answer", inner.label, inner.path.display()))
+    }
+
+    /// Returns that this process connects to that of the device for the first time, if it does.
+    pub(super) fn connecting(&self) -> Option<String> {
+        let inner = self.0.borrow();
+        let is_connecting = inner.presence == Presence::Connecting;
+        is_connecting.then(|| format!("{}: {} is being connected to", inner.label, inner.path.display()))
+    }
+
+    /// Ends the connection to the process of the device, because another process serves it.
+    pub(super) fn leave_process(&self) {
+        let mut inner = self.0.borrow_mut();
+        if inner.is_process {
+            // Without its store the thread ends, and closes the connection.
+            inner.state = State::Failed;
+        }
+    }
+
     /// Opens the device again if it was removed. The log says how that ended.
     pub(super) fn reopen(&self, shared_with_host: bool) {
         let inner = self.0.borrow();
@@ -121,14 +156,16 @@ impl PassThrough {
 
 impl Inner {
     const fn new(state: State, path: PathBuf, label: String, is_process: bool) -> Self {
-        let (errors, told, told_away, says_away, is_gone) = (0, None, [None; 2], false, false);
-        Self { state, path, label, is_process, errors, told, told_away, says_away, is_gone }
+        let (presence, told_away) = (Presence::Connected, [None; 2]);
+        let (errors, told, says_away, is_gone) = (0, None, false, false);
+        Self { state, path, label, is_process, presence, errors, told, told_away, says_away, is_gone }
     }
 
     /// Handles that the device is there again, or why not. Returns whether the log says so: of a process that
     /// comes and goes it says so once in [`TELL_EVERY`].
     fn reopened(&mut self, result: Result<(), SgError>) -> bool {
         let (label, path) = (&self.label, self.path.display());
+        self.presence = if result.is_ok() { Presence::Connected } else { Presence::Away };
         match result {
             Ok(()) => {
                 self.is_gone = false;
@@ -170,7 +207,8 @@ impl Inner {
         let is_gone = failure.fault == Fault::Gone;
         // A process may come and go often.
         let is_removal = is_gone && !self.is_gone && !self.is_process;
-        self.is_gone |= is_gone;
+        // A command of a process can have failed just before that was back.
+        self.is_gone |= is_gone && !(self.is_process && self.presence == Presence::Connected);
         if !is_removal && is_recent(self.told) {
             return false;
         }
@@ -194,8 +232,9 @@ impl Store for PassThrough {
 
     fn device(&self) -> Option<DeviceInfo> {
         match &self.0.borrow().state {
+            State::Opened(opened) => Some(opened.0.info()),
             State::Served(store) => store.device(),
-            State::Opened(_) | State::Failed => None,
+            State::Failed => None,
         }
     }
 
@@ -238,6 +277,27 @@ mod tests {
         assert!(device.not_ready().unwrap().starts_with("/dev/sg9: the device was removed"));
         device.0.borrow_mut().reopened(Ok(()));
         assert_eq!(device.not_ready().as_deref(), Some(without_thread));
+    }
+
+    #[test]
+    fn a_process_that_is_away_is_known_although_no_command_fails() {
+        let path = PathBuf::from("/run/scsi.sock");
+        let inner = Inner::new(State::Failed, path.clone(), "LUN 0".to_owned(), true);
+        let device = PassThrough(Rc::new(RefCell::new(Inner { presence: Presence::Connecting, ..inner })));
+        assert_eq!(device.connecting().as_deref(), Some("LUN 0: /run/scsi.sock is being connected to"));
+        for (result, away) in [
+            (Ok(()), None),
+            (
+                Err(SgError::AnotherDevice { path }),
+                Some("LUN 0: /run/scsi.sock: its process does not answer".to_owned()),
+            ),
+            (Ok(()), None),
+        ] {
+            device.0.borrow_mut().reopened(result);
+            assert_eq!((device.connecting(), device.away()), (None, away));
+        }
+        device.0.borrow_mut().failed(Fault::Gone.into(), None);
+        assert!(!device.0.borrow().is_gone, "the command failed before the process was back");
     }
 
     #[test]

@@ -190,12 +190,7 @@ impl ReactorShard {
         let place = (&self.files, &self.pool, &mut self.nbd);
         let placed = medium.move_to_reactor(place, MediumId(id.0), &label);
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
-        let own = self.own.clone();
-        let wake = move || {
-            // A reactor that has stopped handles no completions, so an error is ignored.
-            let _ = own.post(move |member: &mut Self, now| member.medium_ready(now, MediumId(id.0)));
-        };
-        let store = || placed.store(&self.pool, wake.clone());
+        let store = || placed.store(&self.pool, self.wake(id));
         let made = if is_handed_over && placed.tape().is_some() {
             LogicalUnit::new_to_restore(config, store(), self.pool.clone())
         } else {
@@ -222,7 +217,12 @@ impl ReactorShard {
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.naas.insert(id, naa);
         self.tapes.extend(placed.tape().map(|tape| (id, tape)));
-        self.devices.extend(placed.pass_through().map(|device| (id, device)));
+        if let Some(device) = placed.pass_through() {
+            if !is_handed_over {
+                device.start(self.wake(id));
+            }
+            self.devices.insert(id, device);
+        }
         let (disk, drive, library) = placed.into_parts();
         self.drives.extend(drive.map(|drive| (id, drive)));
         if let Some(disk) = disk {
@@ -232,6 +232,15 @@ impl ReactorShard {
             self.serve_library(now, id, &label, library)?;
         }
         Ok(())
+    }
+
+    /// Returns what notifies this reactor, from another thread, that the medium of a unit has results.
+    fn wake(&self, id: UnitId) -> impl Fn() + Clone + Send + use<> {
+        let own = self.own.clone();
+        move || {
+            // A reactor that has stopped handles no completions, so an error is ignored.
+            let _ = own.post(move |member: &mut Self, now| member.medium_ready(now, MediumId(id.0)));
+        }
     }
 
     /// Watches the file or device of a unit.

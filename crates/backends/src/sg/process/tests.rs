@@ -272,6 +272,17 @@ impl Connection {
     }
 }
 
+/// Returns the device as it is in the process that takes it over, and that it has no connection.
+fn taken(rig: &Rig, names: Vec<Vec<u8>>) -> ScsiDevice {
+    let info = DeviceInfo { kind: 3, block_len: None, transfer_max: u32::MAX };
+    let opened = rig.spec().take(MovedSg { info, names, locked: None }).unwrap();
+    assert!(!opened.is_connected());
+    match opened.device {
+        Device::VhostUser(device) => *device,
+        Device::Sg(_) => unreachable!("it has no node"),
+    }
+}
+
 fn command(token: u64, timeout_ms: u32) -> SgRequest {
     SgRequest { token, command: vec![0; 6], data: SgData::Nothing, timeout_ms }
 }
@@ -477,4 +488,44 @@ fn opening_ends_when_the_process_dies_meanwhile() {
     drop(process.join().unwrap());
     let result = open.recv_timeout(Duration::from_secs(60)).expect("it waits for a process to come back");
     assert!(result.unwrap_err().to_string().contains("its process has ended"));
+}
+
+#[test]
+fn a_device_that_another_process_served_is_connected_to_at_once_when_it_is_driven() {
+    let rig = Rig::new("taken");
+    let (first, connection) = rig.open();
+    let mut device = taken(&rig, first.names.clone());
+    device.submit(command(7, 300_000)).unwrap();
+    rig.listener.set_nonblocking(true).unwrap();
+    assert!(rig.listener.accept().is_err(), "a connection beside that of the other process");
+    rig.listener.set_nonblocking(false).unwrap();
+    drop((first, connection));
+    let process = rig.accept(FRESH);
+    assert!(device.receive().is_none());
+    let mut connection = process.join().unwrap();
+    let head = connection.next();
+    connection.end(head, 0);
+    assert_eq!(ended(&mut device), (7, 0));
+    assert_eq!(news(&mut device), ["back"]);
+}
+
+#[test]
+fn a_device_that_another_process_served_gets_no_commands_if_it_is_another_one_or_away() {
+    let rig = Rig::new("taken-other");
+    let names = rig.open().0.names;
+    let mut device = taken(&rig, names);
+    device.submit(command(7, 300_000)).unwrap();
+    rig.attempt(&mut device, Behaviour { name: 2, ..FRESH });
+    assert!(!device.is_connected() && device.in_flight() == 1);
+    let told = news(&mut device);
+    assert!(told.len() == 1 && told[0].contains("is not the device"), "{told:?}");
+
+    let mut device = taken(&rig, device.names);
+    std::fs::remove_file(&rig.path).unwrap();
+    for _ in 0..2 {
+        device.outage.as_mut().unwrap().retry_at = Instant::now();
+        assert!(device.receive().is_none() && !device.is_connected());
+    }
+    let told = news(&mut device);
+    assert!(told.len() == 1 && told[0].contains("cannot connect to"), "{told:?}");
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use backends::sg::MovedSg;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use store::api::DeviceInfo;
 use zeroize::Zeroizing;
 
 use super::Daemon;
@@ -378,12 +379,14 @@ impl Daemon {
                 document.cartridges.push(CartridgeState { drive, path, read_only });
                 files.extend(of_cartridge.map(OwnedFd::from));
             }
-            servers.extend(frozen.sockets(at, exports.iter().map(|export| export.conn).collect())?);
-            let state = |MovingExport { unit, info, .. }| ExportState::new(unit, &info);
+            servers.extend(frozen.sockets(at, exports.iter().filter_map(|export| export.conn).collect())?);
+            let state = |MovingExport { unit, info, conn }| ExportState::new(unit, &info, conn.is_some());
             document.exports.extend(exports.into_iter().map(state));
-            for (unit, MovedSg { block_len, names, locked: lock }) in devices {
-                document.devices.push(DeviceState { unit, block_len, names });
-                locks.push(OwnedFd::from(lock));
+            for (unit, MovedSg { info, names, locked: lock }) in devices {
+                let DeviceInfo { kind, block_len, transfer_max } = info;
+                let is_locked = lock.is_some();
+                document.devices.push(DeviceState { unit, kind, block_len, transfer_max, names, is_locked });
+                locks.extend(lock.map(OwnedFd::from));
             }
         }
         let format = format_of(&self.runtime.config);

@@ -11,7 +11,6 @@ use ::nbd::uri::NbdUri;
 use backends::vhost_user::BlkLink;
 
 use crate::os_error;
-use crate::serve::handed_over::MovedExport;
 
 /// The address of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +35,7 @@ pub(in crate::serve) struct ExportConnection {
 
 impl ExportConnection {
     /// Returns a connection that another process gives to this one.
-    pub(in crate::serve) fn taken_over(MovedExport { info, socket }: MovedExport) -> Self {
+    pub(in crate::serve) const fn taken_over(info: ExportInfo, socket: OwnedFd) -> Self {
         Self { socket, info, queue: None, is_taken_over: true }
     }
 }
@@ -61,6 +60,12 @@ impl fmt::Display for ExportAddress {
 }
 
 impl ExportAddress {
+    /// Returns whether it is that of a device of another process, whose requests go through a queue in shared
+    /// memory.
+    pub(in crate::serve) const fn is_device(&self) -> bool {
+        matches!(self, Self::VhostUser(_))
+    }
+
     /// Connects and negotiates, which blocks.
     ///
     /// # Errors

@@ -45,8 +45,9 @@ impl NbdExports {
             format!("{} was removed, and its connection to {} ends", inner.label, inner.address)
         });
         let working = |inner: &Inner, why| {
-            let is_working = why == Unmovable::Working;
-            is_working.then(|| format!("{}: {} has requests under way", inner.label, inner.address))
+            let Inner { client, label, address, .. } = inner;
+            let what = if client.is_up() { "has requests under way" } else { "is being connected to" };
+            (why == Unmovable::Working).then(|| format!("{label}: {address} {what}"))
         };
         ends.next().or_else(|| self.find_unmovable(working))
     }
@@ -73,11 +74,18 @@ impl NbdExports {
         })
     }
 
-    /// Returns the connection of each export, with its unit and what was negotiated. None is busy.
-    pub(in crate::serve) fn connections(&self) -> impl Iterator<Item = (UnitId, ExportInfo, ConnId)> {
-        self.exports.values().filter_map(|export| {
+    /// Returns each export: its unit, what was negotiated, and the connection, if that can move. None is
+    /// busy.
+    pub(in crate::serve) fn moving(&self) -> impl Iterator<Item = (UnitId, ExportInfo, Option<ConnId>)> {
+        self.exports.values().map(|export| {
             let inner = export.0.borrow();
-            Some((inner.unit, *inner.client.info(), inner.connection?))
+            (inner.unit, *inner.client.info(), inner.connection.filter(|_| !inner.is_device()))
         })
+    }
+
+    /// Returns the connections to devices of other processes.
+    pub(in crate::serve) fn connections_to_devices(&self) -> Vec<ConnId> {
+        let exports = self.exports.values().map(|export| export.0.borrow());
+        exports.filter(|inner| inner.is_device()).filter_map(|inner| inner.connection).collect()
     }
 }

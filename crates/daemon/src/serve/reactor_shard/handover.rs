@@ -25,20 +25,21 @@ pub(in crate::serve) struct ExportedReactor {
     pub(in crate::serve) connections: Vec<Vec<(ConnId, PortalId)>>,
     /// The cartridges in drives.
     pub(in crate::serve) cartridges: Vec<MovedCartridge>,
-    /// The connections to NBD servers.
+    /// The connections to NBD servers, and the block devices of other processes.
     pub(in crate::serve) exports: Vec<MovingExport>,
     /// The devices that commands are passed to, with the NAA identifiers of their units.
     pub(in crate::serve) devices: Vec<(String, MovedSg)>,
 }
 
-/// The connection to an NBD server, as it moves to another process.
+/// The connection to an NBD server, or a block device of another process, as it moves to another process.
 #[derive(Debug)]
 pub(in crate::serve) struct MovingExport {
     /// The NAA identifier of the unit.
     pub(in crate::serve) unit: String,
     /// What was negotiated.
     pub(in crate::serve) info: ExportInfo,
-    pub(in crate::serve) conn: ConnId,
+    /// The connection, if it moves: that to a device does not.
+    pub(in crate::serve) conn: Option<ConnId>,
 }
 
 /// What keeps a reactor from being handed over.
@@ -102,9 +103,20 @@ impl ReactorShard {
         self.shard.freeze(now);
     }
 
-    /// Opens the command windows again.
+    /// Opens the command windows again, or for the first time in this process: then devices may get commands,
+    /// too.
     pub(in crate::serve) fn thaw(&mut self, now: Instant) {
+        for (id, device) in &self.devices {
+            device.start(self.wake(*id));
+        }
         self.shard.thaw(now);
+    }
+
+    /// Lets go of the devices of other processes. Returns the connections to block devices, which the caller
+    /// ends.
+    pub(in crate::serve) fn leave_processes(&self) -> Vec<ConnId> {
+        self.devices.values().for_each(PassThrough::leave_process);
+        self.nbd.connections_to_devices()
     }
 
     /// Begins no HyperSCSI handshake from now on, or does again.
@@ -112,9 +124,9 @@ impl ReactorShard {
         self.shard.pause_handshakes(is_paused);
     }
 
-    /// Returns which server does not answer, if one does not.
+    /// Returns which server or process does not answer, if one does not.
     pub(in crate::serve) fn away(&self) -> Option<String> {
-        self.nbd.away()
+        self.nbd.away().or_else(|| self.devices.values().find_map(PassThrough::away))
     }
 
     /// Returns how many logins, discoveries and handshakes would be lost with this process, and how many
@@ -146,7 +158,7 @@ impl ReactorShard {
         let of_shard = self.shard.busy();
         // Commands are under way because of a server that is away.
         if of_shard.as_ref().is_none_or(ShardBusy::can_end)
-            && let Some(away) = self.nbd.away()
+            && let Some(away) = self.away()
         {
             return passing(away);
         }
@@ -156,7 +168,8 @@ impl ReactorShard {
         if let Some(sentence) = self.nbd.flush_failed() {
             return Some(Obstacle { sentence, can_end: false });
         }
-        if let Some(busy) = self.nbd.busy() {
+        let connecting = || self.devices.values().find_map(PassThrough::connecting);
+        if let Some(busy) = self.nbd.busy().or_else(connecting) {
             return passing(busy);
         }
         let is_working =
@@ -182,10 +195,10 @@ impl ReactorShard {
             sentence: format!("cannot pass a cartridge on: {}", crate::os_error(&error)),
             can_end: false,
         })?;
-        let export = |(id, info, conn): (UnitId, ExportInfo, ConnId)| {
+        let export = |(id, info, conn): (UnitId, ExportInfo, Option<ConnId>)| {
             Some(MovingExport { unit: self.naas.get(&id)?.to_string(), info, conn })
         };
-        let exports = self.nbd.connections().filter_map(export).collect();
+        let exports = self.nbd.moving().filter_map(export).collect();
         let device = |(id, device): (&UnitId, &PassThrough)| {
             let unit = self.naas.get(id)?.to_string();
             Some(device.moved().map(|moved| (unit, moved)))

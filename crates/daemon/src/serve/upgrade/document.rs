@@ -21,8 +21,8 @@ pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
 /// The newest version of the format. It is increased when a release before could misread what this one
 /// writes, or does not know it; a field that is added has a default, and is not written while it has that.
 ///
-/// Version 2 has what is in drives, version 3 the connections to NBD servers and the devices that commands
-/// are passed to.
+/// Version 2 has what is in drives, version 3 the connections to NBD servers, the devices of other processes,
+/// and the devices that commands are passed to.
 pub(in crate::serve) const FORMAT: u32 = 3;
 
 /// The version of a daemon without LUNs at NBD servers and without such devices. This release writes it then,
@@ -52,12 +52,13 @@ pub(in crate::serve) struct Document {
     /// come with the document.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) cartridges: Vec<CartridgeState>,
-    /// The connections to NBD servers. The socket of each follows the files of the cartridges, in the same
-    /// order. A connection can be replaced by another one until the sessions are frozen.
+    /// The connections to NBD servers, and the block devices of other processes. The socket of each
+    /// connection follows the files of the cartridges, in the same order. A connection can be replaced by
+    /// another one until the sessions are frozen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) exports: Vec<ExportState>,
-    /// The devices that commands are passed to. The file by which each is locked follows the sockets of the
-    /// exports, in the same order. A device can be opened again until the sessions are frozen.
+    /// The devices that commands are passed to. The file by which each of this host is locked follows the
+    /// sockets of the exports, in the same order. A device can be opened again until the sessions are frozen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) devices: Vec<DeviceState>,
 }
@@ -68,13 +69,20 @@ pub(in crate::serve) struct Document {
 pub(in crate::serve) struct DeviceState {
     /// The NAA identifier of the unit.
     pub(in crate::serve) unit: String,
+    /// Its type.
+    pub(in crate::serve) kind: u8,
     /// The length of its blocks, if it had blocks when it was opened.
     pub(in crate::serve) block_len: Option<u32>,
+    /// The most bytes that one command can transfer.
+    pub(in crate::serve) transfer_max: u32,
     /// What it says of itself. It is known by that when it was removed and returns.
     pub(in crate::serve) names: Vec<Vec<u8>>,
+    /// Whether a file locks it. A device of another process has none: the next process connects to it itself.
+    pub(in crate::serve) is_locked: bool,
 }
 
-/// A connection to an NBD server, on which nothing is under way, and what was negotiated for it.
+/// A connection to an NBD server, on which nothing is under way, and what was negotiated for it; or a block
+/// device of another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::serve) struct ExportState {
@@ -87,10 +95,12 @@ pub(in crate::serve) struct ExportState {
     payload_len_max: u32,
     structured: bool,
     allocation_id: Option<u32>,
+    /// Whether the connection moves. To a device the next process connects itself: it has memory of its own.
+    pub(in crate::serve) has_socket: bool,
 }
 
 impl ExportState {
-    pub(in crate::serve) const fn new(unit: String, info: &ExportInfo) -> Self {
+    pub(in crate::serve) const fn new(unit: String, info: &ExportInfo, has_socket: bool) -> Self {
         let ExportInfo {
             len,
             flags,
@@ -101,7 +111,17 @@ impl ExportState {
             structured,
             allocation_id,
         } = *info;
-        Self { unit, len, flags, block_len, preferred_block_len, payload_len_max, structured, allocation_id }
+        Self {
+            unit,
+            len,
+            flags,
+            block_len,
+            preferred_block_len,
+            payload_len_max,
+            structured,
+            allocation_id,
+            has_socket,
+        }
     }
 
     /// Returns what was negotiated.
@@ -114,7 +134,8 @@ impl ExportState {
             flags: self.flags,
             block_len: self.block_len,
             preferred_block_len: self.preferred_block_len,
-            payload_len_max: self.payload_len_max,
+            // A device may take less than any server, and says so again when it is connected to.
+            payload_len_max: if self.has_socket { self.payload_len_max } else { CHANGE_LEN_MAX },
             change_len_max: CHANGE_LEN_MAX,
             structured: self.structured,
             allocation_id: self.allocation_id,
@@ -299,11 +320,14 @@ mod tests {
             structured: true,
             allocation_id: Some(9),
         };
-        let state = ExportState::new("naa.6".to_owned(), &info);
+        let state = ExportState::new("naa.6".to_owned(), &info, true);
         let device = DeviceState {
             unit: "naa.7".to_owned(),
+            kind: 5,
             block_len: Some(2048),
+            transfer_max: 1 << 20,
             names: vec![b"a disc".to_vec(), Vec::new()],
+            is_locked: true,
         };
         let document = Document { exports: vec![state.clone()], devices: vec![device.clone()], ..nothing() };
         let document = Document::decode(&document.encode(FORMAT).unwrap()).unwrap();
@@ -313,6 +337,10 @@ mod tests {
         assert_eq!(read[0].info(), Ok(info));
         let damaged = ExportState { block_len: 0, ..read[0].clone() };
         assert!(damaged.info().is_err());
+        let limited = ExportInfo { payload_len_max: 512, ..info };
+        let device = |has_socket| ExportState::new("naa.8".to_owned(), &limited, has_socket).info();
+        assert!(device(true).is_err(), "no server takes so little");
+        assert_eq!(device(false), Ok(ExportInfo { payload_len_max: CHANGE_LEN_MAX, ..info }));
     }
 
     #[test]

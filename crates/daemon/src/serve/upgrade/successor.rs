@@ -15,6 +15,7 @@ use base::state_machine::{ConnId, PortalId};
 use drivers::inherited;
 use drivers::message_queue::Adoption;
 use iscsi::name::IscsiName;
+use store::api::DeviceInfo;
 
 use super::channel::Channel;
 use super::document::{CartridgeState, DeviceState, Document, ExportState, FORMATS, MAGIC, ReactorState};
@@ -172,7 +173,9 @@ impl Succession {
         let (cartridges, exports) =
             (std::mem::take(&mut document.cartridges), std::mem::take(&mut document.exports));
         let devices = std::mem::take(&mut document.devices);
-        let count = 2 * cartridges.len() + exports.len() + devices.len();
+        let sockets_of_exports = exports.iter().filter(|export| export.has_socket).count();
+        let locks = devices.iter().filter(|device| device.is_locked).count();
+        let count = 2 * cartridges.len() + sockets_of_exports + locks;
         let first = sockets.len().checked_sub(count).ok_or_else(missing)?;
         let mut descriptors = sockets.split_off(first).into_iter();
         let mut media = LateMedia::default();
@@ -184,14 +187,15 @@ impl Succession {
             media.cartridges.insert(drive.clone(), MovedCartridge { drive, path, read_only, files });
         }
         for state in exports {
-            let socket = descriptors.next().ok_or_else(missing)?;
+            let socket = state.has_socket.then(|| descriptors.next().ok_or_else(missing)).transpose()?;
             let info = state.info().map_err(|why| ServeError::Failed(format!("an NBD export: {why}")))?;
             let ExportState { unit, .. } = state;
             media.exports.insert(unit, MovedExport { info, socket });
         }
-        for DeviceState { unit, block_len, names } in devices {
-            let locked = descriptors.next().ok_or_else(missing)?.into();
-            media.devices.insert(unit, MovedSg { block_len, names, locked });
+        for DeviceState { unit, kind, block_len, transfer_max, names, is_locked } in devices {
+            let locked = is_locked.then(|| descriptors.next().ok_or_else(missing)).transpose()?;
+            let info = DeviceInfo { kind, block_len, transfer_max };
+            media.devices.insert(unit, MovedSg { info, names, locked: locked.map(File::from) });
         }
         Ok(media)
     }
@@ -302,6 +306,10 @@ fn lost(step: &str, error: &io::Error) -> ServeError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
+    use nbd::handshake::{CHANGE_LEN_MAX, ExportInfo};
+
     use super::*;
 
     fn welcomed(portals: &[SocketAddr], sockets: Vec<Socket>, descriptors: Vec<OwnedFd>) -> Succession {
@@ -354,6 +362,50 @@ mod tests {
         let mut welcome = welcome(&[], Vec::new());
         welcome.owners.insert("iqn.2001-04.com.example:a".to_owned(), 2);
         assert!(Succession::new(Channel::new(ours), welcome, Vec::new()).is_err(), "there are 0 and 1");
+    }
+
+    #[test]
+    fn only_what_has_a_descriptor_gets_one() {
+        let info = ExportInfo {
+            len: 1 << 20,
+            flags: 1,
+            block_len: 512,
+            preferred_block_len: 4096,
+            payload_len_max: 1 << 20,
+            change_len_max: CHANGE_LEN_MAX,
+            structured: false,
+            allocation_id: None,
+        };
+        let device = |unit: &str, is_locked| DeviceState {
+            unit: unit.to_owned(),
+            kind: 1,
+            block_len: None,
+            transfer_max: 1 << 20,
+            names: vec![unit.as_bytes().to_vec()],
+            is_locked,
+        };
+        let sessions = |sockets| Sessions {
+            document: Document {
+                reactors: Vec::new(),
+                cartridges: Vec::new(),
+                exports: [("block", false), ("server", true)]
+                    .map(|(unit, has_socket)| ExportState::new(unit.to_owned(), &info, has_socket))
+                    .into(),
+                devices: vec![device("process", false), device("node", true)],
+            },
+            sockets,
+        };
+        let (one, other) = UnixStream::pair().unwrap();
+        let descriptors = [one, other].map(OwnedFd::from);
+        let numbers = descriptors.each_ref().map(AsRawFd::as_raw_fd);
+        let mut media = Succession::late_media(&mut sessions(descriptors.into())).unwrap();
+        let number = |socket: Option<OwnedFd>| socket.map(|socket| socket.as_raw_fd());
+        let exports = ["server", "block"].map(|unit| number(media.exports.remove(unit).unwrap().socket));
+        assert_eq!(exports, [Some(numbers[0]), None]);
+        let locks = ["node", "process"]
+            .map(|unit| number(media.devices.remove(unit).unwrap().locked.map(OwnedFd::from)));
+        assert_eq!(locks, [Some(numbers[1]), None]);
+        assert!(media.is_empty() && Succession::late_media(&mut sessions(Vec::new())).is_err());
     }
 
     #[test]

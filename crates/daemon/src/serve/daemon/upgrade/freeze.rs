@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use base::state_machine::ConnId;
 use drivers::message_queue::Handle;
 use rustix::io::Errno;
+use rustix::net::Shutdown;
 use tls::Pauser as TlsPauser;
 
 use crate::serve::reactor_shard::ReactorShard;
@@ -207,9 +208,23 @@ impl Frozen {
         })
     }
 
-    /// Leaves the reactors as they are, because another process has their sessions.
+    /// Leaves the reactors as they are, because another process has their sessions. That one waits for the
+    /// end of the connections to devices of other processes, which may accept one only.
     pub(super) fn leave(mut self) {
         self.unaccepting.is_left = true;
+        for handle in &self.unaccepting.reactors {
+            let own = handle.clone();
+            // The end of a reactor is of no interest any more.
+            let _ = handle.post(move |member: &mut ReactorShard, _| {
+                let _ = own.sockets(member.leave_processes(), |sockets| {
+                    for socket in sockets.unwrap_or_default() {
+                        // It fails if the connection has ended, which is what is wanted. Without a
+                        // descriptor for that, it ends with this process.
+                        let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+                    }
+                });
+            });
+        }
     }
 }
 

@@ -16,11 +16,10 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
             | Medium::Changer { .. }
             | Medium::LibraryDrive { .. }
             | Medium::Nbd { .. }
-            | Medium::Sg { .. } => return None,
+            | Medium::Sg { .. }
+            | Medium::VhostUserBlk { .. }
+            | Medium::VhostUserScsi { .. } => return None,
             Medium::Ram { .. } => "its data is in the memory of this process",
-            Medium::VhostUserBlk { .. } | Medium::VhostUserScsi { .. } => {
-                "a device over vhost-user cannot move to another process: its other end knows the memory of this one"
-            }
         };
         Some(format!("{}: {why}", unit.label))
     })
@@ -30,29 +29,32 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
 /// one with room for all of its state, so that older releases can take over as far as they know what moves.
 pub(super) fn format_of(config: &Config) -> u32 {
     let of_unit = |medium: &Medium| match medium {
-        Medium::Nbd { .. } | Medium::Sg { .. } => FORMAT,
+        Medium::Nbd { .. }
+        | Medium::Sg { .. }
+        | Medium::VhostUserBlk { .. }
+        | Medium::VhostUserScsi { .. } => FORMAT,
         // There can be another medium in a drive than the configured one.
         Medium::Disc { .. } | Medium::Tape { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. } => {
             FORMAT_WITHOUT_EXPORTS
         }
-        Medium::File { .. }
-        | Medium::Block { .. }
-        | Medium::Null { .. }
-        | Medium::Ram { .. }
-        | Medium::VhostUserBlk { .. }
-        | Medium::VhostUserScsi { .. } => FORMAT_WITHOUT_DRIVES,
+        Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. } | Medium::Ram { .. } => {
+            FORMAT_WITHOUT_DRIVES
+        }
     };
     config.units.iter().map(|unit| of_unit(&unit.medium)).max().unwrap_or(FORMAT_WITHOUT_DRIVES)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
     use crate::config::{Environment, Flags};
     use crate::scratch::Scratch;
 
     fn config(specs: &[&str]) -> Config {
         let scratch = Scratch::new();
+        let _device = UnixListener::bind(scratch.path().join("disk.sock")).unwrap();
         let environment = Environment::for_tests(scratch.path());
         let luns = specs.iter().map(|spec| (*spec).to_owned()).collect();
         let flags = Flags { luns, ..Flags::default() };
@@ -69,13 +71,23 @@ mod tests {
         assert_eq!(obstacle("file:disk.img,size=1M"), None);
         assert_eq!(obstacle("disc:disc.iso"), None);
         assert_eq!(obstacle("nbd:nbd://localhost/disk"), None);
+        assert_eq!(obstacle("vhost-user-blk:disk.sock"), None);
+        assert_eq!(obstacle("vhost-user-scsi:disk.sock"), None);
         assert!(obstacle("ram:1M").unwrap().contains("memory of this process"));
     }
 
     #[test]
     fn a_daemon_without_drives_and_exports_writes_what_earlier_releases_read() {
         let (null, disc, nbd) = ("null:1G", "disc:disc.iso", "nbd:nbd://localhost/disk");
-        for (specs, format) in [(&[null][..], 1), (&[null, disc], 2), (&[nbd, null], 3), (&[nbd, disc], 3)] {
+        let (block, scsi) = ("vhost-user-blk:disk.sock", "vhost-user-scsi:disk.sock");
+        for (specs, format) in [
+            (&[null][..], 1),
+            (&[null, disc], 2),
+            (&[nbd, null], 3),
+            (&[nbd, disc], 3),
+            (&[block], 3),
+            (&[scsi], 3),
+        ] {
             assert_eq!(format_of(&config(specs)), format, "{specs:?}");
         }
     }

@@ -14,7 +14,7 @@ from hostile.initiator import Dropped, read_10, write_10
 from nbd.exports import NbdServer, Targe, device, qemu_storage_daemon, wait_for
 from servers import MIB, Export
 from upgrade.held import GOOD, Answering, Held
-from upgrade.live import Load, Replaced, histogram
+from upgrade.live import Client, Load, Replaced, histogram
 from upgrade.test_nbd import SECTOR, read, refused, upgrade
 from upgrade.test_upgrade import fail, pretender, query
 from verdicts import expect, same
@@ -179,6 +179,45 @@ def test_a_process_is_killed_right_after_an_upgrade(tmp_path, seed):
             expect(server.stop() == 0, "the daemon does not end in order")
         finally:
             server.kill()
+
+
+def test_a_daemon_that_ends_late_holds_up_nobody(tmp_path):
+    """It ends its connections when it lets go, and not when it ends: it gives its clients time to read their answers."""
+    with Devices(tmp_path) as devices:
+        server = Serving(str(tmp_path), *devices.luns())
+        server.start()
+        try:
+            pulses = [Pulse(server, lun) for lun in (BLOCK, SCSI)]
+            tracer, changer = Client(server.socket), Client(server.socket)
+            sessions = {"initiator": pulses[0].held.name}
+            traced = tracer.ask({"method": "trace", "trace": {"sessions": sessions, "plain": False, "follow": True}})
+            expect("result" in traced and "result" in changer.ask({"method": "status"}), f"{traced}")
+            told = []
+            upgrading = threading.Thread(target=lambda: told.append(server.upgrade()), daemon=True)
+            upgrading.start()
+            wait_for("the other process", lambda: len(children(server.pid)) > 0)
+            changer.send({"method": "reload"})
+            answer = changer.receive()
+            expect("has taken over" in answer.get("error", {}).get("message", ""), f"reload is answered with {answer}")
+            let_go = time.monotonic()
+            upgrading.join()
+            [(upgraded, why)] = told
+            expect(upgraded, why)
+            server.expect_replaced_ended()
+            late_s = time.monotonic() - let_go
+            expect(late_s > 1, f"the daemon ended after {late_s} s")
+            for pulse in pulses:
+                longest = pulse.longest_ms()
+                expect(longest < PAUSE_MAX_MS, f"a command took {longest} ms")
+                pulse.judge()
+            expect(server.stop() == 0, "the daemon does not end in order")
+        finally:
+            server.kill()
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
 
 
 @pytest.mark.parametrize("lun", [BLOCK, SCSI], ids=["block", "scsi"])

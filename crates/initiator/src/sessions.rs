@@ -36,8 +36,7 @@ use iscsi::initiator::Session;
 use iscsi::initiator::contract::{Event as Asked, SessionOrigin, SessionStats};
 use scsi::lun::Lun;
 use security::opaque::{StretchJob, StretchResult};
-use transport::initiator::{Outcome, SubmitError};
-use transport::initiator::{TaskId, TmfId};
+use transport::initiator::{Outcome, SubmitError, TaskId, TaskResult, TmfId};
 use transport::task_management::TmfFunction;
 
 use crate::command::{Command, CommandError};
@@ -457,10 +456,15 @@ impl SessionEntry {
         if pending.is_attention_check {
             return self.attention_checked(now, id, pending, outcome, events);
         }
+        // A function of ours ended an unsent command while the session is up. A session that ends is not up.
+        let was_ended_unsent = outcome.end == TaskResult::NotSent && self.session.services().is_up();
         let (care, attention) = pending.decide(now, outcome);
         let care = match (care, self.guard_error(&pending)) {
             (RetryDecision::Finish(Ok(reply)), _) => RetryDecision::Finish(Ok(reply)),
             (_, Some(why)) => RetryDecision::Finish(Err(why)),
+            (RetryDecision::Finish(Err(CommandError::Lost(_))), None) if was_ended_unsent => {
+                RetryDecision::Finish(Err(CommandError::Aborted))
+            }
             (RetryDecision::Finish(Err(CommandError::Lost(_))), None) => {
                 RetryDecision::Finish(Err(CommandError::Lost(self.loss())))
             }

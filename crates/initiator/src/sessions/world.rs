@@ -2,6 +2,7 @@
 //! that resets, hangs, refuses and drops connections as the seed says. In every run the properties below
 //! hold.
 
+mod identity;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,7 +25,6 @@ use transport::task_management::TmfFunction;
 use super::{DriverEvent, DriverRequest, Event, Path, SessionId, Sessions};
 use crate::command::{Command, CommandError, Reply};
 use crate::fault_injection::{Bug, inject};
-use crate::identity::Identity;
 use crate::login::ProtocolPlan;
 use target::{Habits, Target};
 
@@ -88,6 +88,8 @@ struct World {
     conns: u32,
     /// The paths that are up; `None` while the session is not up.
     paths: Option<BTreeSet<Path>>,
+    /// A connection whose socket is full: nothing is sent on it.
+    full: Option<ConnId>,
     /// How many commands are kept under way.
     depth: usize,
     /// The frequency of resets by another initiator, and of cuts, in parts per thousand of the turns.
@@ -111,12 +113,23 @@ impl World {
             deaf_to_aborts: some(4, 1) > 0,
             deaf_to_resets: some(3, 1) > 0,
             tells_aborts: some(3, 1) > 0,
+            ..Habits::default()
         };
         let (resets, cuts) = (some(2, 20), some(3, 5));
         Self::with(seed, rng, habits, resets, cuts)
     }
 
     fn with(seed: u64, rng: Rng, habits: Habits, resets: u64, cuts: u64) -> Self {
+        Self::with_connections(seed, rng, habits, (resets, cuts), 1)
+    }
+
+    fn with_connections(
+        seed: u64,
+        rng: Rng,
+        habits: Habits,
+        (resets, cuts): (u64, u64),
+        connections: u16,
+    ) -> Self {
         let mut sessions = Sessions::new(Pool::new(1 << 20));
         let now = Instant(1_000_000_000);
         let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()), group: None };
@@ -125,6 +138,7 @@ impl World {
         let mut plan = SessionPlan::new(initiator, Isid::random([1, 2, 3], 4), target, vec![portal]);
         plan.keys.error_recovery_level = 0;
         plan.keys.default_time2wait = 0;
+        plan.connections = connections;
         let id = sessions.open(now, ProtocolPlan::from(plan));
         sessions.limit_commands(now, id, Some(LIMIT));
         Self {
@@ -136,6 +150,7 @@ impl World {
             given: BTreeMap::new(),
             conns: 0,
             paths: None,
+            full: None,
             depth: 4,
             resets,
             cuts,
@@ -157,6 +172,7 @@ impl World {
             while let Some(action) = self.sessions.poll_action() {
                 any = true;
                 match action {
+                    Action::Transmit(conn) if self.full == Some(conn) => {}
                     Action::Transmit(conn) => self.transmit(conn),
                     Action::Close(conn) | Action::Abort(conn) => self.disconnect(conn),
                 }
@@ -480,50 +496,6 @@ fn a_question_that_was_sent_before_a_reset_ends_with_it() {
     world.settle();
     world.pass_for(Duration::from_millis(100));
     assert_eq!((world.open(), world.carries()), (0, false));
-}
-
-#[test]
-fn a_device_that_took_the_place_of_another_gets_no_command_for_that() {
-    let mut world = silent(Kind::Once);
-    world.target.habits = Habits::default();
-    world.target.exchange_device();
-    world.pass_for(LIMIT / 4);
-    assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
-    world.submit_a(Kind::Write, true);
-    world.settle();
-    let is_other = |error: &Option<CommandError>| {
-        error.as_ref().and_then(CommandError::sense).map(|sense| sense.asc)
-            == Some(Asc::DEVICE_IDENTIFIER_CHANGED)
-    };
-    assert!(is_other(&world.given[&1].error), "{:?}", world.given[&1].error);
-    assert!(!world.target.records.contains_key(&1), "it was written to the new device");
-    world.submit_a(Kind::Write, true);
-    world.settle();
-    world.pass_for(LIMIT / 4);
-    assert_eq!((world.given[&2].ends, &world.given[&2].error), (1, &None), "it is told once");
-}
-
-#[test]
-fn a_guarded_unit_that_says_it_is_another_is_asked_which_before_it_gets_more() {
-    for changes in [false, true] {
-        let mut world = silent(Kind::Once);
-        let (id, now) = (world.id, world.now);
-        let identity = Identity::learn(0x80, &[0, 0x80, 0, 1, b'1']).unwrap();
-        world.sessions.guard(now, id, Lun(0), identity);
-        world.settle();
-        world.target.habits = Habits::default();
-        world.target.exchange_device();
-        if !changes {
-            world.target.device = b'1';
-        }
-        world.pass_for(LIMIT / 4);
-        assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
-        world.submit_a(Kind::Write, true);
-        world.settle();
-        world.pass_for(LIMIT / 4);
-        assert_eq!(matches!(world.given[&1].error, Some(CommandError::OtherDevice(_))), changes);
-        assert_eq!(world.target.records.contains_key(&1), !changes);
-    }
 }
 
 #[test]

@@ -42,6 +42,12 @@ pub(super) struct Habits {
     pub(super) late_attentions: u64,
     /// After a reset, the target ends commands with TASK ABORTED.
     pub(super) tells_aborts: bool,
+    /// The target answers INQUIRY only when the test says so.
+    pub(super) slow_inquiries: bool,
+    /// The target answers every READ CAPACITY with the unit attention of a reset.
+    pub(super) resets_at_capacity: bool,
+    /// The target rejects ABORT TASK.
+    pub(super) rejects_aborts: bool,
 }
 
 /// A command that the target executes.
@@ -82,6 +88,8 @@ pub(super) struct Target {
     pub(super) ends: BTreeMap<ConnId, End>,
     tasks: Vec<Task>,
     attentions: VecDeque<Asc>,
+    /// INQUIRY commands that were not answered, each with the device that it found.
+    inquiries: Vec<(ConnId, Itt, u8)>,
     exp_cmd_sn: u32,
     attempts: u64,
     /// The serial number of the device behind the unit.
@@ -99,6 +107,7 @@ impl Target {
             ends: BTreeMap::new(),
             tasks: Vec::new(),
             attentions: VecDeque::new(),
+            inquiries: Vec::new(),
             exp_cmd_sn: 1,
             attempts: 0,
             device: b'1',
@@ -116,6 +125,7 @@ impl Target {
     pub(super) fn disconnect(&mut self, conn: ConnId) {
         self.ends.remove(&conn);
         self.tasks.retain(|task| task.conn != conn);
+        self.inquiries.retain(|(of, ..)| *of != conn);
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
@@ -148,6 +158,11 @@ impl Target {
     pub(super) fn exchange_device(&mut self) {
         self.device += 1;
         self.attentions.push_back(Asc::DEVICE_IDENTIFIER_CHANGED);
+    }
+
+    /// Reports a reset with the next command.
+    pub(super) fn tell_reset(&mut self) {
+        self.attentions.push_back(Asc::POWER_ON_OCCURRED);
     }
 
     /// Returns how many unit attentions were not reported yet.
@@ -306,7 +321,7 @@ impl Target {
             answers.push("TargetPortalGroupTag=1".to_owned());
         }
         let done = asked.transit && asked.nsg == 3;
-        if done {
+        if done && asked.tsih == 0 {
             // Session reinstatement: the tasks of the old session are ended first.
             let old: Vec<ConnId> = self.ends.keys().copied().filter(|other| *other != conn).collect();
             for other in old {
@@ -342,7 +357,11 @@ impl Target {
             opcode::WRITE_16 => Kind::Write,
             opcode::COMPARE_AND_WRITE => Kind::Once,
             opcode::TEST_UNIT_READY => Kind::Look,
-            opcode::INQUIRY => return self.inquiry(conn, asked.itt),
+            opcode::INQUIRY if self.habits.slow_inquiries => {
+                return self.inquiries.push((conn, asked.itt, self.device));
+            }
+            opcode::INQUIRY => return self.inquiry(conn, asked.itt, self.device),
+            opcode::SERVICE_ACTION_IN_16 => return self.capacity(conn, asked.itt),
             other => panic!("the session sent {other:02x}h"),
         };
         let id = u64::from_be_bytes(asked.cdb[2..10].try_into().unwrap());
@@ -380,9 +399,29 @@ impl Target {
     }
 
     /// Returns the serial number (INQUIRY, page 80h), even with a unit attention pending.
-    fn inquiry(&mut self, conn: ConnId, itt: Itt) {
-        let answer = [0, 0x80, 0, 1, self.device];
-        let status = DataInStatus { status: 0, residual: Residual::Underflow(1024 - 5) };
+    fn inquiry(&mut self, conn: ConnId, itt: Itt, device: u8) {
+        self.answer(conn, itt, &[0, 0x80, 0, 1, device], Residual::Underflow(1024 - 5));
+    }
+
+    /// Returns the capacity (READ CAPACITY(16)): blocks of 512 bytes.
+    fn capacity(&mut self, conn: ConnId, itt: Itt) {
+        self.note("READ CAPACITY");
+        if self.habits.resets_at_capacity {
+            self.tell_reset();
+        }
+        if let Some(asc) = self.attentions.pop_front() {
+            return self.status(conn, itt, 2, Some(Sense::new(SenseKey::UNIT_ATTENTION, asc)));
+        }
+        let mut answer = [0; 32];
+        (answer[7], answer[10]) = (99, 2);
+        self.answer(conn, itt, &answer, Residual::None);
+    }
+
+    fn answer(&mut self, conn: ConnId, itt: Itt, answer: &[u8], residual: Residual) {
+        if !self.ends.contains_key(&conn) {
+            return;
+        }
+        let status = DataInStatus { status: 0, residual };
         let pdu = DataIn {
             is_final: true,
             acknowledge: false,
@@ -394,7 +433,7 @@ impl Target {
             data_sn: DataSn(0),
             buffer_offset: 0,
         };
-        self.send(conn, &pdu, &answer);
+        self.send(conn, &pdu, answer);
     }
 
     fn manage(&mut self, conn: ConnId, asked: &TmfRequest) {
@@ -404,12 +443,18 @@ impl Target {
         let response = match asked.function {
             TmfFunction::ABORT_TASK => {
                 self.note("ABORT TASK");
+                self.inquiries.retain(|(_, itt, _)| *itt != asked.referenced_task_tag);
                 let at = self.tasks.iter().position(|task| task.itt == asked.referenced_task_tag);
                 if let Some(at) = at {
                     self.tasks[at].unwanted = true;
                 }
                 if self.habits.deaf_to_aborts {
                     return;
+                }
+                if self.habits.rejects_aborts {
+                    let sn = self.sn(conn, true);
+                    let response = TmfResult::REJECTED;
+                    return self.send(conn, &TmfResponse { response, itt: asked.itt, sn }, &[]);
                 }
                 at.map_or(TmfResult::NO_TASK, |at| {
                     self.tasks.remove(at);

@@ -1,0 +1,94 @@
+//! Tests the identity checks of guarded units: nothing reaches another device, and no command waits for ever.
+
+use super::*;
+use crate::identity::Identity;
+
+/// Creates a run in which the unit is guarded and idle.
+fn guarded() -> World {
+    let mut world = World::with(1, Rng::from_seed(1), Habits::default(), 0, 0);
+    world.settle();
+    let (id, now) = (world.id, world.now);
+    world.sessions.guard(now, id, Lun(0), identity());
+    world.submit_a(Kind::Write, true);
+    world.settle();
+    world.pass_for(LIMIT / 4);
+    assert_eq!((world.open(), world.target.attentions_left()), (0, 0));
+    world
+}
+
+fn identity() -> Identity {
+    Identity::learn(0x80, &[0, 0x80, 0, 1, b'1']).unwrap()
+}
+
+/// Submits a write. Returns its token.
+fn write(world: &mut World) -> u64 {
+    world.submit_a(Kind::Write, true);
+    world.given.len() as u64 - 1
+}
+
+#[test]
+fn a_device_that_took_the_place_of_another_gets_no_command_for_that() {
+    let mut world = silent(Kind::Once);
+    world.target.habits = Habits::default();
+    world.target.exchange_device();
+    world.pass_for(LIMIT / 4);
+    assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
+    world.submit_a(Kind::Write, true);
+    world.settle();
+    let is_other = |error: &Option<CommandError>| {
+        error.as_ref().and_then(CommandError::sense).map(|sense| sense.asc)
+            == Some(Asc::DEVICE_IDENTIFIER_CHANGED)
+    };
+    assert!(is_other(&world.given[&1].error), "{:?}", world.given[&1].error);
+    assert!(!world.target.records.contains_key(&1), "it was written to the new device");
+    world.submit_a(Kind::Write, true);
+    world.settle();
+    world.pass_for(LIMIT / 4);
+    assert_eq!((world.given[&2].ends, &world.given[&2].error), (1, &None), "it is told once");
+}
+
+#[test]
+fn a_guarded_unit_that_says_it_is_another_is_asked_which_before_it_gets_more() {
+    for changes in [false, true] {
+        let mut world = silent(Kind::Once);
+        let (id, now) = (world.id, world.now);
+        let identity = Identity::learn(0x80, &[0, 0x80, 0, 1, b'1']).unwrap();
+        world.sessions.guard(now, id, Lun(0), identity);
+        world.settle();
+        world.target.habits = Habits::default();
+        world.target.exchange_device();
+        if !changes {
+            world.target.device = b'1';
+        }
+        world.pass_for(LIMIT / 4);
+        assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
+        world.submit_a(Kind::Write, true);
+        world.settle();
+        world.pass_for(LIMIT / 4);
+        assert_eq!(matches!(world.given[&1].error, Some(CommandError::OtherDevice(_))), changes);
+        assert_eq!(world.target.records.contains_key(&1), !changes);
+    }
+}
+
+/// A caller's function ends the unsent commands of a unit, the identity check among them.
+#[test]
+fn a_check_that_a_callers_reset_ends_before_it_is_sent_is_made_again() {
+    let mut world = guarded();
+    let (id, now) = (world.id, world.now);
+    world.target.tell_reset();
+    let held = write(&mut world);
+    world.sessions.process_pending(now, &mut Vec::new());
+    let conn = *world.target.ends.keys().next().unwrap();
+    world.transmit(conn);
+    world.target.read(now, conn);
+    let bytes = std::mem::take(&mut world.target.ends.get_mut(&conn).unwrap().outbox);
+    world.sessions.received(now, conn, &bytes);
+    world.sessions.process_pending(now, &mut Vec::new());
+    world.sessions.submit_tmf(now, id, 7, (TmfFunction::LOGICAL_UNIT_RESET, Lun(0), None));
+    let later = write(&mut world);
+    world.settle();
+    world.pass_for(LIMIT);
+    assert_eq!((world.given[&later].ends, &world.given[&later].error), (1, &None));
+    assert_eq!(world.given[&held].error, Some(CommandError::Aborted), "it was not executed");
+    assert!(!world.target.records.contains_key(&held));
+}

@@ -265,7 +265,7 @@ pub trait InitiatorTransport {
     fn confirm_identity(&mut self, now: Instant, lun: u64);
 
     /// Records that another device, or none, is behind a LUN: its commands fail.
-    fn fail_identity(&mut self, lun: u64);
+    fn fail_identity(&mut self, now: Instant, lun: u64);
 
     /// Returns whether requests can be sent now.
     fn is_up(&self) -> bool;
@@ -277,6 +277,7 @@ pub trait InitiatorTransport {
     fn ping(&mut self, now: Instant) -> u64;
 
     /// Ends the session in order: it accepts no new requests, and logs out once the open ones have ended.
+    /// Requests of an identity check are accepted as long as others are open, which may wait for the check.
     fn logout(&mut self, now: Instant);
 
     /// Ends the session at once. Open requests fail.

@@ -8,7 +8,7 @@ use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::FramePlan;
 use transport::command::TaskAttribute;
-use transport::initiator::InitiatorTransport as _;
+use transport::initiator::{InitiatorTransport as _, Request, SubmitError, TaskResult};
 
 use crate::hostile::Raw;
 use crate::world::*;
@@ -95,4 +95,38 @@ fn who_said_goodbye_keeps_nobody_out() {
     world.good(1, task);
     world.rest(Duration::from_secs(2));
     world.is_clean();
+}
+
+#[test]
+fn a_logout_waits_for_a_task_that_waits_for_an_identity_check() {
+    for is_same in [true, false] {
+        let mut world = World::new(3, FramePlan::CLEAN, None);
+        world.join(world.plan_of(1));
+        world.up();
+        world.initiators[0].session.require_identity_check(0);
+        let held = world.count(0, 0, 7, TaskAttribute::SIMPLE);
+        let now = world.now;
+        world.initiators[0].session.logout(now);
+        let other = world.initiators[0].session.submit(now, Request::new(0, cdb(COUNT, 8, 0)));
+        assert_eq!(other, Err(SubmitError::Down), "a new request");
+        let probe = Request { is_identity_check: true, ..Request::new(0, cdb(COUNT, 1, 0)) };
+        let probe = world.submit(0, probe);
+        world.good(0, probe);
+        assert!(!world.initiators[0].ended.contains_key(&held));
+        let now = world.now;
+        if is_same {
+            world.initiators[0].session.confirm_identity(now, 0);
+            world.good(0, held);
+        } else {
+            world.initiators[0].session.fail_identity(now, 0);
+            assert_eq!(world.end(0, held).end, TaskResult::NotSent);
+        }
+        let ended = world.run(100 * MILLISECOND, |world| world.initiators[0].down.is_some());
+        assert!(ended, "the session does not end");
+        let late = Request { is_identity_check: true, ..Request::new(0, cdb(COUNT, 2, 0)) };
+        let now = world.now;
+        assert_eq!(world.initiators[0].session.submit(now, late), Err(SubmitError::Down));
+        world.rest(Duration::from_secs(2));
+        world.is_clean();
+    }
 }

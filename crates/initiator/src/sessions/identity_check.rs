@@ -245,7 +245,7 @@ impl SessionEntry {
         let next = match verdict {
             Err(Verdict::Other(other)) => {
                 guarded_lun.other = Some(other.clone());
-                self.session.services_mut().fail_identity(lun.0);
+                self.session.services_mut().fail_identity(now, lun.0);
                 let event = Event::OtherDevice { lun, what: other };
                 return events.push_back(DriverEvent::Session { session: id, event });
             }

@@ -19,7 +19,9 @@ const SENT: u64 = 1 << 63;
 
 impl InitiatorTransport for Session {
     fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, SubmitError> {
-        if self.phase == Phase::Down || self.logout_requested {
+        // While tasks are open, a logout waits for them, and they may wait for the identity check.
+        let is_leaving = self.logout_requested && (!request.is_identity_check || self.tasks.is_empty());
+        if self.phase == Phase::Down || is_leaving {
             return Err(SubmitError::Down);
         }
         if self.plan.purpose == Purpose::Discovery {
@@ -134,13 +136,14 @@ impl InitiatorTransport for Session {
         self.process_pending(now);
     }
 
-    fn fail_identity(&mut self, lun: u64) {
+    fn fail_identity(&mut self, now: Instant, lun: u64) {
         self.identity_checks.fail(lun);
         let waits = |task: &Task| self.identity_checks.holds_back(&task.request) && !task.was_sent();
         let waiting: Vec<_> = self.tasks.iter().filter(|(_, task)| waits(task)).map(|(key, _)| key).collect();
         for key in waiting {
             self.finish(key, TaskResult::NotSent);
         }
+        self.process_pending(now);
     }
 
     fn is_up(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::identity::Identity;
+use crate::sessions::BlockLength;
 
 /// Creates a run in which the unit is guarded and idle.
 fn guarded() -> World {
@@ -20,10 +21,39 @@ fn identity() -> Identity {
     Identity::learn(0x80, &[0, 0x80, 0, 1, b'1']).unwrap()
 }
 
+fn guard_blocks(world: &mut World) {
+    let (id, now) = (world.id, world.now);
+    world.sessions.guard_blocks(now, id, Lun(0), BlockLength { len: 512, long: true });
+}
+
 /// Submits a write. Returns its token.
 fn write(world: &mut World) -> u64 {
     world.submit_a(Kind::Write, true);
     world.given.len() as u64 - 1
+}
+
+fn log_out(world: &mut World) {
+    let (id, now) = (world.id, world.now);
+    world.sessions.session(id).unwrap().services_mut().logout(now);
+}
+
+fn is_down(world: &World) -> bool {
+    world.sessions.entries[&world.id].down.is_some()
+}
+
+/// Reports a reset with a write, and holds the identity check that follows. Returns the token of the write,
+/// which waits for the check.
+fn hold_check(world: &mut World) -> u64 {
+    world.target.habits.slow_inquiries = true;
+    world.target.tell_reset();
+    let token = write(world);
+    world.settle();
+    assert_eq!((world.given[&token].ends, world.target.records.contains_key(&token)), (0, false));
+    token
+}
+
+fn is_other(world: &World, token: u64) -> bool {
+    matches!(world.given[&token].error, Some(CommandError::OtherDevice(_)))
 }
 
 #[test]
@@ -91,4 +121,43 @@ fn a_check_that_a_callers_reset_ends_before_it_is_sent_is_made_again() {
     assert_eq!((world.given[&later].ends, &world.given[&later].error), (1, &None));
     assert_eq!(world.given[&held].error, Some(CommandError::Aborted), "it was not executed");
     assert!(!world.target.records.contains_key(&held));
+}
+
+#[test]
+fn a_logout_waits_for_the_check_after_the_session_was_lost_and_ends() {
+    let mut world = guarded();
+    world.target.habits.hangs = 1000;
+    let token = write(&mut world);
+    world.settle();
+    log_out(&mut world);
+    world.settle();
+    world.target.habits = Habits::default();
+    let conn = *world.target.ends.keys().next().unwrap();
+    world.disconnect(conn);
+    world.settle();
+    world.pass_for(LIMIT);
+    assert_eq!(world.given[&token].ends, 1, "the command never ends");
+    assert!(is_down(&world), "the session never ends");
+}
+
+#[test]
+fn a_logout_waits_for_all_of_the_check_and_ends() {
+    for changes in [false, true] {
+        let mut world = guarded();
+        guard_blocks(&mut world);
+        if changes {
+            world.target.device += 1;
+        }
+        let token = hold_check(&mut world);
+        log_out(&mut world);
+        world.target.habits = Habits::default();
+        assert_eq!(world.target.answer_inquiries(), 1);
+        world.settle();
+        if !changes {
+            world.pass_for(LIMIT / 4);
+        }
+        assert_eq!(world.given[&token].ends, 1);
+        assert_eq!((is_other(&world, token), world.target.records.contains_key(&token)), (changes, !changes));
+        assert!(is_down(&world), "the session does not end");
+    }
 }

@@ -165,6 +165,13 @@ impl Target {
         self.attentions.push_back(Asc::POWER_ON_OCCURRED);
     }
 
+    /// Answers the INQUIRY commands that were held back. Returns how many there were.
+    pub(super) fn answer_inquiries(&mut self) -> usize {
+        let held = std::mem::take(&mut self.inquiries);
+        held.iter().for_each(|(conn, itt, device)| self.inquiry(*conn, *itt, *device));
+        held.len()
+    }
+
     /// Returns how many unit attentions were not reported yet.
     pub(super) fn attentions_left(&self) -> usize {
         self.attentions.len()

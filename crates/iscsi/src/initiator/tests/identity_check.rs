@@ -7,6 +7,7 @@ use transport::initiator::{InitiatorTransport as _, Request, SubmitError, TaskId
 
 use super::pair::{LUN, Setup, pattern, read, write};
 use super::scripted_target::ScriptedTarget;
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::{Opcode, PduHeader};
 
@@ -70,7 +71,7 @@ fn a_new_session_sends_a_guarded_unit_nothing_but_probes_until_it_is_vouched_for
 fn what_waits_for_another_device_ends_and_is_never_sent() {
     let (mut raw, conn, [repeated, waits, other]) = rebuilt();
     commands(&mut raw, conn);
-    raw.session.fail_identity(LUN);
+    raw.session.fail_identity(raw.now, LUN);
     raw.drain();
     // The task was sent once, and it is unknown whether the target executed it.
     assert_eq!(raw.outcome(repeated).end, TaskResult::Lost);
@@ -94,4 +95,37 @@ fn there_is_room_for_a_probe_when_there_is_none_for_anything_else() {
     raw.session.submit(raw.now, probe()).unwrap();
     raw.drain();
     assert_eq!(commands(&mut raw, conn).len(), 1);
+}
+
+#[test]
+fn a_logout_waits_for_a_task_that_waits_for_the_check() {
+    for is_same in [true, false] {
+        let (mut raw, conn) = ScriptedTarget::up(Setup::default(), &["ErrorRecoveryLevel=0"]);
+        raw.session.require_identity_check(LUN);
+        let held = raw.session.submit(raw.now, read(0, 36)).unwrap();
+        raw.session.logout(raw.now);
+        raw.drain();
+        assert_eq!(raw.session.submit(raw.now, read(0, 36)), Err(SubmitError::Down), "a new request");
+        let (asked, question) = raw.start(conn, probe());
+        let good = |raw: &mut ScriptedTarget, itt| {
+            let pdu = raw.data_in(conn, itt, 0, 0);
+            let pdu = raw.with_status(conn, pdu);
+            raw.send(conn, &pdu, &pattern(1, 36));
+        };
+        good(&mut raw, question.itt);
+        assert!(raw.outcome(asked).end.is_good());
+        if is_same {
+            raw.session.confirm_identity(raw.now, LUN);
+            raw.drain();
+            let command: ScsiCommand = raw.expect(conn);
+            good(&mut raw, command.itt);
+            assert!(raw.outcome(held).end.is_good());
+        } else {
+            raw.session.fail_identity(raw.now, LUN);
+            raw.drain();
+            assert_eq!(raw.outcome(held).end, TaskResult::NotSent);
+        }
+        assert_eq!(raw.session.submit(raw.now, probe()), Err(SubmitError::Down), "nothing waits for it");
+        assert_eq!(raw.expect::<LogoutRequest>(conn).reason, LogoutReason::CloseSession);
+    }
 }

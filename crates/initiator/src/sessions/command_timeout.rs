@@ -8,6 +8,9 @@
 //! A unit whose commands make no progress is sent a TEST UNIT READY (an attention check), which fetches such
 //! a unit attention.
 //!
+//! An ABORT TASK whose response leaves the task open, because the target rejected it or could not take it, is
+//! sent again at the next scan.
+//!
 //! A command whose timeout expires without progress is ended step by step: with ABORT TASK, then with LOGICAL
 //! UNIT RESET (unless the unit executes other commands meanwhile), then with a new session. An attention
 //! check that gets no response is ended in the same way, but without the reset. Time without a connection
@@ -183,6 +186,15 @@ impl CommandTimeouts {
             self.to_end.push_back(task);
         }
         false
+    }
+
+    /// Returns the tasks whose ABORT TASK waits to be sent, or for its response.
+    fn aborted(&self) -> BTreeSet<TaskId> {
+        let sent = self.own.values().filter_map(|(own, _)| match own {
+            OwnTmf::Abort(task) => Some(*task),
+            OwnTmf::Reset(_) => None,
+        });
+        self.to_end.iter().copied().chain(sent).collect()
     }
 
     /// Returns how many of our ABORT TASK requests may still be answered in time.
@@ -381,9 +393,14 @@ impl SessionEntry {
         let up = self.session.services().is_up();
         let (limit, abort_within) = (self.overdue.limit, self.overdue.within(ABORT_WITHIN));
         let look_after = self.overdue.part(LOOKS, LOOK_AFTER);
+        let aborted = self.overdue.aborted();
         for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
             let (Some(task), lun) = (pending.task, pending.command.lun) else { continue };
             found.any = true;
+            // The response to ABORT TASK left the task open.
+            if up && pending.attempt.unwanted.is_some() && !aborted.contains(&task) {
+                self.overdue.to_end.push_back(task);
+            }
             if pending.is_attention_check {
                 found.asked.insert(lun);
                 if self.overdue.look_at_look(now, up, task, &mut pending.attempt) {
@@ -403,8 +420,10 @@ impl SessionEntry {
             }
             if let Some(since) = attempt.unwanted {
                 found.aborting.insert(lun);
-                // A command that the unit reported as ended needs no reset before its own timeout.
-                let waits = matches!(attempt.abort_reason, Some(AbortReason::Cleared(_))) && !is_late;
+                // A command that the unit reported as ended needs no reset before its own timeout. If it has
+                // none, the abort has that of other commands.
+                let is_over = is_late || (own_limit.is_none() && now.since(since) >= limit.unwrap_or(LIMIT));
+                let waits = matches!(attempt.abort_reason, Some(AbortReason::Cleared(_))) && !is_over;
                 if now.since(since) >= abort_within && !waits {
                     found.stuck.insert(lun);
                 }

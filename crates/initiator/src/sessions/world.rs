@@ -2,6 +2,7 @@
 //! that resets, hangs, refuses and drops connections as the seed says. In every run the properties below
 //! hold.
 
+mod aborts;
 mod identity;
 mod target;
 

@@ -42,8 +42,9 @@ pub(crate) struct PendingCommand {
     pub(crate) task: Option<TaskId>,
     /// Whether its caller has aborted it: then it is not retried.
     pub(crate) abort_requested: bool,
-    /// Whether it is an identity check of our own, which asks which device is behind a LUN.
-    pub(crate) is_identity_check: bool,
+    /// The number of the identity check that it belongs to, if it is a command of our own that asks which
+    /// device is behind a LUN.
+    pub(crate) identity_check: Option<u64>,
     /// Whether it is an attention check of our own, which asks a silent unit for a pending unit attention.
     pub(crate) is_attention_check: bool,
     /// The state of the present attempt.
@@ -96,7 +97,7 @@ impl PendingCommand {
             command,
             task: None,
             abort_requested: false,
-            is_identity_check: false,
+            identity_check: None,
             is_attention_check: false,
             attempt: Attempt {
                 serial: 0,
@@ -112,9 +113,9 @@ impl PendingCommand {
         }
     }
 
-    /// Creates an identity check. It belongs to no caller, and its token has no meaning.
-    pub(crate) fn identity_check(command: Command) -> Self {
-        Self { is_identity_check: true, ..Self::new(u64::MAX, command) }
+    /// Creates a command of an identity check. It belongs to no caller, and its token has no meaning.
+    pub(crate) fn identity_check(command: Command, check: u64) -> Self {
+        Self { identity_check: Some(check), ..Self::new(u64::MAX, command) }
     }
 
     /// Creates an attention check, which asks a unit for a pending unit attention. It belongs to no caller.
@@ -124,7 +125,7 @@ impl PendingCommand {
 
     /// Returns whether a caller submitted it.
     pub(crate) const fn is_callers(&self) -> bool {
-        !self.is_identity_check && !self.is_attention_check
+        self.identity_check.is_none() && !self.is_attention_check
     }
 
     /// Returns whether it was tried before. Then it is submitted before commands that were not.

@@ -382,7 +382,8 @@ impl SessionEntry {
         pending: PendingCommand,
         events: &mut VecDeque<DriverEvent>,
     ) {
-        if pending.is_identity_check && self.down.is_some() {
+        let is_check = pending.identity_check.is_some();
+        if is_check && (self.down.is_some() || self.is_of_replaced_check(&pending)) {
             return;
         }
         if let Some(down) = &self.down {
@@ -394,7 +395,7 @@ impl SessionEntry {
             return events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
         }
         // The limit does not apply to commands that were accepted before.
-        let is_new = !pending.is_again() && !pending.is_identity_check;
+        let is_new = !pending.is_again() && !is_check;
         if is_new && self.waiting.len() + self.delayed.len() >= WAITING_MAX {
             let result = Err(CommandError::Refused(SubmitError::Full));
             return events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
@@ -402,8 +403,8 @@ impl SessionEntry {
         if self.waiting.is_empty() || !is_new {
             match self.session.submit(now, &pending) {
                 Ok(task) => return self.carried_by(now, task, pending),
-                Err(SubmitError::Full) if !pending.is_identity_check => {}
-                Err(why) if pending.is_identity_check => {
+                Err(SubmitError::Full) if !is_check => {}
+                Err(why) if is_check => {
                     return self.identity_checked(now, id, pending, Err(CommandError::Refused(why)), events);
                 }
                 Err(why) => {
@@ -474,7 +475,7 @@ impl SessionEntry {
             self.note_attention(now, id, (lun, serial), asc, events);
         }
         match care {
-            RetryDecision::Finish(result) if pending.is_identity_check => {
+            RetryDecision::Finish(result) if pending.identity_check.is_some() => {
                 self.identity_checked(now, id, pending, result, events)
             }
             RetryDecision::Finish(Err(CommandError::Silence | CommandError::Cleared(_)))

@@ -293,7 +293,7 @@ impl SessionEntry {
     ) {
         events.push_back(DriverEvent::Session { session: id, event: Event::UnitAttention { lun, asc } });
         if may_be_other(asc) {
-            self.recheck_identity(now, id, lun, events);
+            self.check_identity(now, id, lun, events);
         }
         if !ends_commands(asc) || fault_injection::is_injected(Bug::IgnoreAttention) {
             return;
@@ -430,7 +430,7 @@ impl SessionEntry {
                 continue;
             }
             let held = self.guarded_luns.get(&lun).is_some_and(super::identity_check::GuardedLun::is_asked)
-                && !pending.is_identity_check;
+                && pending.identity_check.is_none();
             match self.session.services().progress(task) {
                 // The session is about to report its end.
                 None => {}

@@ -9,7 +9,6 @@ use scsi::block::{self, Capacity};
 use scsi::lun::Lun;
 use scsi::opcode;
 use scsi::sense::{Asc, Sense, SenseKey};
-use transport::initiator::SubmitError;
 
 use super::{DriverEvent, Event, SessionEntry, SessionId, Sessions};
 use crate::command::{Command, CommandError, Reply};
@@ -33,15 +32,14 @@ pub(super) struct GuardedLun {
     confirmed: (bool, bool),
     /// The time since which an identity check is under way.
     asked: Option<Instant>,
-    /// Whether the device changed after the identity check was sent, so that the answer may come from the old
-    /// one.
-    stale: bool,
+    /// The number of the last check. Answers to the commands of earlier ones may come from an earlier device.
+    check: u64,
     other: Option<OtherDevice>,
 }
 
 impl GuardedLun {
     const fn new(identity: Option<Identity>) -> Self {
-        Self { identity, blocks: None, confirmed: (false, false), asked: None, stale: false, other: None }
+        Self { identity, blocks: None, confirmed: (false, false), asked: None, check: 0, other: None }
     }
 
     /// Returns whether an identity check is under way.
@@ -49,9 +47,10 @@ impl GuardedLun {
         self.asked.is_some()
     }
 
-    /// Returns the first command of a new check.
+    /// Returns the first command of a new check, which replaces the one that is under way.
     fn begin(&mut self, now: Instant, lun: Lun) -> Option<PendingCommand> {
-        (self.asked, self.stale) = (Some(now), false);
+        self.asked.get_or_insert(now);
+        self.check += 1;
         self.confirmed = (self.identity.is_none(), self.blocks.is_none());
         self.question(lun)
     }
@@ -63,7 +62,7 @@ impl GuardedLun {
             (_, Some(blocks)) if !self.confirmed.1 => blocks.question(lun),
             _ => return None,
         };
-        Some(PendingCommand::identity_check(question))
+        Some(PendingCommand::identity_check(question, self.check))
     }
 
     /// Judges the answer to a command of the check.
@@ -154,10 +153,9 @@ impl Sessions {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let is_named = entry.guarded_luns.get(&lun).is_some_and(|guarded| guarded.identity.is_some());
         if entry.down.is_none() && !is_named {
-            entry.session.services_mut().require_identity_check(lun.0);
             let guarded_lun = entry.guarded_luns.entry(lun).or_insert_with(|| GuardedLun::new(None));
             guarded_lun.identity = Some(identity);
-            entry.check_identities(now, id, &mut self.events);
+            entry.check_identity(now, id, lun, &mut self.events);
         }
     }
 
@@ -175,43 +173,40 @@ impl Sessions {
 }
 
 impl SessionEntry {
-    /// Starts an identity check of every guarded unit. Until it has ended, no other command is sent to the
-    /// unit.
+    /// Starts an identity check of every guarded unit, because the session is new.
     pub(super) fn check_identities(
         &mut self,
         now: Instant,
         id: SessionId,
         events: &mut VecDeque<DriverEvent>,
     ) {
-        let mut questions = Vec::new();
-        for (lun, guarded_lun) in &mut self.guarded_luns {
-            if guarded_lun.other.is_none() {
-                questions.extend(guarded_lun.begin(now, *lun));
+        for lun in self.guarded_luns.keys().copied().collect::<Vec<_>>() {
+            if let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) {
+                guarded_lun.asked = None;
             }
-        }
-        for question in questions {
-            self.submit_or_queue(now, id, question, events);
+            self.check_identity(now, id, lun, events);
         }
     }
 
-    /// Starts an identity check of a guarded unit whose device may have changed while the session continued.
-    /// Until it has ended, no other command is sent to the unit.
-    pub(super) fn recheck_identity(
+    /// Starts an identity check of a guarded unit whose device may have changed, in place of one that is
+    /// under way. Until it has ended, no other command is sent to the unit.
+    pub(super) fn check_identity(
         &mut self,
         now: Instant,
         id: SessionId,
         lun: Lun,
         events: &mut VecDeque<DriverEvent>,
     ) {
-        let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) else { return };
-        guarded_lun.stale = guarded_lun.asked.is_some();
-        if !guarded_lun.stale
-            && guarded_lun.other.is_none()
-            && let Some(question) = guarded_lun.begin(now, lun)
-        {
-            self.session.services_mut().require_identity_check(lun.0);
-            self.submit_or_queue(now, id, question, events);
-        }
+        let guarded_lun = self.guarded_luns.get_mut(&lun).filter(|guarded_lun| guarded_lun.other.is_none());
+        let Some(question) = guarded_lun.and_then(|guarded_lun| guarded_lun.begin(now, lun)) else { return };
+        self.session.services_mut().require_identity_check(lun.0);
+        self.submit_or_queue(now, id, question, events);
+    }
+
+    /// Returns whether a command belongs to an identity check that another one replaced.
+    pub(super) fn is_of_replaced_check(&self, pending: &PendingCommand) -> bool {
+        let of_last = |check| self.guarded_luns.get(&pending.command.lun).is_some_and(|of| of.check == check);
+        pending.identity_check.is_some_and(|check| !of_last(check))
     }
 
     /// Processes the result of a command of an identity check.
@@ -224,6 +219,9 @@ impl SessionEntry {
         events: &mut VecDeque<DriverEvent>,
     ) {
         let lun = probe.command.lun;
+        if self.is_of_replaced_check(&probe) {
+            return;
+        }
         let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) else { return };
         if guarded_lun.other.is_some() {
             return;
@@ -232,9 +230,10 @@ impl SessionEntry {
         let is_refused = !is_about_names(&probe.command) && result.as_ref().is_err_and(is_refusal);
         let verdict = match result {
             Ok(reply) => guarded_lun.judge(&probe.command, reply.bytes()),
-            Err(CommandError::Refused(SubmitError::Full)) => return self.ask_later(now, probe),
-            // The session was lost, and checks again once it is up.
-            Err(CommandError::Lost(_) | CommandError::Refused(_) | CommandError::Down(_)) => return,
+            // The unit did not execute the command, or its answer was lost. A new session checks anew.
+            Err(CommandError::Lost(_) | CommandError::Refused(_) | CommandError::Down(_)) => {
+                return self.ask_later(now, probe);
+            }
             Err(why) if is_about_names(&probe.command) && is_late => {
                 let was = guarded_lun.identity.as_ref().map(Identity::to_string).unwrap_or_default();
                 Err(Verdict::Other(OtherDevice { was, is: format!("unknown: {why}") }))
@@ -250,7 +249,6 @@ impl SessionEntry {
                 return events.push_back(DriverEvent::Session { session: id, event });
             }
             Err(Verdict::Unknown) if !is_late => return self.ask_later(now, probe),
-            _ if guarded_lun.stale => guarded_lun.asked.and_then(|since| guarded_lun.begin(since, lun)),
             Ok(()) if !is_refused => guarded_lun.question(lun),
             // A unit that does not tell its capacity refuses reads and writes likewise, and reports a unit
             // attention when that changes.
@@ -266,14 +264,15 @@ impl SessionEntry {
     }
 
     fn ask_later(&mut self, now: Instant, probe: PendingCommand) {
+        let Some(check) = probe.identity_check else { return };
         self.delays += 1;
-        self.delayed
-            .insert((now.after(ASK_AGAIN), self.delays), PendingCommand::identity_check(probe.command));
+        let again = PendingCommand::identity_check(probe.command, check);
+        self.delayed.insert((now.after(ASK_AGAIN), self.delays), again);
     }
 
     /// Returns why no command may be sent to a unit.
     pub(super) fn guard_error(&self, pending: &PendingCommand) -> Option<CommandError> {
         let other = self.guarded_luns.get(&pending.command.lun)?.other.as_ref()?;
-        (!pending.is_identity_check).then(|| CommandError::OtherDevice(Box::new(other.clone())))
+        pending.identity_check.is_none().then(|| CommandError::OtherDevice(Box::new(other.clone())))
     }
 }

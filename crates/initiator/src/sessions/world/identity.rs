@@ -161,3 +161,44 @@ fn a_logout_waits_for_all_of_the_check_and_ends() {
         assert!(is_down(&world), "the session does not end");
     }
 }
+
+#[test]
+fn a_unit_is_held_although_another_one_was_guarded_at_that_moment() {
+    let mut world = guarded();
+    let (id, now) = (world.id, world.now);
+    world.target.habits.slow_inquiries = true;
+    world.sessions.guard(now, id, Lun(1 << 48), identity());
+    world.settle();
+    world.target.device += 1;
+    let token = hold_check(&mut world);
+    world.target.habits = Habits::default();
+    world.target.answer_inquiries();
+    world.settle();
+    world.pass_for(LIMIT);
+    assert!(is_other(&world, token) && !world.target.records.contains_key(&token));
+}
+
+/// The check of the lost session is sent again in the new session, beside the check of that session.
+#[test]
+fn an_answer_from_before_a_change_does_not_confirm_the_device() {
+    let mut world = guarded();
+    let token = hold_check(&mut world);
+    let conn = *world.target.ends.keys().next().unwrap();
+    world.disconnect(conn);
+    world.settle();
+    // An attention check receives the unit attention of the login, and then that of the change.
+    world.pass_for(LIMIT / 2);
+    assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
+    world.target.device += 1;
+    world.target.tell_change();
+    world.pass_for(LIMIT / 2);
+    assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
+    assert!(world.target.answer_inquiries() > 1);
+    world.settle();
+    assert!(!world.target.records.contains_key(&token), "it was written to the new device");
+    world.target.habits = Habits::default();
+    world.target.answer_inquiries();
+    world.settle();
+    world.pass_for(LIMIT);
+    assert!(is_other(&world, token) && !world.target.records.contains_key(&token));
+}

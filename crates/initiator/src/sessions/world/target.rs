@@ -165,6 +165,11 @@ impl Target {
         self.attentions.push_back(Asc::POWER_ON_OCCURRED);
     }
 
+    /// Reports with the next command that the INQUIRY data changed.
+    pub(super) fn tell_change(&mut self) {
+        self.attentions.push_back(Asc::INQUIRY_DATA_HAS_CHANGED);
+    }
+
     /// Answers the INQUIRY commands that were held back. Returns how many there were.
     pub(super) fn answer_inquiries(&mut self) -> usize {
         let held = std::mem::take(&mut self.inquiries);

@@ -59,8 +59,6 @@ pub(crate) struct PendingCommand {
 /// One attempt at a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// Its position in the order in which commands were submitted to the session.
-    pub(crate) serial: u64,
     /// The last progress value of the session, followed by the time when it changed.
     pub(crate) progress: u64,
     pub(crate) since: Instant,
@@ -99,13 +97,7 @@ impl PendingCommand {
             abort_requested: false,
             identity_check: None,
             is_attention_check: false,
-            attempt: Attempt {
-                serial: 0,
-                progress: 0,
-                since: Instant::ORIGIN,
-                abort_reason: None,
-                unwanted: None,
-            },
+            attempt: Attempt { progress: 0, since: Instant::ORIGIN, abort_reason: None, unwanted: None },
             overdue: 0,
             repeats: 0,
             busy_since: None,
@@ -136,7 +128,7 @@ impl PendingCommand {
     /// Decides about a task that ended. Also returns the unit attention of its status.
     pub(crate) fn decide(&mut self, now: Instant, outcome: Outcome) -> (RetryDecision, Option<Asc>) {
         #[cfg_attr(not(test), allow(unused_mut, reason = "a planted bug spoils it"))]
-        let Outcome { end, mut data_in } = outcome;
+        let Outcome { end, mut data_in, .. } = outcome;
         #[cfg(test)]
         fault_injection::spoil(&mut data_in, end.is_good());
         let ended_for = core::mem::take(&mut self.attempt).abort_reason.filter(|_| !self.abort_requested);
@@ -252,7 +244,7 @@ mod tests {
     }
 
     fn ended(end: TaskResult) -> Outcome {
-        Outcome { end, data_in: None }
+        Outcome { end, data_in: None, send_order: None }
     }
 
     fn sense(key: SenseKey, asc: Asc) -> Outcome {

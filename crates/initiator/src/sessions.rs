@@ -451,7 +451,7 @@ impl SessionEntry {
         events: &mut VecDeque<DriverEvent>,
     ) {
         let Some(mut pending) = self.take(task) else { return };
-        let (lun, serial) = (pending.command.lun, pending.attempt.serial);
+        let (lun, order) = (pending.command.lun, outcome.send_order);
         self.overdue.note_end(&pending, &outcome);
         pending_attention::report_deferred(id, lun, &outcome, events);
         if pending.is_attention_check {
@@ -472,7 +472,7 @@ impl SessionEntry {
             (care, None) => care,
         };
         if let Some(asc) = attention {
-            self.note_attention(now, id, (lun, serial), asc, events);
+            self.note_attention(now, id, (lun, order), asc, events);
         }
         match care {
             RetryDecision::Finish(result) if pending.identity_check.is_some() => {

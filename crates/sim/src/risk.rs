@@ -240,7 +240,7 @@ impl Bench {
         } else {
             request.data_in_len = u32::try_from(len).unwrap();
         }
-        let Outcome { end, data_in } = self.repeated(&request)?;
+        let Outcome { end, data_in, .. } = self.repeated(&request)?;
         let data = self.taken(data_in);
         let TaskResult::Status(response) = end else { return Some(None) };
         let wanted = if is_write { 0 } else { len };

@@ -152,6 +152,9 @@ pub struct Outcome {
     /// The received data, from the start of the command's data, without gaps. The owner returns it with
     /// [`base::buffer::Pool::recycle`]. Empty unless `end` is [`TaskResult::Status`].
     pub data_in: Option<Bytes>,
+    /// Its place in the order in which the session sent its tasks
+    /// ([`send_order`](InitiatorTransport::send_order)).
+    pub send_order: Option<u64>,
 }
 
 /// How a task ended.
@@ -256,6 +259,10 @@ pub trait InitiatorTransport {
 
     /// Returns a number that changes whenever a task makes progress; `None` once the task has ended.
     fn progress(&self, task: TaskId) -> Option<u64>;
+
+    /// Returns the place of a task in the order in which the session sent its tasks: a number that is higher
+    /// for tasks that were sent later. `None` if the task has ended, or was not sent in this session.
+    fn send_order(&self, task: TaskId) -> Option<u64>;
 
     /// Marks a logical unit as guarded: after each loss of the I_T nexus, its commands wait until
     /// [`confirm_identity`](Self::confirm_identity) says that the same device is behind the LUN.

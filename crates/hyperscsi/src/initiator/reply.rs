@@ -235,6 +235,7 @@ impl Session {
 
     /// Reports the end of a task.
     pub(super) fn finish(&mut self, key: Key, end: TaskResult) {
+        let send_order = self.tasks.get(key).and_then(super::task::Task::send_order);
         self.release(key);
         let Some(mut task) = self.tasks.remove(key) else { return };
         let data_in = match end {
@@ -250,7 +251,8 @@ impl Session {
         // The target may have executed the task in a session that was lost.
         let end = if task.replays > 0 && end == TaskResult::NotSent { TaskResult::Lost } else { end };
         self.stats.done += 1;
-        self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });
+        let outcome = Outcome { end, data_in, send_order };
+        self.events.push_back(Event::Done { task: TaskId(key), outcome });
         self.unfence(key);
     }
 }

@@ -100,6 +100,10 @@ impl InitiatorTransport for Session {
         Some(SENT | moved.wrapping_add(shared))
     }
 
+    fn send_order(&self, TaskId(key): TaskId) -> Option<u64> {
+        self.tasks.get(key)?.send_order()
+    }
+
     fn require_identity_check(&mut self, lun: u64) {
         self.identity_checks.require(lun);
     }

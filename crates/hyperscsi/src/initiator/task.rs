@@ -133,6 +133,11 @@ impl Task {
         self.ready.0
     }
 
+    /// Returns the place of the task in the order in which requests were sent, if it was sent.
+    pub(super) fn send_order(&self) -> Option<u64> {
+        self.wire.map(|_| self.order)
+    }
+
     /// Resets the task to the state before it was sent.
     pub(super) fn reset_for_replay(&mut self, pool: &base::buffer::Pool) {
         self.data_in.clear(pool);

@@ -62,8 +62,6 @@ const ABORTS_MAX: usize = 8;
 pub(super) struct CommandTimeouts {
     /// The command timeout; `None` for no timeout.
     limit: Option<Duration>,
-    /// How many commands were submitted to the session.
-    serials: u64,
     /// When the commands are scanned next, while there are any.
     next: Option<Instant>,
     /// Tasks to abort.
@@ -117,7 +115,6 @@ impl CommandTimeouts {
     pub(super) fn new() -> Self {
         Self {
             limit: Some(LIMIT),
-            serials: 0,
             next: None,
             to_end: VecDeque::new(),
             own: BTreeMap::new(),
@@ -129,9 +126,8 @@ impl CommandTimeouts {
 
     /// Starts an attempt of a command.
     pub(super) fn attempt(&mut self, now: Instant) -> Attempt {
-        self.serials += 1;
         self.arm(now);
-        Attempt { serial: self.serials, since: now, ..Attempt::default() }
+        Attempt { since: now, ..Attempt::default() }
     }
 
     pub(super) const fn poll_timeout(&self) -> Option<Instant> {
@@ -281,13 +277,14 @@ impl SessionEntry {
     }
 
     /// Reports a unit attention that came with a command. If it reports that commands were ended, all
-    /// commands that were sent to the unit before are aborted. If another device may be there, or one with
+    /// commands that were sent to the unit before, whatever connection they use, are aborted: the target
+    /// executes commands in the order in which they were sent. If another device may be there, or one with
     /// other blocks, a guarded unit gets an identity check.
     pub(super) fn note_attention(
         &mut self,
         now: Instant,
         id: SessionId,
-        (lun, serial): (Lun, u64),
+        (lun, order): (Lun, Option<u64>),
         asc: Asc,
         events: &mut VecDeque<DriverEvent>,
     ) {
@@ -298,12 +295,14 @@ impl SessionEntry {
         if !ends_commands(asc) || fault_injection::is_injected(Bug::IgnoreAttention) {
             return;
         }
+        let services = self.session.services();
         for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
-            let earlier = pending.command.lun == lun && pending.attempt.serial < serial;
+            let is_earlier = |task| services.send_order(task).is_some_and(|sent| Some(sent) < order);
             // This also aborts a command that was to be aborted before and continues because its ABORT TASK
             // was lost.
             if let Some(task) = pending.task
-                && earlier
+                && pending.command.lun == lun
+                && is_earlier(task)
                 && pending.attempt.unwanted.is_none()
             {
                 (pending.attempt.abort_reason, pending.attempt.unwanted) =
@@ -479,13 +478,13 @@ impl SessionEntry {
         outcome: Outcome,
         events: &mut VecDeque<DriverEvent>,
     ) {
-        let (lun, serial) = (look.command.lun, look.attempt.serial);
+        let (lun, order) = (look.command.lun, outcome.send_order);
         if let Some(sense) = attention_of(&outcome) {
             self.keep_attention(lun, sense);
         }
         let (care, attention) = look.decide(now, outcome);
         if let Some(asc) = attention {
-            self.note_attention(now, id, (lun, serial), asc, events);
+            self.note_attention(now, id, (lun, order), asc, events);
         }
         // Another unit attention may be pending behind the first.
         if matches!(care, RetryDecision::RetryNow) {

@@ -542,9 +542,9 @@ fn a_command_whose_abort_was_lost_is_ended_by_the_next_attention() {
     let (id, now) = (world.id, world.now);
     let entry = world.sessions.entries.get_mut(&id).unwrap();
     let mut events = VecDeque::new();
-    for serial in [100, 101] {
-        entry.note_attention(now, id, (Lun(0), serial), Asc::BUS_DEVICE_RESET_OCCURRED, &mut events);
-        assert!(entry.send_aborts(now), "attention {serial} ends nothing");
+    for order in [100, 101] {
+        entry.note_attention(now, id, (Lun(0), Some(order)), Asc::BUS_DEVICE_RESET_OCCURRED, &mut events);
+        assert!(entry.send_aborts(now), "attention {order} ends nothing");
         let manage = entry.overdue.last_abort().unwrap();
         entry.tmf_done(now, id, manage, None, &mut events);
     }

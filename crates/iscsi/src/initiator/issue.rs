@@ -181,7 +181,8 @@ impl Session {
         let Some(task) = self.tasks.get_mut(key) else { return self.bug() };
         // A task that waits to be executed again may have been executed before.
         let end = if end == TaskResult::NotSent && task.replays > 0 { TaskResult::Lost } else { end };
-        let is_stale = task.was_sent() && !matches!(end, TaskResult::Status(_) | TaskResult::Failed(_));
+        let send_order = task.send_order();
+        let is_stale = send_order.is_some() && !matches!(end, TaskResult::Status(_) | TaskResult::Failed(_));
         let data_in = match &end {
             TaskResult::Status(_) => task.data_in.finish(),
             _ => None,
@@ -195,7 +196,8 @@ impl Session {
             self.remember(tag(TAG_TASK, key));
         }
         self.stats.done += 1;
-        self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });
+        let outcome = Outcome { end, data_in, send_order };
+        self.events.push_back(Event::Done { task: TaskId(key), outcome });
     }
 }
 

@@ -127,6 +127,10 @@ impl InitiatorTransport for Session {
         Some(SENT | moved)
     }
 
+    fn send_order(&self, TaskId(key): TaskId) -> Option<u64> {
+        self.tasks.get(key)?.send_order()
+    }
+
     fn require_identity_check(&mut self, lun: u64) {
         self.identity_checks.require(lun);
     }

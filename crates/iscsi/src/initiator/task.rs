@@ -132,6 +132,11 @@ impl Task {
         matches!(self.state, TaskState::Sent(_) | TaskState::Detached(_)) || self.numbered
     }
 
+    /// Returns the place of the task in the order in which tasks were sent, if it was sent.
+    pub(super) fn send_order(&self) -> Option<u64> {
+        self.was_sent().then_some(self.order)
+    }
+
     /// Resets the task to the state before it was sent.
     pub(super) fn start_over(&mut self, pool: &Pool) {
         self.forget_data_in(pool);

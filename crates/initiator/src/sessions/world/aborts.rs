@@ -2,6 +2,31 @@
 
 use super::*;
 
+/// A command waits in a full socket while a later one overtakes it on another connection.
+#[test]
+fn a_reset_that_a_delayed_command_reports_ends_the_commands_that_were_sent_before_it() {
+    let mut world = World::with_connections(1, Rng::from_seed(1), Habits::default(), (0, 0), 2);
+    world.settle();
+    world.submit_a(Kind::Write, true);
+    world.pass_for(LIMIT / 4);
+    assert_eq!((world.open(), world.target.ends.len(), world.target.attentions_left()), (0, 2, 0));
+    let full = ConnId(0);
+    world.full = Some(full);
+    world.target.habits.hangs = 1000;
+    for _ in 0..2 {
+        world.submit_a(Kind::Write, true);
+        world.settle();
+    }
+    assert_eq!(world.target.seen.get("commands that hang"), Some(&1), "only one was sent");
+    world.target.habits = Habits::default();
+    world.target.reset_by_another();
+    world.full = None;
+    world.transmit(full);
+    world.settle();
+    world.pass_for(LIMIT / 4);
+    assert_eq!(world.open(), 0, "a command that the reset ended waits for its timeout");
+}
+
 #[test]
 fn a_command_whose_abort_the_target_rejects_is_aborted_again() {
     let mut world = silent(Kind::Write);

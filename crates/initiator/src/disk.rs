@@ -17,7 +17,6 @@ mod perform;
 mod refresh;
 
 use std::fmt;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::buffer::{Bytes, DataList};
@@ -43,6 +42,7 @@ pub use geometry::Geometry;
 use losses::Losses;
 pub(crate) use perform::fault_of;
 use perform::taken;
+use refresh::RefreshState;
 
 /// A disk in a session. Clones share the same disk, and any number of operations can be under way.
 ///
@@ -60,8 +60,8 @@ struct Inner {
     /// The codes of the VPD pages that the unit has.
     listed: Vec<u8>,
     geometry: Mutex<Geometry>,
-    /// The number of times that the properties were to be read again. Changed under the lock of `geometry`.
-    refreshes: AtomicU64,
+    /// Whether the properties are being read again. Changed under the lock of `geometry`, too.
+    refresh: Mutex<RefreshState>,
     losses: Mutex<Losses>,
 }
 
@@ -100,14 +100,13 @@ impl Disk {
         let len = geometry.block_size().bytes();
         session.guard_blocks(address, BlockLength { len, long: geometry.long_commands });
         let geometry = Mutex::new(geometry);
-        let refreshes = AtomicU64::new(0);
         let inner = Arc::new(Inner {
             session,
             lun: address,
             inquiry,
             listed,
             geometry,
-            refreshes,
+            refresh: Mutex::default(),
             losses: Mutex::default(),
         });
         refresh::follow(&inner);

@@ -1,10 +1,10 @@
 //! Reads the properties of a unit again when they may have changed: after a unit attention that says so, and
-//! in a new session, in which such a unit attention may have been lost.
+//! in a new session, in which such a unit attention may have been lost. At most one refresh of a disk is
+//! under way, however many unit attentions there are.
 //!
 //! Until the unit has reported its caching mode page again, its cache counts as volatile.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use scsi::block::{self, Capacity};
 use scsi::cdb::Cdb;
@@ -52,40 +52,82 @@ const CHANGED: [Asc; 7] = [
 const PARAMETERS_CHANGED: Asc = Asc(0x2a00);
 const MICROCODE_HAS_BEEN_CHANGED: Asc = Asc(0x3f01);
 
-/// Starts to read the properties again. A later refresh replaces an earlier one, whose answers may be stale.
+/// Whether the properties of a disk are being read again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RefreshState {
+    #[default]
+    Idle,
+    UnderWay,
+    /// The properties may have changed since the refresh began, so that it begins again.
+    Stale,
+}
+
+impl RefreshState {
+    /// Records that the properties may have changed. Returns whether a refresh has to be started.
+    fn want(&mut self) -> bool {
+        let is_idle = *self == Self::Idle;
+        *self = if is_idle { Self::UnderWay } else { Self::Stale };
+        is_idle
+    }
+
+    /// Returns whether the refresh under way has to begin again.
+    fn take_stale(&mut self) -> bool {
+        std::mem::replace(self, Self::UnderWay) == Self::Stale
+    }
+}
+
+impl Inner {
+    fn refresh_state(&self) -> MutexGuard<'_, RefreshState> {
+        self.refresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts to read the properties again, or lets the refresh that is under way begin again.
 fn refresh(inner: &Arc<Inner>) {
     let mut geometry = inner.geometry.lock().unwrap_or_else(PoisonError::into_inner);
     geometry.doubt_cache();
-    let number = inner.refreshes.fetch_add(1, Ordering::AcqRel) + 1;
-    let long = geometry.long_commands;
+    let starts = inner.refresh_state().want();
     drop(geometry);
-    let (cdb, len) = if long {
-        (block::read_capacity_16(Capacity::LEN_16), Capacity::LEN_16)
-    } else {
-        (block::read_capacity_10(), 8)
-    };
-    Refresh { inner: Arc::downgrade(inner), number }.ask(inner, cdb, len, move |refresh, inner, result| {
-        // If the capacity cannot be read now, commands beyond the end fail with an error of their own.
-        let Ok(reply) = result else { return };
-        let capacity = if long {
-            Capacity::parse_16(reply.bytes()).ok()
-        } else {
-            Capacity::parse_10(reply.bytes()).ok().flatten()
-        };
-        let Some(capacity) = capacity else { return };
-        inner.geometry.lock().unwrap_or_else(PoisonError::into_inner).resize(capacity);
-        refresh.read_page(inner, Geometry::new(capacity, long), 0);
-    });
+    if starts {
+        Refresh(Arc::downgrade(inner)).start(inner);
+    }
 }
 
-/// A refresh under way. It keeps neither the disk nor the session.
-struct Refresh {
-    inner: Weak<Inner>,
-    number: u64,
+/// The refresh that is under way. It keeps neither the disk nor the session.
+struct Refresh(Weak<Inner>);
+
+impl Drop for Refresh {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            *inner.refresh_state() = RefreshState::Idle;
+        }
+    }
 }
 
 impl Refresh {
-    /// Sends a command, and continues with its result unless the disk is gone or another refresh has begun.
+    fn start(self, inner: &Inner) {
+        let long = inner.geometry().long_commands;
+        let (cdb, len) = if long {
+            (block::read_capacity_16(Capacity::LEN_16), Capacity::LEN_16)
+        } else {
+            (block::read_capacity_10(), 8)
+        };
+        self.ask(inner, cdb, len, move |refresh, inner, result| {
+            // If the capacity cannot be read now, commands beyond the end fail with an error of their own.
+            let Ok(reply) = result else { return };
+            let capacity = if long {
+                Capacity::parse_16(reply.bytes()).ok()
+            } else {
+                Capacity::parse_10(reply.bytes()).ok().flatten()
+            };
+            let Some(capacity) = capacity else { return };
+            inner.geometry.lock().unwrap_or_else(PoisonError::into_inner).resize(capacity);
+            refresh.read_page(inner, Geometry::new(capacity, long), 0);
+        });
+    }
+
+    /// Sends a command, and continues with its result, unless the disk is gone or its properties may have
+    /// changed again.
     fn ask(
         self,
         inner: &Inner,
@@ -95,9 +137,11 @@ impl Refresh {
     ) {
         let command = Command::new(inner.lun, cdb).reading(len).repeatable();
         inner.session.submit(command, move |result| {
-            if let Some(inner) = self.inner.upgrade()
-                && inner.refreshes.load(Ordering::Acquire) == self.number
-            {
+            let Some(inner) = self.0.upgrade() else { return };
+            let is_stale = inner.refresh_state().take_stale();
+            if is_stale {
+                self.start(&inner);
+            } else {
                 then(self, &inner, result);
             }
         });
@@ -137,11 +181,28 @@ impl Refresh {
                 Err(_) => return,
             }
             let mut present = inner.geometry.lock().unwrap_or_else(PoisonError::into_inner);
-            // The number changes under this lock.
-            let is_current = inner.refreshes.load(Ordering::Acquire) == refresh.number;
-            if is_current && geometry.block_size() == present.block_size() {
+            // The properties become stale under this lock.
+            let is_stale = inner.refresh_state().take_stale();
+            if is_stale {
+                drop(present);
+                return refresh.start(inner);
+            }
+            if geometry.block_size() == present.block_size() {
                 *present = geometry;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_refresh_is_under_way_at_a_time_and_none_is_forgotten() {
+        let mut state = RefreshState::default();
+        assert_eq!([state.want(), state.want(), state.want()], [true, false, false]);
+        assert_eq!([state.take_stale(), state.take_stale()], [true, false]);
+        assert!(!state.want() && state.take_stale(), "a change during the second one");
     }
 }

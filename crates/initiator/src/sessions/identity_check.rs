@@ -18,8 +18,11 @@ use crate::retry::PendingCommand;
 /// How long a unit may fail to report its device after its session is up again: units appear one by one when
 /// a target starts.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// The interval between two identity checks of a unit that does not respond.
+/// The interval between two identity checks of a unit that does not respond, or that reports a change again
+/// and again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// How often a check begins anew before it pauses: more unit attentions than a nexus can have pending.
+const RESTARTS_MAX: u32 = 16;
 
 /// A unit with its device.
 #[derive(Debug)]
@@ -34,12 +37,22 @@ pub(super) struct GuardedLun {
     asked: Option<Instant>,
     /// The number of the last check. Answers to the commands of earlier ones may come from an earlier device.
     check: u64,
+    /// How often the present check began anew, because the unit reported a change meanwhile.
+    restarts: u32,
     other: Option<OtherDevice>,
 }
 
 impl GuardedLun {
     const fn new(identity: Option<Identity>) -> Self {
-        Self { identity, blocks: None, confirmed: (false, false), asked: None, check: 0, other: None }
+        Self {
+            identity,
+            blocks: None,
+            confirmed: (false, false),
+            asked: None,
+            check: 0,
+            restarts: 0,
+            other: None,
+        }
     }
 
     /// Returns whether an identity check is under way.
@@ -49,10 +62,22 @@ impl GuardedLun {
 
     /// Returns the first command of a new check, which replaces the one that is under way.
     fn begin(&mut self, now: Instant, lun: Lun) -> Option<PendingCommand> {
+        self.restarts = if self.asked.is_some() { self.restarts.saturating_add(1) } else { 0 };
         self.asked.get_or_insert(now);
         self.check += 1;
         self.confirmed = (self.identity.is_none(), self.blocks.is_none());
         self.question(lun)
+    }
+
+    /// Returns whether the check has taken too long.
+    fn is_late(&self, now: Instant) -> bool {
+        self.asked.is_some_and(|since| now.since(since) >= SILENCE_MAX)
+    }
+
+    /// Returns the error for a device that cannot be identified.
+    fn unknown_device(&self, why: impl std::fmt::Display) -> OtherDevice {
+        let was = self.identity.as_ref().map(Identity::to_string).unwrap_or_default();
+        OtherDevice { was, is: format!("unknown: {why}") }
     }
 
     /// Returns the next command of the check; `None` if the device is confirmed.
@@ -198,9 +223,35 @@ impl SessionEntry {
         events: &mut VecDeque<DriverEvent>,
     ) {
         let guarded_lun = self.guarded_luns.get_mut(&lun).filter(|guarded_lun| guarded_lun.other.is_none());
-        let Some(question) = guarded_lun.and_then(|guarded_lun| guarded_lun.begin(now, lun)) else { return };
+        let Some(guarded_lun) = guarded_lun else { return };
+        let Some(question) = guarded_lun.begin(now, lun) else { return };
+        let restarts = guarded_lun.restarts;
+        if restarts > RESTARTS_MAX && guarded_lun.is_late(now) {
+            let other = guarded_lun.unknown_device("it reports a change whenever it is asked");
+            return self.fail_device(now, id, lun, other, events);
+        }
         self.session.services_mut().require_identity_check(lun.0);
+        if restarts > 0 && restarts.is_multiple_of(RESTARTS_MAX) {
+            return self.ask_later(now, question);
+        }
         self.submit_or_queue(now, id, question, events);
+    }
+
+    /// Records that another device is behind a LUN: its commands fail from now on.
+    fn fail_device(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        lun: Lun,
+        other: OtherDevice,
+        events: &mut VecDeque<DriverEvent>,
+    ) {
+        if let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) {
+            guarded_lun.other = Some(other.clone());
+        }
+        self.session.services_mut().fail_identity(now, lun.0);
+        let event = Event::OtherDevice { lun, what: other };
+        events.push_back(DriverEvent::Session { session: id, event });
     }
 
     /// Returns whether a command belongs to an identity check that another one replaced.
@@ -226,7 +277,7 @@ impl SessionEntry {
         if guarded_lun.other.is_some() {
             return;
         }
-        let is_late = guarded_lun.asked.is_some_and(|since| now.since(since) >= SILENCE_MAX);
+        let is_late = guarded_lun.is_late(now);
         let is_refused = !is_about_names(&probe.command) && result.as_ref().is_err_and(is_refusal);
         let verdict = match result {
             Ok(reply) => guarded_lun.judge(&probe.command, reply.bytes()),
@@ -235,19 +286,13 @@ impl SessionEntry {
                 return self.ask_later(now, probe);
             }
             Err(why) if is_about_names(&probe.command) && is_late => {
-                let was = guarded_lun.identity.as_ref().map(Identity::to_string).unwrap_or_default();
-                Err(Verdict::Other(OtherDevice { was, is: format!("unknown: {why}") }))
+                Err(Verdict::Other(guarded_lun.unknown_device(why)))
             }
             Err(_) if is_refused => Ok(()),
             Err(_) => Err(Verdict::Unknown),
         };
         let next = match verdict {
-            Err(Verdict::Other(other)) => {
-                guarded_lun.other = Some(other.clone());
-                self.session.services_mut().fail_identity(now, lun.0);
-                let event = Event::OtherDevice { lun, what: other };
-                return events.push_back(DriverEvent::Session { session: id, event });
-            }
+            Err(Verdict::Other(other)) => return self.fail_device(now, id, lun, other, events),
             Err(Verdict::Unknown) if !is_late => return self.ask_later(now, probe),
             Ok(()) if !is_refused => guarded_lun.question(lun),
             // A unit that does not tell its capacity refuses reads and writes likewise, and reports a unit

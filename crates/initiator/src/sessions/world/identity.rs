@@ -202,3 +202,17 @@ fn an_answer_from_before_a_change_does_not_confirm_the_device() {
     world.pass_for(LIMIT);
     assert!(is_other(&world, token) && !world.target.records.contains_key(&token));
 }
+
+#[test]
+fn a_unit_that_reports_a_reset_with_every_answer_fails_its_commands_in_the_end() {
+    let mut world = guarded();
+    guard_blocks(&mut world);
+    world.target.habits.resets_at_capacity = true;
+    world.target.tell_reset();
+    let token = write(&mut world);
+    world.settle();
+    world.pass_for(CALM);
+    let asked = world.target.seen["READ CAPACITY"];
+    assert!(asked < 60 * 2 * 16 + 100, "the unit was asked {asked} times");
+    assert!(is_other(&world, token), "{:?}", world.given[&token].error);
+}

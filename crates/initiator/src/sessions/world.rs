@@ -114,6 +114,7 @@ impl World {
             deaf_to_aborts: some(4, 1) > 0,
             deaf_to_resets: some(3, 1) > 0,
             tells_aborts: some(3, 1) > 0,
+            rejects_aborts: some(4, 1) > 0,
             ..Habits::default()
         };
         let (resets, cuts) = (some(2, 20), some(3, 5));

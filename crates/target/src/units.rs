@@ -59,8 +59,9 @@ struct Slot {
     deadline: Option<Instant>,
 }
 
-/// The number of unit numbers: as many units as there are LUNs. Unit numbers are below it.
-pub const MAX_UNITS: u32 = 16384;
+/// The number of unit numbers: as many units as there are LUNs, twice, because the units of two
+/// configurations have numbers while a reload replaces one by the other. Unit numbers are below it.
+pub const MAX_UNITS: u32 = 2 * 16384;
 
 impl Units {
     /// Returns a unit for a call that may change its state, and marks the unit dirty, so that its events are

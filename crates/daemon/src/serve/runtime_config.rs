@@ -25,7 +25,7 @@ use shard::config::{
     AuthConfig, DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, InitiatorQuota, LunEntry,
     Portal, ShardConfig, TargetConfig,
 };
-use target::units::UnitId;
+use target::units::{MAX_UNITS as UNIT_IDS, UnitId};
 
 use super::placement::{Owners, Placement};
 use super::target_ports::TargetPorts;
@@ -51,6 +51,9 @@ const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::TAPE_TRANSFER_MAX)
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= iscsi::target::engine::Limits::UNSENT_BYTES_MAX);
 const _: () =
     assert!(TRANSFER_BYTES_MAX as usize <= hyperscsi::target::engine::EngineLimits::UNSENT_BYTES_MAX);
+
+// While a configuration replaces another one, the units of both have numbers.
+const _: () = assert!(UNIT_IDS >= 2 * UNITS_MAX);
 
 /// The most tasks in a unit's task set: the largest command window (4096) for each of four busy initiators.
 const TASK_SET_MAX: u16 = 16_384;
@@ -171,9 +174,11 @@ impl IdAllocator {
         });
         let targets = targets.collect();
         let keys: Vec<UnitKey> = config.units.iter().map(Unit::key).collect();
+        // The numbers of the units that are served now are not free before this configuration is applied: a
+        // new unit with such a number would be taken for the unit that is served.
+        let units: Vec<UnitId> = keys.iter().map(|key| UnitId(self.unit(key))).collect();
         let known: BTreeSet<&UnitKey> = keys.iter().collect();
         self.units.retain(|key, _| known.contains(key));
-        let units: Vec<UnitId> = keys.into_iter().map(|key| UnitId(self.unit(key))).collect();
         let indices = Arc::new(units.iter().enumerate().map(|(at, id)| (*id, at)).collect());
         let showing = Arc::new(showing(&config));
         let ports = config.targets.iter().map(|target| self.ports.of_portals(&config, target)).collect();
@@ -214,16 +219,16 @@ impl IdAllocator {
     }
 
     /// Assigns an identifier to a unit. Identifiers of removed units are used again as late as possible.
-    fn unit(&mut self, key: UnitKey) -> u32 {
-        if let Some(number) = self.units.get(&key) {
+    fn unit(&mut self, key: &UnitKey) -> u32 {
+        if let Some(number) = self.units.get(key) {
             return *number;
         }
         let taken = |number: u32| self.units.values().any(|other| *other == number);
-        let max = UNITS_MAX;
         let from = self.next_unit;
-        let number = (from..max).chain(0..from).find(|number| !taken(*number)).unwrap_or(max);
-        self.next_unit = (number + 1) % max;
-        self.units.insert(key, number);
+        // There is a free number: the units that are served and the new ones are at most twice UNITS_MAX.
+        let number = (from..UNIT_IDS).chain(0..from).find(|number| !taken(*number)).unwrap_or(UNIT_IDS);
+        self.next_unit = (number + 1) % UNIT_IDS;
+        self.units.insert(key.clone(), number);
         number
     }
 }

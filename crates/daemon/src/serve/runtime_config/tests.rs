@@ -140,6 +140,29 @@ fn numbers_stay_with_what_they_name() {
     assert_eq!((portals(&first), portals(&second)), (vec![0, 1], vec![0, 2]));
 }
 
+/// A unit with the number of one that is served would be served from the medium of that one.
+#[test]
+fn a_new_unit_never_gets_the_number_of_a_unit_that_is_served() {
+    let units = |names: &[&str]| {
+        let lun =
+            |name: &&str| format!("{{ type = \"null\", size = \"1M\", naa = \"300000000000000{name}\" }}");
+        let luns: Vec<String> = names.iter().map(lun).collect();
+        let luns = luns.join(", ");
+        format!("[[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{luns}]\n")
+    };
+    let mut allocator = IdAllocator::default();
+    let before = runtime(&mut allocator, &units(&["1", "2"]));
+    // All numbers were given out once.
+    allocator.next_unit = before.units[0].0;
+    let after = runtime(&mut allocator, &units(&["3", "2"]));
+    assert!(!before.units.contains(&after.units[0]), "{:?} {:?}", before.units, after.units);
+    assert_eq!(before.units[1], after.units[1]);
+    // The number is free when the unit is not served any more.
+    allocator.next_unit = before.units[0].0;
+    let last = runtime(&mut allocator, &units(&["3", "2", "4"]));
+    assert_eq!(last.units, [after.units[0], after.units[1], before.units[0]]);
+}
+
 #[test]
 fn several_portals_may_take_any_free_port() {
     let text = TWO.replace("0.0.0.0:3260", "127.0.0.1:0").replace("[::1]:3260", "127.0.0.1:0");

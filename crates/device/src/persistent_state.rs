@@ -64,6 +64,22 @@ impl PersistentState {
     }
 }
 
+/// A SANITIZE or FORMAT UNIT that the saved state of a unit holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnfinishedSanitize {
+    /// It was under way: a unit with this state begins it again.
+    InProgress,
+    /// It failed.
+    Failed,
+}
+
+/// Returns the SANITIZE or FORMAT UNIT that a saved state holds, if there is one. State that cannot be
+/// decoded holds none: a unit that is made without it erases nothing.
+pub fn unfinished_sanitize(state: &[u8]) -> Option<UnfinishedSanitize> {
+    let journal = decode(state).ok()?.sanitize_journal?;
+    Some(if journal.is_failure() { UnfinishedSanitize::Failed } else { UnfinishedSanitize::InProgress })
+}
+
 /// Returns the encoded state; empty when there is nothing to save.
 pub(crate) fn encode(
     reservations: &PersistentReservations,

@@ -326,6 +326,11 @@ impl LogicalUnit {
             || self.server.recorder.as_ref().is_some_and(|disc| disc.has_unsaved())
     }
 
+    /// Returns whether a SANITIZE or FORMAT UNIT is under way that a unit with the saved state begins again.
+    pub fn is_sanitizing(&self) -> bool {
+        self.server.spc.sanitize_journal.as_ref().is_some_and(|journal| !journal.is_failure())
+    }
+
     /// Executes a command.
     pub fn execute(&mut self, now: Instant, command: Command) {
         self.server.now = now;

@@ -35,6 +35,7 @@ mod reactors;
 mod recorder;
 mod router;
 mod runtime_config;
+mod sanitize_record;
 mod served_size;
 mod service_manager;
 mod session_drop;

@@ -22,6 +22,7 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame}
 use base::state_machine::{ConnId, MediumId, PortalId, StreamMachine as _};
 use base::time::Instant;
 use device::drain::Drain;
+use device::persistent_state::{UnfinishedSanitize, unfinished_sanitize};
 use device::unit::reservations::ReservationReport;
 use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
@@ -42,6 +43,7 @@ use super::media_watch::MediaWatch;
 use super::nbd::{NbdExport, NbdExports};
 use super::pass_through::PassThrough;
 use super::runtime_config::RuntimeConfig;
+use super::sanitize_record::SanitizeRecord;
 use super::state_writer::{StateWrite, StateWriter};
 use super::tape::Tape;
 use crate::config::{Medium, Naa, UnitIndex};
@@ -67,7 +69,8 @@ pub(super) struct ReactorShard {
     devices: BTreeMap<UnitId, PassThrough>,
     /// The discs that are put into drives when the ones in there are saved.
     pending_discs: BTreeMap<UnitId, NewDisc>,
-    naas: BTreeMap<UnitId, Naa>,
+    /// Where the persistent state of each unit is saved.
+    state_files: BTreeMap<UnitId, StateFile>,
     /// The portal of each connection of an initiator.
     arrivals: BTreeMap<ConnId, PortalId>,
     /// Retiring units: they are removed, and operations of their media are still under way.
@@ -88,9 +91,16 @@ pub(super) struct ReactorShard {
 struct RetiringUnit {
     label: String,
     path: Option<PathBuf>,
-    naa: Option<Naa>,
+    state_file: Option<StateFile>,
     /// Whether the log says that the daemon waits for it.
     told: bool,
+}
+
+/// Where the persistent state of a unit is saved.
+#[derive(Clone, Debug)]
+struct StateFile {
+    naa: Naa,
+    medium: Arc<SanitizeRecord>,
 }
 
 /// A unit to be served, whose medium is open.
@@ -103,6 +113,8 @@ pub(super) struct NewUnit {
     pub(super) disk: DiskId,
     /// The persistent state of the unit, and the path of the file that it was read from.
     pub(super) state: Option<(Vec<u8>, String)>,
+    /// The record of the medium.
+    pub(super) record: Arc<SanitizeRecord>,
     /// Whether another process still serves it.
     pub(super) is_handed_over: bool,
 }
@@ -145,7 +157,7 @@ impl ReactorShard {
     /// Makes the state machine of one reactor, without units.
     pub(super) fn new(shard: Shard, runtime: RuntimeConfig, place: ReactorContext) -> Self {
         let ReactorContext { index, files, pool, state_writer, media_watch, own, events } = place;
-        let (disks, naas, retiring) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let (disks, state_files, retiring) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         Self {
             shard,
             index,
@@ -158,7 +170,7 @@ impl ReactorShard {
             libraries: BTreeMap::new(),
             devices: BTreeMap::new(),
             pending_discs: BTreeMap::new(),
-            naas,
+            state_files,
             arrivals: BTreeMap::new(),
             retiring,
             files,
@@ -181,7 +193,7 @@ impl ReactorShard {
         runtime: &RuntimeConfig,
         fresh: NewUnit,
     ) -> Result<(), String> {
-        let NewUnit { id, index, medium, disk, state, is_handed_over } = fresh;
+        let NewUnit { id, index, medium, disk, state, record, is_handed_over } = fresh;
         let (Some(config), Some(unit)) = (runtime.unit_config(index), runtime.config.units.get(index.0))
         else {
             return Err("the unit is not in the configuration".to_owned());
@@ -190,6 +202,7 @@ impl ReactorShard {
         let place = (&self.files, &self.pool, &mut self.nbd);
         let placed = medium.move_to_reactor(place, MediumId(id.0), &label);
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
+        let unfinished = saved.and_then(unfinished_sanitize);
         let store = || placed.store(&self.pool, self.wake(id));
         let made = if is_handed_over && placed.tape().is_some() {
             LogicalUnit::new_to_restore(config, store(), self.pool.clone())
@@ -215,7 +228,10 @@ impl ReactorShard {
             return Err(format!("{label}: no unit number is free"));
         }
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
-        self.naas.insert(id, naa);
+        if unfinished == Some(UnfinishedSanitize::InProgress) {
+            crate::warning!("{label}: SANITIZE or FORMAT UNIT was under way, and erases {unit_medium} again");
+        }
+        self.state_files.insert(id, StateFile { naa, medium: record });
         self.tapes.extend(placed.tape().map(|tape| (id, tape)));
         if let Some(device) = placed.pass_through() {
             if !is_handed_over {
@@ -276,14 +292,20 @@ impl ReactorShard {
     /// Closes the media of removed units that have no operation under way any more.
     fn close_removed(&mut self) {
         while let Some((id, unit)) = self.shard.poll_removed() {
-            let has_lost_writes = unit.has_lost_writes();
+            let (has_lost_writes, is_sanitizing) = (unit.has_lost_writes(), unit.is_sanitizing());
             drop(unit);
             self.nbd.close(id);
             if !has_lost_writes {
                 let _ = self.events.send(DaemonEvent::UnitClosed(id));
             }
             let Some(at) = self.retiring.iter().position(|(known, _)| *known == id) else { continue };
-            let (_, RetiringUnit { label, told, .. }) = self.retiring.remove(at);
+            let (_, RetiringUnit { label, told, state_file, .. }) = self.retiring.remove(at);
+            if let Some(StateFile { naa, medium }) = state_file.filter(|_| is_sanitizing) {
+                crate::warning!(
+                    "{label}: SANITIZE or FORMAT UNIT is under way; when {} is served as naa.{naa} again, it is                      erased: to put other data there, remove units/{naa}.state of the state directory before",
+                    medium.medium
+                );
+            }
             if has_lost_writes {
                 crate::error!("{label}: what hosts wrote last may be missing on the cartridge");
             }
@@ -441,13 +463,21 @@ impl ReactorShard {
         }
     }
 
+    /// Returns the world-wide name of a unit.
+    fn naa(&self, id: UnitId) -> Option<Naa> {
+        self.state_files.get(&id).map(|file| file.naa)
+    }
+
     fn submit_state_writes(&mut self) {
         while let Some(SaveRequest { unit, ticket, state }) = self.shard.poll_save() {
-            let removed = || self.retiring.iter().find(|(id, _)| *id == unit)?.1.naa;
-            let Some(naa) = self.naas.get(&unit).copied().or_else(removed) else { continue };
+            let removed = || self.retiring.iter().find(|(id, _)| *id == unit)?.1.state_file.clone();
+            let Some(StateFile { naa, medium }) = self.state_files.get(&unit).cloned().or_else(removed)
+            else {
+                continue;
+            };
+            let reactor = self.own.clone();
             // The state writer outlives every reactor, so sending cannot fail.
-            let _ =
-                self.state_writer.send(StateWrite { reactor: self.own.clone(), unit, ticket, naa, state });
+            let _ = self.state_writer.send(StateWrite { reactor, unit, ticket, naa, medium, state });
         }
     }
 }

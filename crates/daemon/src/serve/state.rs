@@ -9,6 +9,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use device::persistent_state::unfinished_sanitize;
+
+use super::sanitize_record::SanitizeRecord;
 use super::target_ports::{Damaged, TargetPorts};
 use crate::config::{Config, Naa};
 use crate::os_error;
@@ -61,6 +64,12 @@ impl StateDir {
         self.units.join(format!("{unit}.size"))
     }
 
+    /// Returns the path of the file that records on which medium a unit's SANITIZE or FORMAT UNIT is under
+    /// way.
+    pub(super) fn sanitize_file(&self, unit: Naa) -> PathBuf {
+        self.units.join(format!("{unit}.sanitize"))
+    }
+
     /// Removes the length records of units whose world-wide names are not `known`.
     pub(super) fn forget_sizes(&self, known: impl Fn(&str) -> bool) {
         for entry in fs::read_dir(&self.units).into_iter().flatten().flatten() {
@@ -103,12 +112,28 @@ impl StateDir {
         }
     }
 
-    /// Writes the state of a unit; returns when it is durable. An empty state means that nothing is to
-    /// survive.
+    /// Writes the state of a unit with this medium; returns when it is durable. An empty state means that
+    /// nothing is to survive.
     ///
     /// # Errors
     /// [`StateError`]; the former state is still there then.
-    pub fn save(&self, unit: Naa, state: &[u8]) -> Result<(), StateError> {
+    pub(super) fn save(&self, unit: Naa, state: &[u8], medium: &SanitizeRecord) -> Result<(), StateError> {
+        let record = self.sanitize_file(unit);
+        let is_unfinished = unfinished_sanitize(state).is_some();
+        if is_unfinished {
+            // A state without its record would let another medium be erased.
+            replace(&record, medium.encode().as_bytes())?;
+            sync_directory(&self.units)?;
+        }
+        self.save_state(unit, state)?;
+        if !is_unfinished {
+            // Each save of such an operation replaces the record, so one that cannot be removed does no harm.
+            let _ = fs::remove_file(&record);
+        }
+        Ok(())
+    }
+
+    fn save_state(&self, unit: Naa, state: &[u8]) -> Result<(), StateError> {
         let path = self.file(unit);
         let failed = |what, path: &Path| {
             let path = path.to_path_buf();
@@ -273,14 +298,14 @@ mod tests {
         let scratch = Scratch::new();
         let state = StateDir::open(&scratch.path().join("a/b")).unwrap();
         assert_eq!(state.load(UNIT).unwrap(), None);
-        state.save(UNIT, b"first").unwrap();
-        state.save(UNIT, b"second").unwrap();
+        state.save_state(UNIT, b"first").unwrap();
+        state.save_state(UNIT, b"second").unwrap();
         let again = StateDir::open(&scratch.path().join("a/b")).unwrap();
         assert_eq!(again.load(UNIT).unwrap().as_deref(), Some(&b"second"[..]));
         assert_eq!(again.load(Naa::Short([0x3a, 0, 0, 0, 0, 0, 0, 2])).unwrap(), None);
-        again.save(UNIT, b"").unwrap();
+        again.save_state(UNIT, b"").unwrap();
         assert_eq!(again.load(UNIT).unwrap(), None);
-        again.save(UNIT, b"").unwrap();
+        again.save_state(UNIT, b"").unwrap();
     }
 
     /// CVE-2020-14019: everybody could read what the daemon wrote about its sessions.
@@ -288,7 +313,7 @@ mod tests {
     fn only_the_owner_can_read_it() {
         let scratch = Scratch::new();
         let state = StateDir::open(&scratch.path().join("state")).unwrap();
-        state.save(UNIT, b"x").unwrap();
+        state.save_state(UNIT, b"x").unwrap();
         assert_eq!(scratch.path().join("state").metadata().unwrap().mode() & 0o777, 0o700);
         assert_eq!(state.file(UNIT).metadata().unwrap().mode() & 0o777, 0o600);
     }
@@ -297,12 +322,12 @@ mod tests {
     fn a_write_that_broke_off_leaves_the_old_state() {
         let scratch = Scratch::new();
         let state = StateDir::open(scratch.path()).unwrap();
-        state.save(UNIT, b"old").unwrap();
+        state.save_state(UNIT, b"old").unwrap();
         // A crash between write and rename leaves these files.
         fs::write(temp_path(&state.file(UNIT)), b"ha").unwrap();
         fs::write(temp_path(&state.size_file(UNIT)), b"5 5 5").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"old"[..]));
-        state.save(UNIT, b"new").unwrap();
+        state.save_state(UNIT, b"new").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"new"[..]));
     }
 
@@ -313,7 +338,7 @@ mod tests {
         // The temporary file of another thread that is about to replace the length record.
         let half = temp_path(&state.size_file(UNIT));
         fs::write(&half, b"5 5").unwrap();
-        state.save(UNIT, b"reserved").unwrap();
+        state.save_state(UNIT, b"reserved").unwrap();
         assert_eq!(fs::read(&half).unwrap(), b"5 5");
         fs::rename(&half, state.size_file(UNIT)).unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"reserved"[..]));
@@ -352,6 +377,6 @@ mod tests {
         let state = StateDir::open(scratch.path()).unwrap();
         fs::create_dir(state.file(UNIT)).unwrap();
         assert!(state.load(UNIT).unwrap_err().to_string().ends_with("is a directory"));
-        assert!(state.save(UNIT, b"x").is_err());
+        assert!(state.save_state(UNIT, b"x").is_err());
     }
 }

@@ -2,6 +2,7 @@
 //! waits for the disk.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use target::units::UnitId;
@@ -9,6 +10,7 @@ use target::units::UnitId;
 use drivers::message_queue::Handle;
 
 use super::reactor_shard::ReactorShard;
+use super::sanitize_record::SanitizeRecord;
 use super::state::StateDir;
 use crate::config::Naa;
 
@@ -22,6 +24,8 @@ pub(super) struct StateWrite {
     pub(super) ticket: u64,
     /// The world-wide name of the unit, which names the file.
     pub(super) naa: Naa,
+    /// The record of the unit's medium.
+    pub(super) medium: Arc<SanitizeRecord>,
     pub(super) state: Vec<u8>,
 }
 
@@ -37,8 +41,8 @@ pub(super) fn start(state: StateDir) -> io::Result<(StateWriter, JoinHandle<()>)
 }
 
 fn keep_all(state: &StateDir, state_writer: &Receiver<StateWrite>) {
-    for StateWrite { reactor, unit, ticket, naa, state: bytes } in state_writer {
-        let kept = state.save(naa, &bytes);
+    for StateWrite { reactor, unit, ticket, naa, medium, state: bytes } in state_writer {
+        let kept = state.save(naa, &bytes, &medium);
         if let Err(error) = &kept {
             crate::error!("{error}; the command that needed it stored is refused");
         }

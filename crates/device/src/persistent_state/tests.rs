@@ -185,3 +185,15 @@ fn the_same_nexus_twice_is_an_error() {
     });
     assert_eq!(decode(&bytes), Err(StateDecodeError::Inconsistent));
 }
+
+#[test]
+fn a_state_tells_of_its_unfinished_sanitize_operation() {
+    assert_eq!(unfinished_sanitize(V3), Some(UnfinishedSanitize::Failed));
+    let journal = SanitizeJournal::take(&mut Reader::new(&[2, 0, 0])).unwrap();
+    let information = IdentifyingInformation::default();
+    let running = encode(&PersistentReservations::new(), &information, None, journal.as_ref());
+    assert_eq!(unfinished_sanitize(&running), Some(UnfinishedSanitize::InProgress));
+    for none in [&[][..], &[0], V2, &V3[..V3.len() - 1]] {
+        assert_eq!(unfinished_sanitize(none), None);
+    }
+}

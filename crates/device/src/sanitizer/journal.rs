@@ -35,6 +35,11 @@ impl SanitizeJournal {
     /// The most bytes that [`Self::encode`] appends.
     pub(crate) const ENCODED_LEN_MAX: usize = 1 + 1 + 1 + 2 + 4 + PATTERN_LEN_MAX;
 
+    /// Returns whether the operation failed. Otherwise it is in progress.
+    pub(crate) const fn is_failure(&self) -> bool {
+        self.method.is_none()
+    }
+
     /// Appends the encoded journal: the method (1; nothing follows if there is no journal), the command (1: 0
     /// SANITIZE, 1 FORMAT UNIT), whether EXIT FAILURE MODE can end a failure (1). For a cryptographic erase
     /// follows whether storage is deallocated then (1). For overwriting follow the passes (1), whether every

@@ -10,6 +10,8 @@ mod failures;
 mod fixture;
 #[cfg(test)]
 mod initiator;
+#[cfg(test)]
+mod sanitize;
 
 use std::fs;
 use std::io::Read;

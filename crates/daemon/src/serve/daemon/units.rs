@@ -1,5 +1,6 @@
 //! Opens the media of units, and loads their persistent state.
 
+use std::sync::Arc;
 use target::units::UnitId;
 
 use crate::config::{Unit, UnitIndex};
@@ -9,6 +10,7 @@ use crate::serve::handed_over::HandedOverMedia;
 use crate::serve::media::{self, FileRollback, OpenMedium};
 use crate::serve::reactor_shard::NewUnit;
 use crate::serve::runtime_config::RuntimeConfig;
+use crate::serve::sanitize_record::{self, SanitizeRecord};
 use crate::serve::served_size;
 use crate::serve::state::StateDir;
 use crate::serve::upgrade::Succession;
@@ -69,8 +71,13 @@ pub(super) fn load_units<'u>(
     let mut load = |((id, index, unit), medium): ((UnitId, UnitIndex, &Unit), OpenMedium)| {
         let naa = unit.identity.naa;
         let saved = state.load(naa)?.map(|bytes| (bytes, state.file(naa).display().to_string()));
+        let record = SanitizeRecord::of(unit, medium.identity());
+        if let Some((bytes, path)) = &saved {
+            let checked = sanitize_record::check(unit, (bytes, path), &record, &state.sanitize_file(naa));
+            checked.map_err(ServeError::Failed)?;
+        }
         let disk = disks.name(unit, medium.identity());
-        Ok(NewUnit { id, index, medium, disk, state: saved, is_handed_over })
+        Ok(NewUnit { id, index, medium, disk, state: saved, record: Arc::new(record), is_handed_over })
     };
     units.map(&mut load).collect()
 }

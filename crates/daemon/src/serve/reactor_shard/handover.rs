@@ -71,14 +71,13 @@ impl From<&str> for Obstacle {
 impl ReactorShard {
     /// Returns other descriptors of the files and devices that are served, and what each is.
     pub(in crate::serve) fn media_files(&self) -> io::Result<Vec<(MovedMedium, File)>> {
-        let socket =
-            |id: &UnitId, disk: &Disk| match self.naas.get(id).filter(|_| self.drives.contains_key(id)) {
-                Some(drive) => MovedMedium::Disc { drive: drive.to_string(), disc: disk.info().moved_disc() },
-                None => MovedMedium::File,
-            };
+        let socket = |id: &UnitId, disk: &Disk| match self.naa(*id).filter(|_| self.drives.contains_key(id)) {
+            Some(drive) => MovedMedium::Disc { drive: drive.to_string(), disc: disk.info().moved_disc() },
+            None => MovedMedium::File,
+        };
         let disks = self.disks.iter().map(|(id, disk)| Ok((socket(id, disk), disk.try_clone_file()?)));
         let libraries = self.libraries.iter().filter_map(|(id, library)| {
-            let changer = self.naas.get(id)?.to_string();
+            let changer = self.naa(*id)?.to_string();
             Some(library.duplicate_lock().map(|lock| (MovedMedium::Library { changer }, lock)))
         });
         disks.chain(libraries).collect()
@@ -189,18 +188,18 @@ impl ReactorShard {
         if let Some(sentence) = self.obstacle() {
             return Err(Obstacle { sentence, can_end: false });
         }
-        let drive = |(id, tape): (&UnitId, &Tape)| tape.moved(self.naas.get(id)?.to_string());
+        let drive = |(id, tape): (&UnitId, &Tape)| tape.moved(self.naa(*id)?.to_string());
         let cartridges = self.tapes.iter().filter_map(drive).collect::<io::Result<_>>();
         let cartridges = cartridges.map_err(|error| Obstacle {
             sentence: format!("cannot pass a cartridge on: {}", crate::os_error(&error)),
             can_end: false,
         })?;
         let export = |(id, info, conn): (UnitId, ExportInfo, Option<ConnId>)| {
-            Some(MovingExport { unit: self.naas.get(&id)?.to_string(), info, conn })
+            Some(MovingExport { unit: self.naa(id)?.to_string(), info, conn })
         };
         let exports = self.nbd.moving().filter_map(export).collect();
         let device = |(id, device): (&UnitId, &PassThrough)| {
-            let unit = self.naas.get(id)?.to_string();
+            let unit = self.naa(*id)?.to_string();
             Some(device.moved().map(|moved| (unit, moved)))
         };
         let devices = self.devices.iter().filter_map(device).collect::<Result<_, _>>();

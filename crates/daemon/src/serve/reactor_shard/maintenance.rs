@@ -15,7 +15,7 @@ use crate::serve::disk::snapshot::{SnapshotId, SnapshotOrder, SnapshotReport, Sn
 impl ReactorShard {
     /// Drains a unit, or ends that. Units of other reactors are ignored.
     pub(in crate::serve) fn drain_unit(&mut self, now: Instant, id: UnitId, drained: bool) {
-        if self.naas.contains_key(&id) {
+        if self.state_files.contains_key(&id) {
             self.nbd.set_time(now);
             self.shard.set_unit_drained(now, id, drained);
         }
@@ -24,7 +24,7 @@ impl ReactorShard {
     /// Returns how far the drain of a unit is, and how many tasks the unit has; `None` if it is not a unit of
     /// this reactor.
     pub(in crate::serve) fn drain_progress(&self, id: UnitId) -> Option<(Drain, u64)> {
-        self.naas.get(&id)?;
+        self.state_files.get(&id)?;
         let report = self.shard.units().into_iter().find(|report| report.unit == id)?;
         Some((report.drain, report.stats.tasks))
     }

@@ -128,7 +128,7 @@ impl ReactorShard {
                 None => {
                     self.tell_drive_names(now);
                     let kept: BTreeSet<UnitId> = self.runtime.units(self.index).map(|(id, ..)| id).collect();
-                    let gone = self.naas.keys().filter(|id| !kept.contains(id)).copied();
+                    let gone = self.state_files.keys().filter(|id| !kept.contains(id)).copied();
                     Steps::Removing { units: gone.collect::<Vec<_>>().into_iter(), before }
                 }
             },
@@ -216,7 +216,7 @@ impl ReactorShard {
 
     /// Removes a unit that no LUN leads to any more.
     fn remove(&mut self, now: Instant, id: UnitId, before: &RuntimeConfig) {
-        let naa = self.naas.remove(&id);
+        let state_file = self.state_files.remove(&id);
         let disk = self.disks.remove(&id);
         if self.drives.remove(&id).is_some() {
             disk.inspect(|disc| disc.info().leave());
@@ -228,7 +228,7 @@ impl ReactorShard {
         let unit = before.unit(id);
         let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
         let path = unit.and_then(|unit| unit.medium.path().cloned());
-        self.retiring.push((id, RetiringUnit { label, path, naa, told: false }));
+        self.retiring.push((id, RetiringUnit { label, path, state_file, told: false }));
         self.shard.remove_unit(now, id);
         self.close_removed();
         if let Some((_, waits)) = self.retiring.last_mut().filter(|(known, _)| *known == id) {

@@ -314,10 +314,11 @@ impl LogicalUnit {
         self.process_pending();
     }
 
-    /// Returns whether a retired unit has no task and no operation of the medium left, so that its medium can
-    /// be closed.
-    pub const fn is_retired(&self) -> bool {
-        self.server.is_retired() && self.tasks.len() == 0 && self.server.medium.is_idle()
+    /// Returns whether a retired unit has no task, no operation of the medium and no state to save left, so
+    /// that its medium can be closed and its saved state read.
+    pub fn is_retired(&self) -> bool {
+        let is_saved = self.server.saves.is_idle();
+        self.server.is_retired() && self.tasks.len() == 0 && self.server.medium.is_idle() && is_saved
     }
 
     /// Returns whether a removed drive, for tapes or discs, could not make durable what hosts had written.

@@ -315,9 +315,12 @@ impl ReactorShard {
         }
     }
 
-    /// Returns the files and devices of removed units that still have operations under way.
-    pub(super) fn closing_media(&self) -> Vec<PathBuf> {
-        self.retiring.iter().filter_map(|(_, removed)| removed.path.clone()).collect()
+    /// Returns the files or devices, and the world-wide names, of removed units that still have operations
+    /// under way or state to save.
+    pub(super) fn closing_media(&self) -> Vec<(Option<PathBuf>, Option<Naa>)> {
+        let of =
+            |removed: &RetiringUnit| (removed.path.clone(), removed.state_file.as_ref().map(|file| file.naa));
+        self.retiring.iter().map(|(_, removed)| of(removed)).collect()
     }
 
     /// Passes on whether a state is durable now.

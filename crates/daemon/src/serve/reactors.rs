@@ -27,7 +27,7 @@ use super::media_watch::MediaWatch;
 use super::reactor_shard::{NewUnit, ReactorContext, ReactorShard};
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::StateWriter;
-use crate::config::{Config, ReactorChoice};
+use crate::config::{Config, Naa, ReactorChoice};
 
 /// How long a reactor may take to answer. A reactor never waits for anything, so one that takes longer hangs.
 pub(super) const REACTOR_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -193,7 +193,7 @@ fn answer<T: Default>(receiver: &Receiver<T>, within: Duration) -> Result<T, Str
 
 /// Returns the files and devices of removed units that are not closed yet. Those of a reactor that does not
 /// answer are left out: they are still locked, so opening them fails.
-pub(super) fn closing_media(reactors: &[ReactorThread]) -> Vec<PathBuf> {
+pub(super) fn closing_media(reactors: &[ReactorThread]) -> Vec<(Option<PathBuf>, Option<Naa>)> {
     let ask = |running: &ReactorThread| {
         let (sender, receiver) = channel();
         let posted = running.handle.post(move |member: &mut ReactorShard, _| {

@@ -446,6 +446,36 @@ fn what_a_disk_says_of_itself_changes_with_the_configuration_or_the_reload_is_re
 }
 
 #[test]
+fn a_reservation_is_kept_when_its_disk_moves_to_another_file() {
+    let fixture = Fixture::new();
+    let naa = "naa = \"3000000000000001\"";
+    for name in ["a.img", "b.img"] {
+        fs::File::create(fixture.path(name)).unwrap().set_len(1 << 20).unwrap();
+    }
+    let moved = one_file(naa).replace("a.img", "b.img");
+    let without = one_file("").replace("\"file\"\npath = \"a.img\"", "\"null\"\nsize = \"1M\"");
+    fixture.write("targe.toml", &one_file(naa));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    fixture.write("targe.toml", &moved);
+    let told = daemon.reload();
+    assert!(
+        told["message"].as_str().unwrap().contains("naa.3000000000000001 cannot move from file:"),
+        "{told}"
+    );
+    // What is registered while the reload is under way is on the disk that stays.
+    assert_eq!(initiator.register(0xabcd), Ok(vec![]));
+    initiator.log_out();
+    fixture.write("targe.toml", &without.replace("[[target.lun]]", "[[target.lun]]\nlun = 1"));
+    assert_eq!(daemon.reload()["applied"], true);
+    fixture.write("targe.toml", &moved);
+    assert_eq!(daemon.reload()["applied"], true);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    assert_eq!(initiator.read_keys(), Ok(vec![0xabcd]));
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
 fn a_file_and_the_loop_device_over_it_are_one_medium() {
     let fixture = Fixture::new();
     fs::File::create(fixture.path("a.img")).unwrap().set_len(1 << 20).unwrap();

@@ -21,7 +21,7 @@ use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening,
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Verdict;
 use crate::admin::change_api::{Abandoned, AffectedSession, Applied, Change, Plan, Reloaded};
-use crate::config::{Config, Flags, Loaded, PlannedChange, Revision, Unit, plan};
+use crate::config::{Config, Flags, Loaded, Naa, PlannedChange, Revision, Unit, plan};
 use crate::config_file::read_text;
 use crate::serve::admin_api::{Current, ReloadResult, json};
 use crate::serve::audit::AuditEntry;
@@ -431,14 +431,19 @@ impl Daemon {
         let deadline = Instant::now() + CLOSE_WAIT;
         loop {
             let closing = closing_media(&self.reactors);
-            let busy = |unit: &&Unit| unit.medium.path().is_some_and(|path| closing.contains(path));
+            // A removed unit with the same name can still save its state.
+            let busy = |unit: &&Unit| {
+                let is_unit = |(path, naa): &(Option<PathBuf>, Option<Naa>)| {
+                    (path.is_some() && path.as_ref() == unit.medium.path()) || *naa == Some(unit.identity.naa)
+                };
+                closing.iter().any(is_unit)
+            };
             let Some(unit) = wanted.iter().map(|(_, unit)| unit).find(busy) else { return Ok(()) };
             if Instant::now() >= deadline {
                 return Err(format!(
-                    "{}: the disk that was removed earlier has outstanding I/O on {}; try again when the log \
-                     says that it is closed",
-                    unit.label,
-                    unit.medium.path().map_or(String::new(), |path| path.display().to_string())
+                    "{}: the disk that was removed earlier, with the same medium or \"naa\" as {}, has outstanding \
+                     I/O; try again when the log says that it is closed",
+                    unit.label, unit.medium
                 ));
             }
             std::thread::sleep(DRAIN_LOOK);

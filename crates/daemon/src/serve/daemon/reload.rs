@@ -9,7 +9,7 @@ use std::time::Instant;
 use target::units::UnitId;
 
 use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon};
-use crate::config::{Config, Http, Medium, Unit, UnitIndex, UnitKey};
+use crate::config::{Config, Http, Medium, Naa, Unit, UnitIndex, UnitKey};
 use crate::disc_image;
 use crate::serve::discs::NewDisc;
 use crate::serve::disk::{ComparedDisk, DiskInfo};
@@ -238,10 +238,11 @@ const fn are_drives(a: &Unit, b: &Unit) -> bool {
 }
 
 /// Refuses a change that requires closing a file and opening it again: the disk would be unavailable in
-/// between.
+/// between. Refuses to give the world-wide name of a unit to another medium as well.
 pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {
     let keys = |config: &Config| config.units.iter().map(Unit::key).collect::<BTreeSet<_>>();
     let (old_keys, new_keys) = (keys(old), keys(new));
+    let by_name: BTreeMap<Naa, &Unit> = old.units.iter().map(|unit| (unit.identity.naa, unit)).collect();
     let (mut by_path, mut by_label) = (BTreeMap::<_, Vec<&Unit>>::new(), BTreeMap::new());
     for unit in &old.units {
         by_label.entry(unit.label.as_str()).or_insert(unit);
@@ -266,6 +267,19 @@ pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), St
                 "{}: {} cannot become {} while it is served: its data would be lost; remove the LUN, reload, \
                  add it again and reload, or restart targe",
                 unit.label, was.medium, unit.medium
+            ));
+        }
+        // The state of the new unit is read while initiators still change that of the former one, which has
+        // the same file: a reservation that was acknowledged in between would be lost.
+        if let Some(was) = by_name.get(&unit.identity.naa) {
+            let (naa, medium) = (unit.identity.naa, &unit.medium);
+            let change = match was.medium == *medium {
+                true => format!("{} of {medium} cannot change", fixed_while_served(medium)),
+                false => format!("naa.{naa} cannot move from {} to {medium}", was.medium),
+            };
+            return Err(format!(
+                "{}: {change} while it is served; remove the LUN, reload, add it again and reload, or restart targe",
+                unit.label
             ));
         }
     }
@@ -350,6 +364,42 @@ mod tests {
             );
             assert!(refusal.ends_with(&expected), "{refusal}");
         }
+    }
+
+    /// Initiators could still change the saved state of the former unit after that of the new one was read.
+    #[test]
+    fn a_world_wide_name_does_not_move_to_another_medium_in_one_reload() {
+        let scratch = Scratch::new();
+        let naa = |luns: &str| {
+            let text = format!(
+                "portal = [{{ listen = \"127.0.0.1\" }}]\n[[target]]\nname = \"iqn.2001-04.com.example:a\"\n\
+                 lun = [{{ lun = 7, type = \"null\", size = \"1M\" }}, {luns}]\n"
+            );
+            let environment = Environment::for_tests(scratch.path());
+            let name = scratch.path().join("targe.toml");
+            let loaded = Config::load_text_without_media(&Flags::default(), &environment, &name, &text, None);
+            loaded.map_err(|report| report.to_string()).unwrap().config
+        };
+        let first = naa("{ type = \"file\", path = \"a\", naa = \"3000000000000001\" }");
+        for luns in [
+            "{ type = \"file\", path = \"b\", naa = \"3000000000000001\" }",
+            "{ lun = 1, type = \"ram\", size = \"1M\", naa = \"3000000000000001\" }",
+        ] {
+            let refusal = refuse_replaced_media(&first, &naa(luns)).unwrap_err();
+            assert!(refusal.contains("naa.3000000000000001 cannot move from file:"), "{refusal}");
+            refuse_replaced_media(&first, &naa("{ lun = 2, type = \"null\", size = \"2M\" }")).unwrap();
+        }
+        let null = |more: &str| naa(&format!("{{ lun = 2, type = \"null\", size = {more} }}"));
+        let served = null("\"1M\"");
+        let refusal = refuse_replaced_media(&served, &null("\"2M\"")).unwrap_err();
+        assert!(refusal.contains("cannot move from null:1M to null:2M"), "{refusal}");
+        let refusal = refuse_replaced_media(&served, &null("\"1M\", bs = 4096")).unwrap_err();
+        assert!(
+            refusal.contains("block length") && refusal.contains("of null:1M cannot change"),
+            "{refusal}"
+        );
+        let moved = naa("{ lun = 3, type = \"file\", path = \"a\", naa = \"3000000000000001\" }");
+        refuse_replaced_media(&first, &moved).unwrap();
     }
 
     #[test]

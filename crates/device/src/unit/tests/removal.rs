@@ -116,3 +116,19 @@ fn a_command_whose_state_is_being_stored_is_answered_when_it_is_stored() {
     rig.ready();
     assert!(rig.unit.is_retired() && rig.events.is_empty());
 }
+
+/// The state is read again when the disk is added again.
+#[test]
+fn a_unit_is_not_closed_before_its_last_state_is_stored() {
+    let mut rig = Rig::new();
+    // SANITIZE with OVERWRITE and IMMED: its journal is saved in the background.
+    let key = rig.start(A, &[0x48, 0x81, 0, 0, 0, 0, 0, 0, 5, 0], 0, 5);
+    rig.send(key, &[1, 0, 0, 1, 0xaa], 0, 5);
+    rig.unit.retire(NOW);
+    rig.drain();
+    rig.ready();
+    assert!(!rig.unit.is_retired());
+    assert!(rig.keep(true).is_some());
+    rig.ready();
+    assert!(rig.unit.is_retired());
+}

@@ -241,11 +241,15 @@ impl LogicalUnit {
         self.server.refresh_pr_roles();
     }
 
-    /// Replaces the description of a nexus, when its units or its access changed.
+    /// Replaces the description of a nexus, when its units or its access changed. A command of the nexus that
+    /// its new access does not admit ends when the next part of its data arrives.
     pub fn nexus_changed(&mut self, now: Instant, nexus: Nexus) {
         self.server.now = now;
         let id = nexus.id;
-        let luns_changed = self.server.nexuses.find(id).is_some_and(|state| state.nexus.luns != nexus.luns);
+        let before = self.server.nexuses.find(id).map(|state| &state.nexus);
+        let luns_changed = before.is_some_and(|before| before.luns != nexus.luns);
+        // The device-specific parameter of mode parameter headers tells the access (SBC-4 §6.5.1).
+        let access_changed = before.is_some_and(|before| before.access != nexus.access);
         if nexus.access == Access::ReadOnly {
             self.server.spc.release_holds(id);
             self.server.forget_keys_of_reservations(None, None);
@@ -253,6 +257,9 @@ impl LogicalUnit {
         self.limit_nexus(&nexus);
         self.server.nexuses.establish(nexus);
         self.server.refresh_pr_roles();
+        if access_changed {
+            self.server.nexuses.establish_ua(id, Asc::MODE_PARAMETERS_CHANGED);
+        }
         if luns_changed {
             self.server.nexuses.establish_ua(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
         }

@@ -30,7 +30,7 @@ DEPTH = 12
 # Longest a reload may take, and a command, seconds. Nothing that is judged depends on them being short.
 RELOAD_MAX_S, COMMAND_MAX_S = 90, 90
 # What a host may be told when something changed for it.
-ATTENTIONS = {0x2900, 0x2907, 0x2A09, 0x3F0E}
+ATTENTIONS = {0x2900, 0x2907, 0x2A01, 0x2A09, 0x3F0E}
 WRITE_PROTECTED = (7, 0x2700)
 WRONG_DISK, NO_END, DISTURBED, WINDOW, ELSEWHERE, LOST, COVERAGE = (
     "no block is on a disk that it was not meant for", "every command ends", "no session is disturbed by what does not touch it",

@@ -51,6 +51,21 @@ impl DeviceServer {
         Some(Outcome::CheckCondition(next))
     }
 
+    /// Returns the outcome of a command that began when its nexus might still write, and that the present
+    /// access does not admit; `None` if the command may go on.
+    pub(super) fn access_withdrawn(&self, task: &TaskInfo) -> Option<Outcome> {
+        let access = self.nexuses.find(task.nexus)?.nexus.access;
+        if access == Access::ReadWrite && !self.info.is_read_only() {
+            return None;
+        }
+        let row = self.table.find(&self.info, &task.cdb).ok()?;
+        let changes_medium = row.medium == MediumNeed::Writable || erases(row);
+        let is_refused = (access == Access::ReadOnly && !row.read_only.admits(&task.cdb))
+            || (self.info.is_read_only() && changes_medium);
+        let sense = Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+        is_refused.then_some(Outcome::CheckCondition(sense))
+    }
+
     fn check_request(&self, task: &TaskInfo, row: &Row, access: Access) -> Result<(), Outcome> {
         if task.data_in_len > 0 && task.data_out_len > 0 {
             let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
@@ -69,8 +84,7 @@ impl DeviceServer {
         }
         if row.medium == MediumNeed::NotNeeded {
             // SANITIZE and FORMAT UNIT check the medium themselves.
-            let erases = matches!(row.opcode, op::SANITIZE | op::FORMAT_UNIT);
-            let refused = erases && self.is_drained();
+            let refused = erases(row) && self.is_drained();
             return if refused { Err(Outcome::Status(Status::BUSY)) } else { Ok(()) };
         }
         // BUSY makes hosts repeat the command later (SAM-5 §5.3.1): Linux for 180 s, QEMU for some 40 s. NOT
@@ -85,4 +99,9 @@ impl DeviceServer {
         });
         obstacle.map_or(Ok(()), |sense| Err(Outcome::CheckCondition(sense)))
     }
+}
+
+/// Returns whether a command erases the medium.
+const fn erases(row: &Row) -> bool {
+    matches!(row.opcode, op::SANITIZE | op::FORMAT_UNIT)
 }

@@ -51,7 +51,7 @@ impl LogicalUnit {
                 match granted {
                     Granted::Operation => {}
                     Granted::Exclusive(TaskId::BACKGROUND) => self.server.sanitizer_locked(),
-                    Granted::Exclusive(id) => self.step(id, JobInput::Locked),
+                    Granted::Exclusive(id) => self.range_locked(id),
                 }
             } else if let Some(id) = self.server.next_woken() {
                 self.step(id, JobInput::Woken);
@@ -180,6 +180,15 @@ impl LogicalUnit {
         }
     }
 
+    /// Lets a task continue that waited for an exclusive range, unless it may not change it any more.
+    fn range_locked(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        match self.server.access_withdrawn(&task.info) {
+            Some(outcome) => self.apply(id, outcome),
+            None => self.step(id, JobInput::Locked),
+        }
+    }
+
     fn operation_ended(&mut self, ended: EndedOp) {
         let EndedOp { owner, tag, flushes, result } = ended;
         if owner == TaskId::BACKGROUND && tag == DRAIN_FLUSH {
@@ -227,6 +236,13 @@ impl LogicalUnit {
         let Some(task) = self.tasks.find_mut(id) else { return };
         if let Ok(data) = &data {
             task.info.timing.receive_data(self.server.now, data.len());
+        }
+        if matches!(task.state, TaskState::Parameters(_) | TaskState::Write(_) | TaskState::Job(_))
+            && data.is_ok()
+            && let Some(outcome) = self.server.access_withdrawn(&task.info)
+        {
+            data.into_iter().for_each(|data| self.server.recycle(data));
+            return self.apply(id, outcome);
         }
         match (&task.state, data) {
             (
@@ -404,7 +420,7 @@ impl LogicalUnit {
     }
 
     /// Continues a task that waited for its turn to change the persistent state. A reservation that was made
-    /// meanwhile stops it.
+    /// meanwhile stops it, and so does access that was withdrawn.
     fn run_state_change(&mut self, id: TaskId) {
         if id == TaskId::BACKGROUND {
             return self.server.record_sanitizing();
@@ -418,7 +434,8 @@ impl LogicalUnit {
         {
             let row = self.server.table.find(&self.server.info, &task.info.cdb).ok();
             let conflict = row.and_then(|row| self.server.reservation_conflict(&task.info, row));
-            let outcome = conflict.unwrap_or_else(|| then(&mut self.server, &task.info, &list));
+            let obstacle = conflict.or_else(|| self.server.access_withdrawn(&task.info));
+            let outcome = obstacle.unwrap_or_else(|| then(&mut self.server, &task.info, &list));
             self.apply(id, outcome);
         }
     }

@@ -167,9 +167,10 @@ impl World {
         world
     }
 
-    /// Changes what a nexus may do with a unit.
+    /// Changes what a nexus may do with a unit, and takes the unit attention that tells the nexus.
     pub(super) fn grant(&mut self, unit: usize, id: NexusId, access: Access) {
         self.units.grant(self.now, unit, id, access);
+        self.take_attentions(id, &[unit]);
     }
 
     /// Changes which units a nexus sees, and takes the unit attentions that tell the nexus.

@@ -135,6 +135,7 @@ fn a_unit_that_may_not_be_written_is_not_sanitized() {
     let mut limited = nexus(B);
     limited.access = Access::ReadOnly;
     rig.unit.nexus_changed(Instant::ORIGIN, limited);
+    rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
     let list = overwrite_list(1, &[0xaa; 512]);
     for (cdb, list) in [
         (sanitize(BLOCK_ERASE, 0, 0), &[][..]),

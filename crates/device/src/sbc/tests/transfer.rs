@@ -316,6 +316,7 @@ fn a_read_only_nexus_and_a_read_only_unit_meet_write_protection() {
     let mut limited = crate::testing::nexus(B);
     limited.access = crate::contract::Access::ReadOnly;
     open.unit.nexus_changed(base::time::Instant::ORIGIN, limited);
+    open.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
     for rig in [&mut closed, &mut open] {
         for cdb in writes(0, 0, 1) {
             rig.run(B, &cdb, 0, &[0; 512]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);

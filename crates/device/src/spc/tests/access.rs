@@ -16,6 +16,7 @@ pub(super) fn limited() -> Rig {
 
 fn limit(rig: &mut Rig) {
     rig.unit.nexus_changed(Instant::ORIGIN, crate::contract::Nexus { access: Access::ReadOnly, ..nexus(B) });
+    rig.hears(B, Asc::MODE_PARAMETERS_CHANGED);
 }
 
 /// Sends a command without data, and returns whether it ended with the write protection of the nexus.
@@ -83,4 +84,96 @@ fn access_that_narrows_gives_up_what_the_nexus_holds_against_others() {
     limit(&mut rig);
     write(&mut rig, A).good();
     rig.run(A, &[op::START_STOP_UNIT, 0, 0, 0, 2, 0], 0, &[]).good();
+}
+
+/// Returns the commands with data that change something for other nexuses, and their data.
+fn changes() -> [(Vec<u8>, Vec<u8>); 7] {
+    let registration =
+        BasicList { service_action_key: ReservationKey(1), persist: true, ..BasicList::default() };
+    let overwrite = [1, 0, 0, 1, 0xaa];
+    let unmap = [0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0];
+    let compare: Vec<u8> = [[1; 512], [2; 512]].concat();
+    [
+        (WRITE.to_vec(), Vec::from([2; 512])),
+        (Vec::from([op::SANITIZE, 0x81, 0, 0, 0, 0, 0, 0, 5, 0]), overwrite.to_vec()),
+        (Vec::from([op::FORMAT_UNIT, 0x10, 0, 0, 0, 0]), Vec::from([0, 2, 0, 0])),
+        (Vec::from([op::UNMAP, 0, 0, 0, 0, 0, 0, 0, 24, 0]), unmap.to_vec()),
+        (Vec::from([op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]), compare),
+        (Vec::from([op::PERSISTENT_RESERVE_OUT, 0, 0, 0, 0, 0, 0, 0, 24, 0]), registration.encode()),
+        (
+            Vec::from([op::MODE_SELECT_6, 0x10, 0, 0, 16, 0]),
+            Vec::from([0, 0, 0, 0, 0x0a, 10, 2, 16, 8, 0, 0, 0, 0, 0, 0, 1]),
+        ),
+    ]
+}
+
+#[test]
+fn a_nexus_that_may_only_read_finishes_no_change_that_it_began() {
+    for (cdb, data) in changes() {
+        for is_limited in [true, false] {
+            let mut rig = Rig::new();
+            rig.write(0, &[1; 512 * 8]);
+            let keys = [op::PERSISTENT_RESERVE_IN, 0, 0, 0, 0, 0, 0, 0, 255, 0];
+            let (modes, keys_before) = (control_page(&mut rig), rig.run(A, &keys, 255, &[]).good());
+            let key = rig.start(B, &cdb, 0, data.len());
+            if is_limited {
+                limit(&mut rig);
+                let reply = rig.finish(key, &data);
+                reply.check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+                assert_eq!(rig.read(0, 8), [1; 512 * 8], "{cdb:x?}");
+                assert_eq!(rig.run(A, &keys, 255, &[]).good(), keys_before, "{cdb:x?}");
+                assert_eq!(control_page(&mut rig), modes, "{cdb:x?}");
+            } else {
+                rig.finish(key, &data).good();
+            }
+        }
+    }
+}
+
+fn control_page(rig: &mut Rig) -> Vec<u8> {
+    rig.run(A, &[op::MODE_SENSE_6, 8, 0x0a, 0, 255, 0], 255, &[]).good()
+}
+
+#[test]
+fn a_unit_that_becomes_read_only_is_not_changed_by_a_command_that_began_before() {
+    for (cdb, data) in changes().into_iter().take(5) {
+        let mut rig = Rig::new();
+        rig.write(0, &[1; 512 * 8]);
+        let key = rig.start(B, &cdb, 0, data.len());
+        rig.unit.reconfigure(Instant::ORIGIN, crate::contract::UnitConfig { read_only: true, ..config() });
+        rig.drain();
+        rig.finish(key, &data).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+        rig.hears(A, Asc::MODE_PARAMETERS_CHANGED);
+        assert_eq!(rig.read(0, 8), [1; 512 * 8], "{cdb:x?}");
+    }
+}
+
+#[test]
+fn a_reservation_that_waits_for_a_save_is_not_made_by_a_nexus_that_may_only_read_then() {
+    let mut rig = Rig::new();
+    let list = |key, service_action_key| {
+        let (key, service_action_key) = (ReservationKey(key), ReservationKey(service_action_key));
+        BasicList { key, service_action_key, persist: true, ..BasicList::default() }.encode()
+    };
+    let register = [op::PERSISTENT_RESERVE_OUT, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    rig.run(A, &register, 0, &list(0, 1)).good();
+    let removal = rig.start(A, &register, 0, 24);
+    rig.send(removal, &list(1, 0), 0, 24);
+    let reserve = rig.start(B, &[op::RESERVE_6, 0, 0, 0, 0, 0], 0, 0);
+    limit(&mut rig);
+    rig.save(true);
+    rig.finish(reserve, &[]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+    write(&mut rig, A).good();
+}
+
+#[test]
+fn a_nexus_learns_that_its_access_has_changed() {
+    let mut rig = Rig::new();
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        rig.unit.nexus_changed(Instant::ORIGIN, crate::contract::Nexus { access, ..nexus(B) });
+        rig.hears(B, Asc::MODE_PARAMETERS_CHANGED);
+        rig.unit.nexus_changed(Instant::ORIGIN, crate::contract::Nexus { access, ..nexus(B) });
+        rig.ready_for(B).good();
+        rig.ready_for(A).good();
+    }
 }

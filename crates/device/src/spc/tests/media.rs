@@ -289,6 +289,7 @@ fn a_nexus_that_may_only_read_does_not_start_what_another_has_stopped() {
     let access = crate::contract::Access::ReadOnly;
     let limited = crate::contract::Nexus { access, ..crate::testing::nexus(B) };
     rig.unit.nexus_changed(Instant::ORIGIN, limited);
+    rig.hears(B, Asc::MODE_PARAMETERS_CHANGED);
     rig.run(A, &start_stop(0x00), 0, &[]).good();
     rig.run(B, &start_stop(0x01), 0, &[]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
     stopped(&rig.ready_for(A));

@@ -307,6 +307,7 @@ fn a_nexus_that_may_only_read_sees_a_protected_medium() {
     let mut rig = Rig::new();
     let access = crate::contract::Access::ReadOnly;
     rig.unit.nexus_changed(Instant::ORIGIN, crate::contract::Nexus { access, ..crate::testing::nexus(B) });
+    rig.hears(B, Asc::MODE_PARAMETERS_CHANGED);
     for (nexus, parameter) in [(A, 0x10), (B, 0x90)] {
         assert_eq!(rig.run(nexus, &[op::MODE_SENSE_6, 0, 0x0a, 0, 4, 0], 4, &[]).good()[2], parameter);
     }

@@ -511,6 +511,7 @@ fn a_nexus_that_may_only_read_loses_the_key_of_its_reservation() {
     let access = crate::contract::Access::ReadOnly;
     rig.unit.nexus_changed(Instant::ORIGIN, crate::contract::Nexus { access, ..nexus(A) });
     rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, CHANGED);
+    rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
     assert_eq!(rig.security_in(A, 0x20)[5], 0);
 }
 

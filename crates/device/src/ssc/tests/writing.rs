@@ -255,6 +255,7 @@ fn a_host_that_may_only_read_reads() {
     rig.rewind();
     let nexus = crate::contract::Nexus { access: Access::ReadOnly, ..crate::testing::nexus(A) };
     rig.unit.nexus_changed(Instant::ORIGIN, nexus);
+    rig.test_ready(A).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
     assert_eq!(rig.read_block(100).good(), pattern(100, 1));
     let refusal = (SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
     assert_eq!(rig.write_block(&[0; 10]).sense, Some(refusal));

@@ -27,8 +27,11 @@ pub(crate) fn task_of(
     nexus: NexusId,
     request: ThirdPartyRequest,
 ) -> Result<TaskInfo, ThirdPartyResult> {
-    if server.pass_through.is_some() {
-        // A copy manager reads and writes blocks, which this unit knows nothing of.
+    let has_blocks = server.pass_through.is_none() && is_block_device(server.command_set.device_type.0);
+    let is_described = server.pass_through.is_none() && matches!(request, ThirdPartyRequest::Describe);
+    if !has_blocks && !is_described {
+        // A copy manager reads and writes blocks, which this unit knows nothing of. For a tape drive the same
+        // bytes of the CDB mean another length.
         return Err(Err(ThirdPartyError::NotReachable));
     }
     let mut redeemed = None;
@@ -79,6 +82,12 @@ pub(crate) fn task_of(
     let data_out_len = u32::try_from(data_out.len()).unwrap_or(u32::MAX);
     let peer = ThirdPartyTask { caller, data_out, data_in: RefCell::new(DataList::new()), token: redeemed };
     Ok(TaskInfo::new(Origin::ThirdParty(Box::new(peer)), nexus, cdb).with_lengths(data_in_len, data_out_len))
+}
+
+/// Returns whether units of a device type are block devices, which the segment descriptors for blocks require
+/// (SPC-4 §6.4.6).
+pub(crate) const fn is_block_device(device_type: u8) -> bool {
+    matches!(device_type, 0x00 | 0x04 | 0x05 | 0x07 | 0x0e)
 }
 
 fn refused(sense: Sense) -> ThirdPartyResult {

@@ -22,6 +22,7 @@ use crate::copy_manager::operations::{OperationHandle, OperationResult};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
+use crate::third_party::is_block_device;
 
 /// An EXTENDED COPY in progress.
 pub(super) struct Executor {
@@ -40,11 +41,12 @@ pub(super) struct Executor {
     written: u64,
 }
 
-/// The capacity that a unit reports.
+/// The capacity and the device type that a unit reports.
 #[derive(Clone, Copy)]
 struct UnitCapacity {
     blocks: Blocks,
     block: BlockSize,
+    device_type: u8,
 }
 
 /// What to do next for a segment.
@@ -267,13 +269,18 @@ impl Executor {
                 return Err(self.aborted(Asc::INVALID_FIELD_IN_PARAMETER_LIST, field));
             }
         }
-        Ok(UnitCapacity { blocks, block })
+        Ok(UnitCapacity { blocks, block, device_type })
     }
 
     /// Plans the transfer of a segment, if its units and addresses allow one.
     fn plan(&self, wish: &SegmentTransfer) -> Result<Next, Sense> {
         let from = self.facts(wish.source, SOURCE_FIELD)?;
         let to = self.facts(wish.destination, DESTINATION_FIELD)?;
+        for (unit, field) in [(&from, SOURCE_FIELD), (&to, DESTINATION_FIELD)] {
+            if !is_block_device(unit.device_type) {
+                return Err(self.aborted(Asc::INCORRECT_COPY_TARGET_DEVICE_TYPE, field));
+            }
+        }
         let len = match wish.len {
             Length::SourceBlocks(count) => u64::from(count) << from.block.shift(),
             Length::DestinationBlocks(count) => u64::from(count) << to.block.shift(),

@@ -1,6 +1,7 @@
 //! A tape drive as an initiator observes it, through a whole logical unit.
 
 mod append_only;
+mod copying;
 mod deferred;
 mod encryption;
 mod faults;

@@ -302,7 +302,8 @@ impl ReactorShard {
             let (_, RetiringUnit { label, told, state_file, .. }) = self.retiring.remove(at);
             if let Some(StateFile { naa, medium }) = state_file.filter(|_| is_sanitizing) {
                 crate::warning!(
-                    "{label}: SANITIZE or FORMAT UNIT is under way; when {} is served as naa.{naa} again, it is                      erased: to put other data there, remove units/{naa}.state of the state directory before",
+                    "{label}: SANITIZE or FORMAT UNIT is under way; when {} is served as naa.{naa} again, it is \
+                     erased: to put other data there, remove units/{naa}.state of the state directory before",
                     medium.medium
                 );
             }

@@ -1,7 +1,7 @@
 //! Deferred errors: the unit has lost something that it had acknowledged.
 //!
-//! The unit reports each once, with whatever command comes next. A flush fails if there was one since the last
-//! flush that failed for it, and so does every other operation that made something durable meanwhile.
+//! The unit reports each once, with whatever command comes next. A flush fails if there was one since the
+//! last flush that failed for it, and so does every other operation that made something durable meanwhile.
 
 use std::sync::{Arc, PoisonError};
 

@@ -110,6 +110,20 @@ impl ImageFile {
         Ok(Some(volume))
     }
 
+    /// Returns the number of the version of the header; `None` if there is no header.
+    ///
+    /// # Errors
+    /// A fragment that describes the mistake.
+    pub(crate) fn version(&self) -> Result<Option<u64>, String> {
+        let mut io = FileIo::open(&self.path, false).map_err(|error| self.inaccessible(&error))?;
+        let len = io.len().map_err(|error| self.inaccessible(&error))?;
+        match Header::load(&mut io, len) {
+            Ok(header) => Ok(Some(header.version())),
+            Err(Error::Luks(LuksError::NotLuks)) => Ok(None),
+            Err(why) => Err(self.described(why)),
+        }
+    }
+
     /// Makes a header for a new key at the start of a blank file or device.
     ///
     /// # Errors

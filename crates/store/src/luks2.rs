@@ -241,6 +241,11 @@ impl Header {
         self.copies
     }
 
+    /// Returns the number of this version of the header: every change has a greater one.
+    pub const fn version(&self) -> u64 {
+        self.copy.seqid
+    }
+
     /// Returns the first byte of the data on the medium.
     pub const fn data_offset(&self) -> u64 {
         self.metadata.segment.offset

@@ -83,6 +83,7 @@ pub(super) fn open(
     provisional: &mut FileRollback,
     handed_over: Option<&mut HandedOverMedia>,
 ) -> Result<OpenMedium, MediaError> {
+    let is_served = handed_over.is_some();
     let bare = match handed_over {
         None => open_bare(unit, state, provisional, &mut HandedOverFiles::default())?,
         Some(media) => match take_served(unit, media)? {
@@ -90,7 +91,7 @@ pub(super) fn open(
             None => open_bare(unit, state, provisional, &mut media.files)?,
         },
     };
-    let keys = media_key::of(unit, state);
+    let keys = media_key::of(unit, state, is_served);
     let keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
     Ok(OpenMedium { bare, keys })
 }
@@ -389,6 +390,8 @@ impl OpenMedium {
     /// another process is.
     pub(super) fn receive(&mut self, unit: &Unit, late: &mut LateMedia) -> Result<(), MediaError> {
         let failed = |why| MediaError { unit: unit.label.clone(), why };
+        // A cryptographic erase may have replaced a key since it was read.
+        self.keys.as_ref().map_or(Ok(()), MediaKeys::check_current).map_err(failed)?;
         match &mut self.bare {
             Bare::Tape(place) => {
                 if let Some(moved) = late.cartridges.remove(&unit.identity.naa.to_string()) {

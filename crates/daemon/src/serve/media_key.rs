@@ -31,8 +31,8 @@ use crate::os_error;
 /// The key of a unit, and what stores it.
 #[derive(Clone)]
 pub(super) enum MediaKeys {
-    /// The key of a LUKS2 image, which its header stores.
-    Luks { volume: Volume, image: ImageFile },
+    /// The key of a LUKS2 image, which this version of its header stores.
+    Luks { volume: Volume, image: ImageFile, version: u64 },
     /// The key of memory, which loses its data and its key together, or of a disk of the former format.
     Bare { key: MediaKey, unit: DataUnit, kept: Option<Kept> },
 }
@@ -42,6 +42,8 @@ pub(super) enum MediaKeys {
 pub(super) struct Kept {
     path: PathBuf,
     wrap: Wrap,
+    /// What it held when the key was read.
+    sealed: Vec<u8>,
 }
 
 impl std::fmt::Debug for MediaKeys {
@@ -73,6 +75,21 @@ impl MediaKeys {
         }
     }
 
+    /// Checks that the key is still the one of the medium, which another process served until now.
+    ///
+    /// # Errors
+    /// A fragment that describes the mistake.
+    pub(super) fn check_current(&self) -> Result<(), String> {
+        let is_current = match self {
+            Self::Luks { image, version, .. } => image.version()? == Some(*version),
+            Self::Bare { kept: Some(kept), .. } => read_key_file(&kept.path)?.as_ref() == Some(&kept.sealed),
+            Self::Bare { kept: None, .. } => true,
+        };
+        let replaced =
+            "its key was replaced, or its header changed, while the new process started; try again";
+        if is_current { Ok(()) } else { Err(replaced.to_owned()) }
+    }
+
     fn replaced(&self) -> Replaced {
         match self {
             Self::Luks { image, .. } => image.replace_key(),
@@ -82,11 +99,11 @@ impl MediaKeys {
 }
 
 /// Returns the key of a unit whose medium is open, if the medium is encrypted. A blank medium becomes a
-/// LUKS2 image with a new key.
+/// LUKS2 image with a new key. If another process serves the medium (`is_served`), nothing is written to it.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, String> {
+pub(super) fn of(unit: &Unit, state: &StateDir, is_served: bool) -> Result<Option<MediaKeys>, String> {
     let former = key_file_path(unit, state);
     let Some(secret) = &unit.encrypt else {
         // Reading from the node of a SCSI device means something else.
@@ -123,9 +140,9 @@ pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, Str
             let wrap = Wrap::new(&secret);
             let opened = wrap.open(&bytes);
             let (key, unit) = opened.map_err(|why| format!("{}: {why}", former.display()))?;
-            MediaKeys::Bare { key, unit, kept: Some(Kept { path: former, wrap }) }
+            MediaKeys::Bare { key, unit, kept: Some(Kept { path: former, wrap, sealed: bytes }) }
         }
-        None => image_keys(ImageFile::new(disk, secret), disk, unit.read_only, sector_len)?,
+        None => image_keys(ImageFile::new(disk, secret), disk, unit.read_only || is_served, sector_len)?,
     };
     if keys.unit().bytes() > unit.block_size.bytes() {
         return Err(format!(
@@ -143,6 +160,8 @@ fn image_keys(
     read_only: bool,
     sector_len: DataUnit,
 ) -> Result<MediaKeys, String> {
+    // Before the key: a header that changes in between has another version than this.
+    let mut version = image.version()?;
     let mut volume = image.volume(read_only)?;
     if volume.is_none() {
         let name = disk.display();
@@ -157,10 +176,11 @@ fn image_keys(
             return Err(format!("{name} is blank, and \"ro\" does not allow making a LUKS2 image of it"));
         }
         image.format(sector_len)?;
+        version = image.version()?;
         volume = image.volume(read_only)?;
     }
-    match volume {
-        Some(volume) if volume.is_aligned(4096) => Ok(MediaKeys::Luks { volume, image }),
+    match volume.zip(version) {
+        Some((volume, version)) if volume.is_aligned(4096) => Ok(MediaKeys::Luks { volume, image, version }),
         _ => Err(format!("{}: the LUKS2 image does not align its data to 4096 bytes", disk.display())),
     }
 }
@@ -289,7 +309,7 @@ fn replaced(kept: Option<&Kept>, unit: DataUnit) -> Replaced {
             return Replaced::Kept;
         }
     };
-    let Some(Kept { path, wrap }) = kept else { return Replaced::Fresh(key) };
+    let Some(Kept { path, wrap, .. }) = kept else { return Replaced::Fresh(key) };
     let step = wrap.seal(&key, unit).map_or_else(Step::Kept, |bytes| replace(path, &bytes));
     let path = path.display();
     match step {

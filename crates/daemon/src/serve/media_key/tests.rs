@@ -57,7 +57,7 @@ impl World {
     }
 
     fn keys(&self) -> MediaKeys {
-        of(&self.unit, &self.state).unwrap().expect("encrypted")
+        of(&self.unit, &self.state, false).unwrap().expect("encrypted")
     }
 
     /// Returns the key.
@@ -66,7 +66,9 @@ impl World {
     }
 
     fn refusal(&self) -> String {
-        of(&self.unit, &self.state).expect_err("refused").replace(self.scratch.path().to_str().unwrap(), "")
+        of(&self.unit, &self.state, false)
+            .expect_err("refused")
+            .replace(self.scratch.path().to_str().unwrap(), "")
     }
 
     /// Makes the disk one of the former format.
@@ -172,7 +174,7 @@ fn an_encrypted_disk_is_not_served_without_its_secret() {
     assert_eq!(world.refusal(), "/disk.img: the secret opens no keyslot of the LUKS2 image");
     // Without a secret, the disk is served as it is: its initiators may have the secret.
     let plain = Unit { encrypt: None, ..world.unit.clone() };
-    assert!(of(&plain, &world.state).unwrap().is_none());
+    assert!(of(&plain, &world.state, false).unwrap().is_none());
     let mut world = World::new().former();
     world.keys();
     let secret = world.unit.encrypt.take();
@@ -326,7 +328,7 @@ fn a_key_file_that_cannot_be_accessed_counts_as_existing() {
     std::os::unix::fs::symlink(&path, &path).unwrap();
     assert!(world.refusal().starts_with("cannot read /disk.img.media-key: "));
     let plain = Unit { encrypt: None, ..world.unit.clone() };
-    let told = of(&plain, &world.state).unwrap_err();
+    let told = of(&plain, &world.state, false).unwrap_err();
     assert!(told.starts_with("cannot determine whether it is encrypted: /"), "{told}");
     assert!(path.symlink_metadata().is_ok());
 }
@@ -344,4 +346,34 @@ fn the_replaced_key_of_an_image_is_the_one_that_is_found() {
     // If the header is gone, the key stays.
     world.write(0, &[0; 32768]);
     assert!(matches!(wait(&mut keeper, &woken), Replaced::Kept));
+}
+
+#[test]
+fn a_key_that_was_replaced_since_it_was_read_is_not_current() {
+    for world in [World::new(), World::new().former()] {
+        // The process that serves, and the one that takes over.
+        let serving = world.keys();
+        let taking_over = of(&world.unit, &world.state, true).unwrap().unwrap();
+        taking_over.check_current().unwrap();
+        let (sender, woken) = channel();
+        let mut keeper = Keeper::new(serving, move || sender.send(()).unwrap());
+        assert!(matches!(wait(&mut keeper, &woken), Replaced::Fresh(_)));
+        assert!(taking_over.check_current().unwrap_err().contains("try again"));
+        let again = of(&world.unit, &world.state, true).unwrap().unwrap();
+        again.check_current().unwrap();
+        assert_ne!(bytes(&again), bytes(&taking_over));
+    }
+}
+
+#[test]
+fn an_image_that_another_process_serves_is_not_written() {
+    let world = World::new();
+    world.keys();
+    // The end of the primary copy is damaged, as while it is being replaced.
+    world.write(8192, b"torn");
+    let before = fs::read(world.unit.medium.path().unwrap()).unwrap();
+    of(&world.unit, &world.state, true).unwrap().unwrap();
+    assert!(fs::read(world.unit.medium.path().unwrap()).unwrap() == before);
+    world.keys();
+    assert!(fs::read(world.unit.medium.path().unwrap()).unwrap() != before, "a start repairs it");
 }

@@ -151,6 +151,11 @@ impl Throttle {
         self.check_at = Some(now);
     }
 
+    /// Returns whether tasks of a nexus wait.
+    pub(crate) fn delays(&self, nexus: NexusId) -> bool {
+        self.queues.iter().any(|queue| queue.nexus == nexus && !queue.waiting.is_empty())
+    }
+
     /// Removes a task, which is aborted or was answered.
     pub(crate) fn forget(&mut self, now: Instant, nexus: NexusId, task: TaskId) {
         let Some(queue) = self.queues.iter_mut().find(|queue| queue.nexus == nexus) else { return };
@@ -298,6 +303,16 @@ fn queue_of(queues: &mut Vec<Queue>, nexus: NexusId) -> Option<&mut Queue> {
         queues.len() - 1
     });
     queues.get_mut(at)
+}
+
+/// Returns whether a command of a nexus does not overtake the delayed ones: on devices that execute commands
+/// one after the other, unless it only asks what the device is or what has happened.
+pub(crate) const fn keeps_order(info: &UnitInfo, task: &TaskInfo) -> bool {
+    matches!(info.config.device, DeviceKind::Tape | DeviceKind::PassThrough { .. })
+        && !matches!(
+            task.cdb.opcode(),
+            opcode::TEST_UNIT_READY | opcode::INQUIRY | opcode::REPORT_LUNS | opcode::REQUEST_SENSE
+        )
 }
 
 /// Returns what a command counts as; `None` for one that is exempt. Commands that read, write, check or erase

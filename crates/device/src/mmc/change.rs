@@ -91,7 +91,7 @@ impl ChangeRecord {
         if !self.erases {
             return self.apply(server, task);
         }
-        let Some(recorder) = &server.recorder else { return JobStep::unexpected_input() };
+        let Some(recorder) = &mut server.recorder else { return JobStep::unexpected_input() };
         // The disc may have been written since the command arrived.
         if recorder.appends.are_under_way() {
             return JobStep::Done(Outcome::CheckCondition(LONG_WRITE_IN_PROGRESS));
@@ -99,6 +99,7 @@ impl ChangeRecord {
         if !recorder.record.is_formattable() {
             return JobStep::Done(Outcome::CheckCondition(CANNOT_FORMAT));
         }
+        recorder.appends.refuse_for(task.id);
         let len = recorder.trailer().start;
         let durability = Durability::Cached;
         server.submit(task, 0, OpAction::WriteZeroes { at: 0, len, may_deallocate: true, durability });
@@ -144,8 +145,8 @@ impl ChangeRecord {
         let Some(recorder) = &mut server.recorder else { return JobStep::unexpected_input() };
         if let Some(padded) = self.padded.take() {
             recorder.record = padded;
-            recorder.appends.end_refusal(task.id);
         }
+        recorder.appends.end_refusal(task.id);
         if recorder.has_unsaved() {
             let (at, bytes) = recorder.record.next_record();
             self.saving = Some((recorder.record.clone(), at, bytes));

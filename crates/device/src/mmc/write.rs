@@ -14,7 +14,7 @@ use super::close;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::disc_record::WritableKind;
-use crate::recorder::{AppendState, Recorder};
+use crate::recorder::{AppendState, LONG_WRITE_IN_PROGRESS, Recorder};
 use crate::sbc::address::{self, Span};
 use crate::sbc::{part_len, verify, write as blocks};
 use crate::task::{TaskId, TaskInfo};
@@ -28,6 +28,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         Some(recorder) if recorder.record.formatted == 0 => {
             Outcome::CheckCondition(Sense::illegal(Asc::MEDIUM_NOT_FORMATTED))
         }
+        Some(recorder) if recorder.appends.are_refused() => Outcome::CheckCondition(LONG_WRITE_IN_PROGRESS),
         Some(recorder) => {
             recorder.appends.overwrite(task.id);
             if is_verified { verify::write_and_verify(server, task) } else { blocks::write(server, task) }

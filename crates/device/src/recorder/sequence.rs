@@ -23,7 +23,7 @@ pub(crate) struct Appends {
     list: VecDeque<Append>,
     /// The tasks that write at any address.
     overwrites: Vec<TaskId>,
-    /// The task that pads tracks, if one does: no write is admitted.
+    /// The task that pads tracks or erases the disc, if one does: no write is admitted.
     refused_for: Option<TaskId>,
 }
 
@@ -67,17 +67,17 @@ impl Appends {
         self.overwrites.push(task);
     }
 
-    /// Refuses writes while a task pads tracks.
+    /// Refuses writes while a task pads tracks or erases the disc.
     pub(crate) const fn refuse_for(&mut self, task: TaskId) {
         self.refused_for = Some(task);
     }
 
-    /// Returns whether a task pads tracks.
+    /// Returns whether a task pads tracks or erases the disc.
     pub(crate) const fn are_refused(&self) -> bool {
         self.refused_for.is_some()
     }
 
-    /// Admits writes again, if a task has padded tracks.
+    /// Admits writes again, if a task has padded tracks or erased the disc.
     pub(crate) fn end_refusal(&mut self, task: TaskId) {
         self.refused_for.take_if(|padding| *padding == task);
     }

@@ -16,9 +16,10 @@ use cartridge::io::{FileId, Request};
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
 use store::api::{Failure, Fault, OpAction, OpOutput};
 
-use crate::contract::NexusId;
+use crate::contract::{NexusId, UnitEvent};
 use crate::device_server::DeviceServer;
 use crate::fault_injection::{self, Bug};
+use crate::library::LibraryEvent;
 use crate::tape_drive::{Alert, DriveState, NOT_PRESENT, Overwrite, Running, TapeDrive};
 use crate::task::{TaskId, TaskInfo};
 
@@ -265,7 +266,15 @@ impl DeviceServer {
     pub(super) fn grant_turn(&mut self) {
         let Some(drive) = self.tape.as_mut().filter(|drive| drive.is_free()) else { return };
         if drive.is_ejecting {
-            return self.unload_for_eject();
+            // A host may have prevented it since.
+            match self.spc.removal.check() {
+                Err(sense) if drive.is_loaded() => {
+                    drive.is_ejecting = false;
+                    self.emit(UnitEvent::Library(LibraryEvent::Ejected(Err(sense))));
+                    return self.grant_turn();
+                }
+                _ => return self.unload_for_eject(),
+            }
         }
         if core::mem::take(&mut drive.sync_wanted) && drive.is_loaded() && drive.is_unsynced {
             return self.begin_cartridge(Command::Synchronize, Running::Synchronize);

@@ -59,6 +59,12 @@ impl TapeCommand for LoadUnload {
                 JobStep::Wait
             }
             (false, true) => {
+                // A host may have prevented it, or the cartridge may be another one, since the task arrived.
+                let changed = || server.tape_changed().map_or(Ok(()), Err);
+                if let Err(sense) = server.spc.removal.check().and_then(|()| changed()) {
+                    server.tape_attention_reported(task, sense.asc);
+                    return JobStep::Done(Outcome::CheckCondition(sense));
+                }
                 server.demounted(Some(task.nexus));
                 run(server, Command::Unload)
             }

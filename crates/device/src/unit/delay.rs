@@ -8,10 +8,10 @@ use scsi::status::Status;
 use super::LogicalUnit;
 use crate::contract::{Nexus, NexusId};
 use crate::device_server::outcome::Outcome;
-use crate::rate_limit::RateLimit;
+use crate::rate_limit::{Cost, RateLimit};
 use crate::task::TaskId;
 use crate::task_set::TaskState;
-use crate::throttle::{EndOfDelay, Throttle, cost_of};
+use crate::throttle::{EndOfDelay, Throttle, cost_of, keeps_order};
 
 impl LogicalUnit {
     /// Applies the limiter of a nexus, which is new or has changed.
@@ -46,7 +46,12 @@ impl LogicalUnit {
         let (Some(throttle), Some(task)) = (&mut self.throttle, self.tasks.find_mut(id)) else {
             return false;
         };
-        let Some(cost) = cost_of(&self.server.info, &task.info) else { return false };
+        let cost = cost_of(&self.server.info, &task.info).or_else(|| {
+            // What the position or the cartridge depends on stays behind the delayed commands of its host.
+            let follows = throttle.delays(task.info.nexus) && keeps_order(&self.server.info, &task.info);
+            follows.then(Cost::default)
+        });
+        let Some(cost) = cost else { return false };
         throttle.add(self.server.now, &task.info, cost);
         task.state = TaskState::Delayed;
         true

@@ -225,3 +225,25 @@ fn a_loss_of_power_takes_nothing_that_was_synchronized() {
         assert!(last.iter().all(|byte| matches!(byte, 1 | 2)), "seed {seed}");
     }
 }
+
+#[test]
+fn no_write_begins_while_a_disc_is_erased() {
+    const IN_PROGRESS: (SenseKey, Asc) =
+        (SenseKey::NOT_READY, Asc::LOGICAL_UNIT_NOT_READY_LONG_WRITE_IN_PROGRESS);
+    let disc = blank(WritableKind::DvdPlusRw);
+    let (mut rig, drawer) = Drawer::with(&disc);
+    format(&mut rig, CAPACITY, 0x26);
+    rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
+    drawer.tell(false);
+    drawer.fail(|action| matches!(action, OpAction::WriteZeroes { .. }));
+    let list = list(CAPACITY, 0x26, 0);
+    let erase = rig.start(A, &[0x04, 0x11, 0, 0, 0, 0], 0, list.len());
+    let _ = rig.event_of(erase);
+    rig.send(erase, &list, 0, list.len().try_into().unwrap());
+    rig.run(B, &write(0, 1), 0, &[1; 2048]).check(IN_PROGRESS.0, IN_PROGRESS.1);
+    drawer.tell(true);
+    drawer.fail(|_| false);
+    rig.ready();
+    assert!(rig.finish(erase, &[]).sense.is_some());
+    rig.run(B, &write(0, 1), 0, &[1; 2048]).good();
+}

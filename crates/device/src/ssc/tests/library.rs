@@ -583,3 +583,43 @@ fn random_motions_and_kills_lose_no_cartridge_and_no_block() {
         owned.check();
     }
 }
+
+/// PREVENT ALLOW MEDIUM REMOVAL ends at once, also while an eject or an unload waits for its turn.
+#[test]
+fn a_cartridge_stays_if_its_removal_is_prevented_while_that_waits() {
+    const PREVENTED: (SenseKey, Asc) = (SenseKey::ILLEGAL_REQUEST, Asc::MEDIUM_REMOVAL_PREVENTED);
+    for by_host in [false, true] {
+        let folder = Folder::new(Kind::USUAL);
+        let (mut rig, _) = drive_with(Some(folder.clone()));
+        rig.write_block(&pattern(100, 1)).good();
+        folder.answer(false);
+        let mark = rig.start(A, &cdb_6(op::WRITE_FILEMARKS_6, 0, 1), 0, 0);
+        let unload = by_host.then(|| rig.start(B, &[0x1b, 0, 0, 0, 0, 0], 0, 0));
+        if !by_host {
+            assert_eq!(rig.eject(), None);
+        }
+        rig.run(A, &[0x1e, 0, 0, 0, 1, 0], 0, &[]).good();
+        folder.answer(true);
+        rig.ready();
+        rig.finish(mark, &[]).good();
+        match unload {
+            Some(unload) => assert_eq!(rig.finish(unload, &[]).sense, Some(PREVENTED)),
+            None => assert_eq!(rig.ejected(), Some(Err(PREVENTED))),
+        }
+        rig.test_ready(A).good();
+        rig.run(A, &[0x1e, 0, 0, 0, 0, 0], 0, &[]).good();
+        assert_eq!(rig.eject(), Some(Ok(())));
+    }
+}
+
+#[test]
+fn an_unload_that_waits_for_one_cartridge_leaves_the_next_one_loaded() {
+    let (mut rig, bay) = drive_with(Some(recorded(1)));
+    let write = rig.start(A, &cdb_6(op::WRITE_6, 0, 10), 0, 10);
+    let unload = rig.start(A, &[0x1b, 0, 0, 0, 0, 0], 0, 0);
+    exchange(&mut rig, &bay);
+    assert!(rig.finish(write, &[1; 10]).sense.is_some());
+    assert_eq!(rig.finish(unload, &[]).sense, Some((SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED)));
+    let _ = rig.test_ready(A);
+    rig.test_ready(A).good();
+}

@@ -1,7 +1,10 @@
 //! Commands of several hosts at the same time: each has its turn, in the order of arrival.
 
+use base::time::Duration;
+
 use super::*;
 use crate::contract::{TaskKey, Tmf, TmfOutcome, UnitEvent};
+use crate::rate_limit::RateLimit;
 
 #[test]
 fn commands_run_in_the_order_of_arrival() {
@@ -355,4 +358,33 @@ fn a_command_that_takes_another_unit_attention_leaves_the_position_lost() {
     rig.run(A, &[0x4d, 0, 0x40, 0, 0, 0, 0, 0x10, 0, 0], 0x1000, &[])
         .check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
     check_position_lost(&mut rig);
+}
+
+/// A WRITE that a REWIND overtook would overwrite the tape from its start.
+#[test]
+fn no_command_of_a_host_overtakes_its_delayed_ones() {
+    let limit = RateLimit { iops: 10, bandwidth: 0, burst: Duration::from_millis(100) };
+    let mut rig = Rig::with(UnitConfig { limit, ..drive() }, Box::new(Folder::new(Kind::USUAL)));
+    for host in [A, B] {
+        let _ = rig.test_ready(host);
+    }
+    let writes: Vec<_> = (0..3).map(|_| rig.start(A, &cdb_6(op::WRITE_6, 0, 10), 0, 10)).collect();
+    let rewind = rig.start(A, &[1, 0, 0, 0, 0, 0], 0, 0);
+    let inquiry = rig.start(A, &[0x12, 0, 0, 0, 36, 0], 36, 0);
+    let position = rig.start(B, &[0x34, 6, 0, 0, 0, 0, 0, 0, 0, 0], 32, 0);
+    assert_eq!(rig.finish(inquiry, &[]).good().len(), 36);
+    assert!(rig.event_of(rewind).is_none(), "it waits behind the writes");
+    for (salt, key) in (0..).zip(writes) {
+        while asked(&rig, key) == 0 {
+            let at = rig.unit.poll_timeout().expect("the write waits");
+            rig.unit.handle_timeout(at);
+            rig.drain();
+        }
+        rig.finish(key, &pattern(10, salt)).good();
+    }
+    rig.finish(position, &[]).good();
+    let at = rig.unit.poll_timeout();
+    at.into_iter().for_each(|at| rig.unit.handle_timeout(at));
+    rig.drain();
+    rig.finish(rewind, &[]).good();
 }

@@ -11,19 +11,26 @@ pub struct IdentityChecks {
     guarded: BTreeSet<u64>,
     /// The guarded logical units that are not confirmed.
     unconfirmed: BTreeSet<u64>,
+    /// Those of them whose owner has not begun a check since the session is new: it has not heard of that,
+    /// and what it confirms is the device of the former session.
+    unasked: BTreeSet<u64>,
 }
 
 impl IdentityChecks {
-    /// Guards a logical unit from now on, in every new session. A session that continues after its
+    /// Guards a logical unit from now on, in every new session, because its owner begins a check. A session that continues after its
     /// connections were lost is the same session with the same logical units, and needs no check.
     pub fn require(&mut self, lun: u64) {
         self.guarded.insert(lun);
         self.unconfirmed.insert(lun);
+        self.unasked.remove(&lun);
     }
 
-    /// Records that a guarded logical unit is the same device.
+    /// Records that a guarded logical unit is the same device, unless the session is new since its owner has
+    /// begun the check.
     pub fn confirm(&mut self, lun: u64) {
-        self.unconfirmed.remove(&lun);
+        if !self.unasked.contains(&lun) {
+            self.unconfirmed.remove(&lun);
+        }
     }
 
     /// Records that a guarded logical unit is another device.
@@ -34,6 +41,7 @@ impl IdentityChecks {
     /// Starts a check of every guarded logical unit, because the session is new.
     pub fn restart(&mut self) {
         self.unconfirmed.clone_from(&self.guarded);
+        self.unasked.clone_from(&self.guarded);
     }
 
     /// Returns whether a request waits for the check of its logical unit.

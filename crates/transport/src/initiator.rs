@@ -264,11 +264,13 @@ pub trait InitiatorTransport {
     /// for tasks that were sent later. `None` if the task has ended, or was not sent in this session.
     fn send_order(&self, task: TaskId) -> Option<u64>;
 
-    /// Marks a logical unit as guarded: after each loss of the I_T nexus, its commands wait until
-    /// [`confirm_identity`](Self::confirm_identity) says that the same device is behind the LUN.
+    /// Marks a logical unit as guarded: from now on, and after each loss of the I_T nexus, its commands wait
+    /// until [`confirm_identity`](Self::confirm_identity) says that the same device is behind the LUN. Call
+    /// this again when a check begins.
     fn require_identity_check(&mut self, lun: u64);
 
-    /// Records that the same device as before is behind a LUN.
+    /// Records that the same device as before is behind a LUN. If the I_T nexus was lost since
+    /// [`require_identity_check`](Self::require_identity_check), this says nothing of the new one.
     fn confirm_identity(&mut self, now: Instant, lun: u64);
 
     /// Records that another device, or none, is behind a LUN: its commands fail.

@@ -57,6 +57,11 @@ fn a_new_session_sends_a_guarded_unit_nothing_but_probes_until_it_is_vouched_for
     raw.send(conn, &pdu, &pattern(1, 36));
     assert!(raw.outcome(asked).end.is_good());
     assert!(commands(&mut raw, conn).is_empty());
+    // The owner has not heard of the new session: that is the device of the former one.
+    raw.session.confirm_identity(raw.now, LUN);
+    raw.drain();
+    assert!(commands(&mut raw, conn).is_empty());
+    raw.session.require_identity_check(LUN);
     raw.session.confirm_identity(raw.now, LUN);
     raw.drain();
     let sent = commands(&mut raw, conn);

@@ -1,6 +1,7 @@
 //! Answers the queries of HyperSCSI handshakes, discoveries and commands from the configuration.
 
 use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
 
 use base::ether::{EtherPort, PortState};
 use hyperscsi::login::directory::{Export, GroupAccess, TargetAccess, TargetDirectory as LoginDirectory};
@@ -9,8 +10,10 @@ use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::parameters::{Levels, Parameters};
 use hyperscsi::target::contract::SessionDirectory;
 use scsi::lun::Lun;
+use scsi::transport_id::TransportId as InitiatorPort;
 use security::Level;
-use target::target::Target;
+use target::nexus::{NexusInfo, TargetNumber};
+use target::target::{SessionsBeside, Target};
 use transport::target::SessionId;
 
 use crate::config::{GroupConfig, ShardConfig, TargetConfig};
@@ -30,11 +33,44 @@ impl ShardConfig {
         self.frames.groups.iter().find(|group| group.name == *name)
     }
 
+    /// Returns a target, and the nexus that a session with it has.
+    pub(crate) fn frame_nexus(
+        &self,
+        group: &GroupName,
+        target: &Name,
+        initiator: &Name,
+        isid: [u8; 6],
+    ) -> Option<(&TargetConfig, NexusInfo)> {
+        let target = self.target_called(target)?;
+        // Initiator names of HyperSCSI are iSCSI names.
+        let initiator: iscsi::name::IscsiName = initiator.parse().ok()?;
+        let info = NexusInfo {
+            target: TargetNumber(target.id.0),
+            initiator: initiator.as_str().into(),
+            initiator_port: InitiatorPort::iscsi_port(initiator.as_str(), isid)?.encode().into(),
+            // Any initiator that knows a group's password can claim any name within the group.
+            realm: Some(Rc::from(&**group)),
+            target_port: target.port_of(group)?,
+            rfc_7144_functions: true,
+            level: Level::None,
+        };
+        Some((target, info))
+    }
+
     /// Returns whether a session of the group may continue. `authenticated` is whether its initiator knew the
     /// group's password.
     pub(crate) fn admits(&self, group: &GroupName, authenticated: bool) -> bool {
         let demands = |group: &GroupConfig| matches!(group.access, GroupAccess::Password(_));
         self.group(group).is_some_and(|group| authenticated || !demands(group))
+    }
+}
+
+impl TargetConfig {
+    /// Returns whether the target accepts a session of an initiator port. A limit that is lower than the
+    /// present number of sessions is no reason to refuse one that replaces another.
+    pub(crate) fn has_room(&self, info: &NexusInfo, beside: SessionsBeside) -> bool {
+        let most = self.quota_of(&info.initiator).sessions_max;
+        beside.replaceable || (beside.all < self.sessions_max && most.is_none_or(|most| beside.own < most))
     }
 }
 
@@ -50,9 +86,9 @@ impl GroupDirectory<'_> {
         self.config.group(name).filter(|group| !self.draining && group.is_heard_on(port))
     }
 
-    /// Returns whether the target can accept another session. One existing session is not counted, because
+    /// Returns whether the target may accept another session. One existing session is not counted, because
     /// the new session may replace it; which one is not known yet.
-    fn has_room(&self, target: &TargetConfig) -> bool {
+    fn may_have_room(&self, target: &TargetConfig) -> bool {
         let sessions = self.target.nexuses().filter(|(_, entry)| entry.target().0 == target.id.0).count();
         u32::try_from(sessions).is_ok_and(|count| count <= target.sessions_max) && target.sessions_max > 0
     }
@@ -66,7 +102,7 @@ impl LoginDirectory for GroupDirectory<'_> {
     fn target_access(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<TargetAccess> {
         let known = self.group(port, group)?;
         let target = self.config.target_called(target)?;
-        if target.port_of(group).is_none() || !self.has_room(target) {
+        if target.port_of(group).is_none() || !self.may_have_room(target) {
             return None;
         }
         let levels = match known.access {
@@ -125,6 +161,11 @@ impl LoginDirectory for GroupDirectory<'_> {
                     .collect(),
             })
         })
+    }
+
+    fn has_room(&self, group: &GroupName, target: &Name, initiator: &Name, isid: &[u8; 6]) -> bool {
+        let nexus = self.config.frame_nexus(group, target, initiator, *isid);
+        nexus.is_some_and(|(target, info)| target.has_room(&info, self.target.sessions_beside(&info)))
     }
 
     fn sid_taken(&self, _sid: u32) -> bool {

@@ -1,7 +1,6 @@
 //! How initiators logged in: the begin and the end of sessions, and the LUN maps that follow from the
 //! configuration.
 
-use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
@@ -206,30 +205,15 @@ impl Shard {
         if self.draining {
             return self.transports.hyperscsi.shut_session(now, up.session);
         }
-        let found = self.config.target_called(&up.target).and_then(|target| {
-            // Initiator names of HyperSCSI are iSCSI names.
-            let initiator: iscsi::name::IscsiName = up.initiator.parse().ok()?;
-            let info = NexusInfo {
-                target: TargetNumber(target.id.0),
-                initiator: initiator.as_str().into(),
-                initiator_port: InitiatorPort::iscsi_port(initiator.as_str(), up.isid)?.encode().into(),
-                // Any initiator that knows a group's password can claim any name within the group.
-                realm: Some(Rc::from(&*up.group)),
-                target_port: target.port_of(&up.group)?,
-                rfc_7144_functions: true,
-                level: highest(up.parameters.levels),
-            };
-            Some((target, info))
-        });
+        let found = self.config.frame_nexus(&up.group, &up.target, &up.initiator, up.isid);
+        // A session that was replaced has ended already. Another one may have taken the room since START.
         let found = found.filter(|(target, info)| {
-            let most = target.quota_of(&info.initiator).sessions_max;
-            // A session that was replaced has ended already. A limit that is lower than the present number of
-            // sessions is no reason to refuse the new one.
-            up.replaces_session || most.is_none_or(|most| self.target.sessions_of(info) < most)
+            up.replaces_session || target.has_room(info, self.target.sessions_beside(info))
         });
         let Some((target, info)) = found else {
             return self.transports.hyperscsi.close_session(now, up.session);
         };
+        let info = NexusInfo { level: highest(up.parameters.levels), ..info };
         let limit = target.quota_of(&info.initiator).limit;
         let rows = || rows_of_group(target, &info.initiator, &up.group);
         let (levels, map) = (levels(rows()), rows().map(LunEntry::map_entry).collect::<Vec<_>>());

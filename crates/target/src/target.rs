@@ -203,12 +203,29 @@ impl Target {
     }
 }
 
+/// The sessions of a target beside a new one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionsBeside {
+    /// All of them.
+    pub all: u32,
+    /// Those of the same initiator.
+    pub own: u32,
+    /// Whether one is of the same initiator port, so that the new session replaces it.
+    pub replaceable: bool,
+}
+
 /// Limits of initiators.
 impl Target {
-    /// Returns how many sessions an initiator has with a target.
-    pub fn sessions_of(&self, info: &NexusInfo) -> u32 {
-        let count = self.nexuses.iter().filter(|(_, entry)| entry.is_of(info)).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
+    /// Returns the sessions of a target, as far as they count for another one of this initiator port.
+    pub fn sessions_beside(&self, info: &NexusInfo) -> SessionsBeside {
+        let mut beside = SessionsBeside::default();
+        for (_, entry) in self.nexuses.iter().filter(|(_, entry)| entry.target() == info.target) {
+            let is_own = entry.is_of(info);
+            beside.all += 1;
+            beside.own += u32::from(is_own);
+            beside.replaceable |= is_own && entry.info().initiator_port == info.initiator_port;
+        }
+        beside
     }
 
     /// Sets the limit of the initiator of an I_T nexus. All its nexuses at the same target share the limit,

@@ -24,6 +24,12 @@ pub trait TargetDirectory {
     /// that exports something to `group` through this port.
     fn export_behind(&self, port: EtherPort, group: &GroupName, after: Option<&Name>) -> Option<Export>;
 
+    /// Returns whether `target` accepts another session of this initiator port. If it does not, the initiator
+    /// hears nothing, and asks again.
+    fn has_room(&self, _group: &GroupName, _target: &Name, _initiator: &Name, _isid: &[u8; 6]) -> bool {
+        true
+    }
+
     /// Returns whether an existing session has this SID.
     fn sid_taken(&self, sid: u32) -> bool;
 

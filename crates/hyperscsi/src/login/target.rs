@@ -293,6 +293,10 @@ impl HandshakeServer {
             self.give_cookie(now, from, &start.handshake, &hello);
             return None;
         }
+        if !directory.has_room(&start.group, &start.target, &start.initiator, &start.isid) {
+            self.stats.ignored += 1;
+            return None;
+        }
         let said = without_last(payload, COOKIE_LEN).ok()?;
         let begun = StartId { from, digest: Sha512::digest(&said).into() };
         if let Some(said) = self.said_before(&begun) {

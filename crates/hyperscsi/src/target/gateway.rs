@@ -163,6 +163,10 @@ impl Asked for LocalDirectory<'_> {
         self.asked.export_behind(port, group, after)
     }
 
+    fn has_room(&self, group: &GroupName, target: &Name, initiator: &Name, isid: &[u8; 6]) -> bool {
+        self.asked.has_room(group, target, initiator, isid)
+    }
+
     fn sid_taken(&self, sid: u32) -> bool {
         self.sids.contains_key(&sid) || self.asked.sid_taken(sid)
     }

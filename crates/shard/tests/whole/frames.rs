@@ -398,3 +398,19 @@ fn a_limit_below_the_present_sessions_lets_them_be_replaced_and_admits_no_more()
     alice.until(&mut world, |alice| alice.session.is_down());
     assert_eq!(world.shard.frame_sessions().len(), 1);
 }
+
+#[test]
+fn a_target_has_no_more_sessions_than_it_may() {
+    let mut config = both(Level::None);
+    config.targets[0].sessions_max = 1;
+    let mut world = World::new(config, vec![ram(), ram()]);
+    let retry = Retry { timeout: Duration::from_secs(20), ..Retry::default() };
+    let first = Member::up(&mut world, BOB, "open", None);
+    let mut alice = Member::with_retry(&mut world, ALICE, "open", None, retry);
+    alice.until(&mut world, |alice| alice.session.is_down());
+    assert_eq!(alice.session().stats().logins, 0, "no session that ends at once");
+    assert_eq!(world.shard.frame_sessions().len(), 1);
+    drop(first);
+    Member::up(&mut world, BOB, "open", None);
+    assert_eq!(world.shard.frame_sessions().len(), 1, "a session can be replaced");
+}

@@ -17,8 +17,9 @@ pub struct IdentityChecks {
 }
 
 impl IdentityChecks {
-    /// Guards a logical unit from now on, in every new session, because its owner begins a check. A session that continues after its
-    /// connections were lost is the same session with the same logical units, and needs no check.
+    /// Guards a logical unit from now on, in every new session, because its owner begins a check. A session
+    /// that continues after its connections were lost is the same session with the same logical units, and
+    /// needs no check.
     pub fn require(&mut self, lun: u64) {
         self.guarded.insert(lun);
         self.unconfirmed.insert(lun);

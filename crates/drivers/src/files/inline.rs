@@ -164,6 +164,8 @@ fn read(work: &mut PendingOp, flags: ReadWriteFlags, elsewhere: Offload) -> Atte
     loop {
         match transfer(&mut work.op, work.done, flags) {
             Err(Errno::AGAIN) => return elsewhere.attempt(),
+            // Linux 5.9 and 5.10 may return nothing before the end of a file (preadv2(2), BUGS).
+            Ok(0) if flags.contains(ReadWriteFlags::NOWAIT) => return elsewhere.attempt(),
             Err(Errno::OPNOTSUPP) => {
                 work.op.file.inner.habits.reads_without_wait.store(false, Ordering::Relaxed);
                 return elsewhere.attempt();

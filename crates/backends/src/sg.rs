@@ -52,7 +52,7 @@ pub struct OpenSg {
 /// A device, as it moves to another process.
 #[derive(Debug)]
 pub struct MovedSg {
-    /// What it is.
+    /// The type of the device, and its lengths.
     pub info: DeviceInfo,
     /// What the device says of itself.
     pub names: Vec<Vec<u8>>,

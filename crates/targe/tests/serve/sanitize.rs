@@ -11,7 +11,7 @@ use crate::initiator::Initiator;
 /// NOT READY, SANITIZE IN PROGRESS.
 const IN_PROGRESS: [u8; 3] = [2, 0x04, 0x1b];
 const LEN: usize = 64 << 20;
-/// What the backup has in each byte.
+/// The value of each byte of the backup.
 const BACKUP: u8 = 0x11;
 
 /// Writes a configuration of a disk in memory and, if it is `with` one, a disk in a file.

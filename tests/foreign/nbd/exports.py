@@ -51,8 +51,7 @@ class NbdServer:
 
     def listens(self):
         if self.process.poll() is not None:
-            with open(os.path.join(self.folder, "nbd.log"), errors="replace") as log:
-                raise RuntimeError(f"{self.command[0]} ended: {log.read()[-500:]}")
+            raise RuntimeError(f"{self.command[0]} ended: {self.log()[-500:]}")
         # Connecting would be a connection that some servers end after.
         if self.port:
             return ("127.0.0.1", self.port) in listeners(self.process.pid)
@@ -64,9 +63,16 @@ class NbdServer:
 
     def end(self, number=signal.SIGTERM):
         if self.process is not None:
+            aborted = self.process.poll() == -signal.SIGABRT
             self.process.send_signal(number)
             self.process.wait(WAIT_MAX_S)
             self.process = None
+            if aborted:
+                raise RuntimeError(f"{self.command[0]} aborted: {self.log()[-500:]}")
+
+    def log(self):
+        with open(os.path.join(self.folder, "nbd.log"), errors="replace") as log:
+            return log.read()
 
     def restart(self):
         """The process is killed, and started again."""

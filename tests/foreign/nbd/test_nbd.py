@@ -117,7 +117,8 @@ def test_errors_and_silence_of_one_export_reach_its_hosts_only(tmp_path):
     bad.mkdir()
     slow.mkdir()
     broken = nbdkit(bad, "--filter=error", "memory", "8M", "error-pread=EIO", "error-pread-rate=100%", f"error-pread-file={fail}")
-    silent = nbdkit(slow, "--filter=delay", "memory", "8M", "rdelay=20ms")
+    # nbdkit 1.32.4 to 1.33.9 abort when a client leaves while more than one of its threads has a reply to send.
+    silent = nbdkit(slow, "--threads=1", "--filter=delay", "memory", "8M", "rdelay=20ms")
     with broken, silent:
         luns = (export(broken.uri()), export(silent.uri(), reconnect_timeout="1s"), Lun(medium="ram", size=SIZE))
         with targe(tmp_path, *luns) as server:

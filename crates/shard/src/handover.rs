@@ -43,6 +43,7 @@ use serde::{Deserialize, Serialize};
 use target::handover::{RestoreError, TargetBusy, TargetState};
 use target::transport_id::nexus_of;
 use target::units::UnitId;
+use transport::target::SessionId;
 
 use crate::shard::{HYPERSCSI, ISCSI, Shard};
 
@@ -108,6 +109,9 @@ pub enum ResumeError {
     HyperScsi(hyperscsi_handover::ResumeError),
     /// The configuration does not admit the initiator of a session any more.
     Refused(String),
+    /// The portal of a session of this initiator belongs to another portal group now: the session would have
+    /// another target port, and other persistent reservations.
+    PortalGroup(String),
     /// The state of the target cannot be restored.
     Target(RestoreError),
 }
@@ -122,6 +126,11 @@ impl fmt::Display for ResumeError {
             Self::Refused(initiator) => {
                 write!(f, "the configuration does not admit a session of {initiator} now")
             }
+            Self::PortalGroup(initiator) => write!(
+                f,
+                "the portal of a session of {initiator} has another tag than when the session began; \
+                 let the initiator log out and in again"
+            ),
             Self::Target(why) => why.fmt(f),
         }
     }
@@ -274,6 +283,9 @@ impl Shard {
             if entry.and_then(|entry| self.map_at_login(&self.config, entry)).is_none() {
                 return Err(ResumeError::Refused(session.initiator()));
             }
+            if entry.is_some_and(|entry| self.has_other_group(entry.session().1, session)) {
+                return Err(ResumeError::PortalGroup(session.initiator()));
+            }
         }
         self.target.restore(now, target, &nexuses).map_err(ResumeError::Target)?;
         self.process_pending(now);
@@ -301,6 +313,14 @@ impl Shard {
                 session.map(|session| nexus_of(HYPERSCSI, session)).map_err(ResumeError::HyperScsi)
             }
         }
+    }
+
+    /// Returns whether the portal of an iSCSI session belongs to another portal group than the session does.
+    fn has_other_group(&self, session: SessionId, moved: &MovedSession) -> bool {
+        let MovedSession::Iscsi(state) = moved else { return false };
+        let portal = self.iscsi_ingresses.get(session).map(|ingress| ingress.portal);
+        let known = self.config.portals.iter().find(|known| Some(known.id) == portal);
+        known.is_some_and(|known| known.group != state.portal_group())
     }
 
     fn iscsi_busy(&self, busy: iscsi_handover::Busy) -> ShardBusy {

@@ -4,6 +4,7 @@ use base::state_machine::{AcceptInfo, ConnId, StreamMachine as _};
 use device::unit::LogicalUnit;
 use hyperscsi::initiator::contract::Event;
 use iscsi::login::directory::TargetId;
+use iscsi::name::PortalGroupTag;
 use iscsi::target::engine::Limits;
 use security::Level;
 use shard::config::{InitiatorEntry, ShardConfig};
@@ -238,6 +239,9 @@ fn a_shard_takes_only_what_its_configuration_admits() {
     let only_bob = InitiatorEntry { pattern: BOB.into(), luns: None, auth: None, quota: Default::default() };
     let refused = resume(config(&[(0, 0)], vec![only_bob]), media(), &connections);
     assert_eq!(refused, Err(ResumeError::Refused(ALICE.into())));
+    let mut regrouped = same();
+    regrouped.portals[0].group = PortalGroupTag(7);
+    assert_eq!(resume(regrouped, media(), &connections), Err(ResumeError::PortalGroup(ALICE.into())));
     let gone = resume(same(), vec![], &connections);
     assert!(matches!(gone, Err(ResumeError::Target(RestoreError::NoUnit(_)))), "{gone:?}");
     let mut twice = serde_json::to_value(&state).unwrap();

@@ -12,7 +12,7 @@ use base::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::aead::record_state::RecordKeysState;
-use crate::name::IscsiName;
+use crate::name::{IscsiName, PortalGroupTag};
 use crate::target::allegiance::LostConnectionState;
 use crate::target::initiator_notes::TakeoversState;
 
@@ -129,6 +129,11 @@ impl SessionState {
     pub fn initiator(&self) -> Option<IscsiName> {
         // A listener can accept names that are not of the form of the standard.
         parsed(&self.initiator, IscsiName::parse_leniently)
+    }
+
+    /// Returns the portal group that the session belongs to.
+    pub const fn portal_group(&self) -> PortalGroupTag {
+        PortalGroupTag(self.portal_group)
     }
 
     /// Returns the addresses that the connections come from, in the order of the connections.

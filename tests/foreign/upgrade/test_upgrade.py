@@ -25,6 +25,7 @@ CASES = [(0, 1, "none", "uring"), (1, 1, "crc32c", "epoll"), (2, 4, "crc32c", "u
 SIZE = 16 * MIB
 TLS_HOST = "127.0.0.3"
 NOP_OUT = 0x40
+INQUIRY = bytes([0x12, 0, 0, 0, 36, 0])
 # How many initiators log in and out meanwhile, and how many upgrades they see.
 LOGGERS, LOGIN_UPGRADES = 4, 10
 # How many initiators are idle while the limit of open files falls.
@@ -246,6 +247,51 @@ def test_data_in_memory_is_not_lost(tmp_path):
     try:
         answer, why = server.upgrade()
         expect(answer is None and "in the memory of this process" in why, why)
+        expect(server.stop() == 0, "the daemon does not end in order")
+    finally:
+        server.kill()
+
+
+def test_a_disk_that_was_replaced_is_not_another_one_in_the_next_process(tmp_path):
+    """A host keeps LUN 1 open while a reload puts another file in its place: it finds none there, also after an upgrade and a restart."""
+    one, disk = Lun("file", size=MIB), Lun("file", size=MIB)
+    server = Replaced(str(tmp_path), Export((one, disk)))
+    server.start()
+    host = "iqn.2026-11.org.targe:host"
+
+    def log_in(name):
+        session = Held(server.port, server.iqn, name)
+        session.lun = 1
+        return session
+
+    try:
+        initiator = log_in(host)
+        initiator.ready()
+        same("a write", initiator.command(write_10(0, 1), write=bytes(512))[0], GOOD)
+        server.export = Export((one,))
+        server.reload()
+        with open(tmp_path / "new.img", "wb") as file:
+            file.truncate(MIB)
+        os.replace(file.name, server.medium_path(1))
+        server.export = Export((one, disk))
+        server.reload()
+        for step in ("a reload", "an upgrade", "another upgrade"):
+            same(f"the peripheral qualifier after {step}", initiator.command(INQUIRY, read=36)[1][0] >> 5, 3)
+            expect(initiator.command(write_10(0, 1), write=bytes(512))[0] != GOOD, f"after {step}, the host writes to another disk")
+            answer, why = server.upgrade()
+            expect(answer, f"an upgrade is refused: {why}")
+            server.expect_replaced_ended()
+        initiator.socket.close()
+        expect(server.stop() == 0, "the daemon does not end in order")
+        server.start(fresh=False)
+        initiator = log_in(host)
+        same("the peripheral qualifier after a restart", initiator.command(INQUIRY, read=36)[1][0] >> 5, 3)
+        initiator.close()
+        for name in (host, "iqn.2026-11.org.targe:other"):
+            initiator = log_in(name)
+            initiator.ready()
+            same("the peripheral qualifier after a logout, and for another host", initiator.command(INQUIRY, read=36)[1][0] >> 5, 0)
+            initiator.close()
         expect(server.stop() == 0, "the daemon does not end in order")
     finally:
         server.kill()

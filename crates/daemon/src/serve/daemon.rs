@@ -315,6 +315,8 @@ impl Daemon {
         let shut = self.runtime.interfaces.iter().filter(|known| !runtime.interfaces.contains(known));
         let shut: Vec<EtherPort> = shut.map(|(port, _)| *port).collect();
         let mut claimed = self.bindings.claim(&runtime, &self.ids, &mut self.disks);
+        // A disk that hosts have used may have been replaced by another one of its name.
+        self.store_bindings_at.get_or_insert_with(|| Instant::now() + STORE_DELAY);
         let (done, ended) = channel();
         for (index, (running, (units, ports))) in
             self.reactors.iter().zip(fresh.into_iter().zip(ports)).enumerate()

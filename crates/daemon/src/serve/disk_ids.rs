@@ -22,16 +22,22 @@ pub(super) struct DiskIds {
 struct DiskKey {
     name: DiskName,
     data: Data,
+    /// Another disk of this name is served, or was served last.
+    is_replaced: bool,
 }
 
-/// The properties by which a disk is recognised after a restart: its identity and its format.
+/// The properties by which another process recognises a disk: its identity and its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DiskName {
     pub(super) naa: Naa,
-    /// With another logical block length each LBA addresses other data.
+    /// With another logical block length each LBA addresses other data. [`REPLACED`] is the length of no disk.
     pub(super) block_bytes: u32,
     pub(super) encrypted: bool,
 }
+
+/// The block length in the stored name of a disk that another one of its name has replaced: no process may
+/// take that other one for it.
+const REPLACED: u32 = 0;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Data {
@@ -88,7 +94,10 @@ impl DiskIds {
         let is_same =
             |known: &DiskKey| known.name == name && (known.data == data || known.data == Data::NotServed);
         let at = self.known.iter().position(is_same).unwrap_or(self.known.len());
-        let key = DiskKey { name, data };
+        for known in self.known.iter_mut().filter(|known| known.name == name) {
+            known.is_replaced = true;
+        }
+        let key = DiskKey { name, data, is_replaced: false };
         match self.known.get_mut(at) {
             Some(known) => *known = key,
             None => self.known.push(key),
@@ -96,18 +105,19 @@ impl DiskIds {
         id(at)
     }
 
-    /// Returns the identity of a disk that an initiator had used before a restart.
+    /// Returns the identity of a disk that an initiator had used before this process began.
     pub(super) fn restore(&mut self, name: DiskName) -> DiskId {
         let known = self.known.iter().rposition(|known| known.name == name);
         id(known.unwrap_or_else(|| {
-            self.known.push(DiskKey { name, data: Data::NotServed });
+            self.known.push(DiskKey { name, data: Data::NotServed, is_replaced: false });
             self.known.len() - 1
         }))
     }
 
-    /// Returns the name of a disk.
+    /// Returns the name of a disk for another process.
     pub(super) fn find(&self, disk: DiskId) -> Option<DiskName> {
-        Some(self.known.get(usize::try_from(disk.0).ok()?)?.name)
+        let DiskKey { name, is_replaced, .. } = self.known.get(usize::try_from(disk.0).ok()?)?;
+        Some(if *is_replaced { DiskName { block_bytes: REPLACED, ..*name } } else { *name })
     }
 }
 
@@ -172,6 +182,25 @@ mod tests {
         std::fs::write(scratch.path().join("other"), "two").unwrap();
         std::fs::rename(scratch.path().join("other"), &path).unwrap();
         assert_ne!(name(&mut names, &served), first);
+    }
+
+    #[test]
+    fn another_process_does_not_take_a_disk_for_the_one_that_it_has_replaced() {
+        let (mut before, mut ram) = (DiskIds::default(), unit(Medium::Ram { size: ByteLen(1 << 20) }));
+        let [first, second] = [before.name(&ram, None), before.name(&ram, None)];
+        let stored = [before.find(first).unwrap(), before.find(second).unwrap()];
+        let mut after = DiskIds::default();
+        let restored = stored.map(|name| after.restore(name));
+        assert_eq!(after.name(&ram, None), restored[1]);
+        assert_eq!(after.find(restored[0]), Some(stored[0]), "a third process does not either");
+        ram.block_size = BlockSize::B4096;
+        assert!(!restored.contains(&after.name(&ram, None)));
+
+        let null = |bytes| unit(Medium::Null { size: ByteLen(bytes) });
+        let [first, second] = [before.name(&null(1 << 20), None), before.name(&null(2 << 20), None)];
+        assert_eq!(before.name(&null(1 << 20), None), first, "the first is served again");
+        let block_bytes = [first, second].map(|disk| before.find(disk).unwrap().block_bytes);
+        assert_eq!(block_bytes, [512, REPLACED]);
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! its persistent state, such as persistent reservations; the crate `device` defines its contents.
 //!
 //! A file is replaced as a whole: the new contents are written to a temporary file, made durable and renamed,
-//! and the directory is made durable. A reader finds either the old state or the new one.
+//! and the directory is made durable. A reader finds either the old state or the new one. If the directory
+//! cannot be made durable, the former file is put back: what was refused must not be there after a restart.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use device::persistent_state::unfinished_sanitize;
 
@@ -23,8 +25,15 @@ const STATE_LEN_MAX: usize = device::persistent_state::MAX_LEN + 1;
 /// The state directory of a running daemon.
 #[derive(Clone, Debug)]
 pub struct StateDir {
-    root: PathBuf,
-    units: PathBuf,
+    root: Directory,
+    units: Directory,
+}
+
+/// A directory that stays open, so that a lack of descriptors cannot keep it from being made durable.
+#[derive(Clone, Debug)]
+struct Directory {
+    path: PathBuf,
+    file: Arc<File>,
 }
 
 /// The state directory cannot be used.
@@ -51,28 +60,28 @@ impl StateDir {
         for directory in [path, &units] {
             check_closed(directory)?;
         }
-        Ok(Self { root: path.to_path_buf(), units })
+        Ok(Self { root: Directory::open(path.to_path_buf())?, units: Directory::open(units)? })
     }
 
     /// Returns the path of a unit's state file.
     pub fn file(&self, unit: Naa) -> PathBuf {
-        self.units.join(format!("{unit}.state"))
+        self.units.path.join(format!("{unit}.state"))
     }
 
     /// Returns the path of the file that records how long a unit's file was.
     pub(super) fn size_file(&self, unit: Naa) -> PathBuf {
-        self.units.join(format!("{unit}.size"))
+        self.units.path.join(format!("{unit}.size"))
     }
 
     /// Returns the path of the file that records on which medium a unit's SANITIZE or FORMAT UNIT is under
     /// way.
     pub(super) fn sanitize_file(&self, unit: Naa) -> PathBuf {
-        self.units.join(format!("{unit}.sanitize"))
+        self.units.path.join(format!("{unit}.sanitize"))
     }
 
     /// Removes the length records of units whose world-wide names are not `known`.
     pub(super) fn forget_sizes(&self, known: impl Fn(&str) -> bool) {
-        for entry in fs::read_dir(&self.units).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(&self.units.path).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             // A temporary file that a crash left is not in use: only this thread writes these files.
@@ -86,7 +95,7 @@ impl StateDir {
 
     /// Returns the path of the key file of an encrypted unit that is on a block device.
     pub(super) fn media_key(&self, unit: Naa) -> PathBuf {
-        self.units.join(format!("{unit}.media-key"))
+        self.units.path.join(format!("{unit}.media-key"))
     }
 
     /// Reads the state of a unit; `None` when there is none.
@@ -122,8 +131,7 @@ impl StateDir {
         let is_unfinished = unfinished_sanitize(state).is_some();
         if is_unfinished {
             // A state without its record would let another medium be erased.
-            replace(&record, medium.encode().as_bytes())?;
-            sync_directory(&self.units)?;
+            self.units.replace(&record, medium.encode().as_bytes())?;
         }
         self.save_state(unit, state)?;
         if !is_unfinished {
@@ -135,21 +143,7 @@ impl StateDir {
 
     fn save_state(&self, unit: Naa, state: &[u8]) -> Result<(), StateError> {
         let path = self.file(unit);
-        let failed = |what, path: &Path| {
-            let path = path.to_path_buf();
-            move |source| StateError { what, path, source }
-        };
-        if state.is_empty() {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(failed("remove", &path)(error));
-                }
-                _ => {}
-            }
-        } else {
-            replace(&path, state)?;
-        }
-        sync_directory(&self.units)
+        if state.is_empty() { self.units.remove(&path) } else { self.units.replace(&path, state) }
     }
 
     /// Reads the identifiers of target ports. A directory without identifiers yields the positional ones of
@@ -169,9 +163,9 @@ impl StateDir {
                 ),
             }),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let saved = fs::read_dir(&self.units).map_err(|source| StateError {
+                let saved = fs::read_dir(&self.units.path).map_err(|source| StateError {
                     what: "list",
-                    path: self.units.clone(),
+                    path: self.units.path.clone(),
                     source,
                 })?;
                 let is_state = |path: &Path| path.extension().is_some_and(|extension| extension == "state");
@@ -187,8 +181,7 @@ impl StateDir {
     /// # Errors
     /// [`StateError`]; the former identifiers are still there then.
     pub(crate) fn save_ports(&self, ports: &TargetPorts) -> Result<(), StateError> {
-        replace(&self.ports(), ports.encode().as_bytes())?;
-        sync_directory(&self.root)
+        self.root.replace(&self.ports(), ports.encode().as_bytes())
     }
 
     /// Reads the text of the nexus bindings; `None` when there are none.
@@ -216,21 +209,84 @@ impl StateDir {
     /// # Errors
     /// [`StateError`]; the former bindings are still there then.
     pub(super) fn save_bindings(&self, text: &str) -> Result<(), StateError> {
-        replace(&self.bindings(), text.as_bytes())?;
-        sync_directory(&self.root)
+        self.root.replace(&self.bindings(), text.as_bytes())
     }
 
     /// Returns the path of the audit log.
     pub(super) fn audit_log(&self) -> PathBuf {
-        self.root.join("audit.log")
+        self.root.path.join("audit.log")
     }
 
     fn bindings(&self) -> PathBuf {
-        self.root.join("bindings")
+        self.root.path.join("bindings")
     }
 
     fn ports(&self) -> PathBuf {
-        self.root.join("ports")
+        self.root.path.join("ports")
+    }
+}
+
+impl Directory {
+    fn open(path: PathBuf) -> Result<Self, StateError> {
+        match File::open(&path) {
+            Ok(file) => Ok(Self { path, file: Arc::new(file) }),
+            Err(source) => Err(StateError { what: "open", path, source }),
+        }
+    }
+
+    /// Replaces a file in it as a whole; returns when that is durable.
+    fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+        let former = Former::open(path)?;
+        replace(path, bytes)?;
+        self.sync_or_put_back(path, former)
+    }
+
+    /// Removes a file in it, if it is there; returns when that is durable.
+    fn remove(&self, path: &Path) -> Result<(), StateError> {
+        let former = Former::open(path)?;
+        match fs::remove_file(path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(StateError { what: "remove", path: path.to_path_buf(), source })
+            }
+            _ => self.sync_or_put_back(path, former),
+        }
+    }
+
+    fn sync_or_put_back(&self, path: &Path, former: Former) -> Result<(), StateError> {
+        self.file.sync_all().map_err(|source| {
+            if let Err(error) = former.put_back(path) {
+                crate::error!("{error}; after a restart it may hold what was refused");
+            }
+            StateError { what: "sync", path: self.path.clone(), source }
+        })
+    }
+}
+
+/// A file before it is replaced or removed, if there is one.
+struct Former(Option<File>);
+
+impl Former {
+    fn open(path: &Path) -> Result<Self, StateError> {
+        match File::open(path) {
+            Ok(file) => Ok(Self(Some(file))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self(None)),
+            Err(source) => Err(StateError { what: "read", path: path.to_path_buf(), source }),
+        }
+    }
+
+    fn put_back(self, path: &Path) -> Result<(), StateError> {
+        let failed = |source| StateError { what: "put back", path: path.to_path_buf(), source };
+        match self.0 {
+            None => match fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
+                _ => Ok(()),
+            },
+            Some(mut file) => {
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes).map_err(failed)?;
+                replace(path, &bytes)
+            }
+        }
     }
 }
 
@@ -271,11 +327,6 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     let fresh = temp_path(path);
     write_durably(&fresh, bytes).map_err(failed("write", &fresh))?;
     fs::rename(&fresh, path).map_err(failed("replace", path))
-}
-
-fn sync_directory(path: &Path) -> Result<(), StateError> {
-    let synced = File::open(path).and_then(|directory| directory.sync_all());
-    synced.map_err(|source| StateError { what: "sync", path: path.to_path_buf(), source })
 }
 
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -329,6 +380,27 @@ mod tests {
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"old"[..]));
         state.save_state(UNIT, b"new").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"new"[..]));
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_made_durable_is_not_there_afterwards() {
+        let scratch = Scratch::new();
+        let mut state = StateDir::open(scratch.path()).unwrap();
+        state.save_state(UNIT, b"reserved").unwrap();
+        let (works, other) = (Arc::clone(&state.units.file), Naa::Short([0x3a, 0, 0, 0, 0, 0, 0, 2]));
+        // The system cannot make a pipe durable.
+        let (_, pipe) = io::pipe().unwrap();
+        state.units.file = Arc::new(std::os::fd::OwnedFd::from(pipe).into());
+        for next in [&b"erasing"[..], b""] {
+            let error = state.save_state(UNIT, next).unwrap_err().to_string();
+            assert!(error.starts_with("state directory: cannot sync "), "{error}");
+            assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"reserved"[..]));
+        }
+        state.save_state(other, b"first").unwrap_err();
+        assert_eq!(state.load(other).unwrap(), None);
+        state.units.file = works;
+        state.save_state(UNIT, b"").unwrap();
+        assert_eq!(state.load(UNIT).unwrap(), None);
     }
 
     #[test]

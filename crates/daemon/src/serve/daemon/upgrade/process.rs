@@ -178,7 +178,8 @@ impl Process {
             return Outcome::Kept(Refusal::Failed(step, error));
         }
         let is_silent = matches!(self.channel.is_readable(COMMIT_MAX), Ok(false));
-        if is_silent && self.has_not_received() {
+        let is_killed = is_silent && self.has_not_received();
+        if is_killed {
             // It must not receive the message later.
             let _ = self.child.as_mut().map(Child::kill);
         }
@@ -194,6 +195,8 @@ impl Process {
                 let error = if is_silent { io::ErrorKind::TimedOut.into() } else { error };
                 Outcome::Kept(Refusal::Failed(step, error))
             }
+            // A process that waits for a device ends late, but a killed one receives nothing more.
+            Err(late) if is_killed && self.has_not_received() => Outcome::Kept(late),
             Err(lost) => Outcome::Lost(lost),
         }
     }

@@ -27,6 +27,7 @@ const END: u8 = b'e';
 #[derive(Debug)]
 pub struct Acceptor {
     orders: UnixStream,
+    places: Places,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -51,9 +52,10 @@ impl Acceptor {
     pub fn start(listener: TcpListener, share: Share, serve: Arc<Serve>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let (orders, ordered) = UnixStream::pair()?;
-        let work = Work { listener, ordered, serve, share, places: Places::default() };
+        let places = Places::default();
+        let work = Work { listener, ordered, serve, share, places: places.clone() };
         let thread = std::thread::Builder::new().name("tls-accept".to_owned()).spawn(move || work.run())?;
-        Ok(Self { orders, thread: Some(thread) })
+        Ok(Self { orders, places, thread: Some(thread) })
     }
 
     /// Returns what makes the acceptor pause.
@@ -62,6 +64,11 @@ impl Acceptor {
     /// The system has no descriptor left.
     pub fn pauser(&self) -> io::Result<Pauser> {
         self.orders.try_clone().map(Pauser)
+    }
+
+    /// Returns where connections are counted.
+    pub(crate) const fn places(&self) -> &Places {
+        &self.places
     }
 }
 

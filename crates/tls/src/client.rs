@@ -2,12 +2,11 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 
+use crate::handshake::Handshake;
 use crate::relay::Relay;
 use crate::{ClientSettings, TlsError};
 
@@ -26,7 +25,7 @@ pub fn connect(
     let (relay, address) = connect_relay(peer, name, settings, patience)?;
     let (ours, theirs) = UnixStream::pair()?;
     // The result is of no interest: the reactor sees its end of the pair close.
-    std::thread::Builder::new().name("tls".to_owned()).spawn(move || drop(relay.run(theirs.into())))?;
+    std::thread::Builder::new().name("tls".to_owned()).spawn(move || drop(relay.run(theirs.into(), None)))?;
     Ok((ours, address))
 }
 
@@ -39,10 +38,8 @@ pub(crate) fn connect_relay(
 ) -> Result<(Relay, SocketAddr), TlsError> {
     let host = name.trim_start_matches('[').trim_end_matches(']');
     let server = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
-    let tls = ClientConnection::new(Arc::clone(&settings.0), server).map_err(TlsError::Handshake)?;
     let network = TcpStream::connect_timeout(&peer, patience)?;
     let address = network.local_addr()?;
-    let mut relay = Relay::new(tls.into(), network)?;
-    relay.shake_hands()?;
+    let relay = Handshake::of_client(&settings.0, server, network)?.complete()?;
     Ok((relay, address))
 }

@@ -10,6 +10,9 @@
 //! * [`Proxy`] accepts connections in the clear on this host, and carries each over TLS to a portal.
 //! * [`Acceptor`] is what both accept with.
 //!
+//! Rustls completes the handshakes. Afterwards the relays protect the records themselves, so that the
+//! connections of a portal can move to another process ([`Portal::pause_relays`]).
+//!
 //! Only TLS 1.3 is spoken (RFC 8446), with the ciphers of AWS-LC. Sessions are not resumed, and no early data
 //! is accepted: a connection of a SAN lives for days, and its requests must not be replayed. Bounds: a
 //! handshake has [`HANDSHAKE_TIMEOUT`], a portal or a proxy has at most [`CONNECTIONS_MAX`] connections, one
@@ -18,11 +21,16 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod chunk;
 mod client;
 mod error;
+mod handshake;
+mod keys;
+mod moving;
 mod places;
 mod portal;
 mod proxy;
+mod record;
 mod relay;
 mod settings;
 #[cfg(test)]
@@ -33,9 +41,11 @@ use std::time::Duration;
 pub use acceptor::{Acceptor, Pauser, Serve};
 pub use client::connect;
 pub use error::TlsError;
+pub use moving::{MovedRelay, MovingRelay, PausedRelays, RelayState};
 pub use places::{NoPlace, Share};
-pub use portal::{Accepted, Deliver, Portal, Refused};
+pub use portal::{Accepted, Deliver, Portal, PortalPauser, Refused};
 pub use proxy::{Proxy, Upstream};
+pub use record::{DirectionState, RecordState};
 pub use settings::{ClientSettings, ServerSettings};
 
 /// How long a handshake may take.

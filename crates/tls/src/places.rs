@@ -61,7 +61,7 @@ pub enum NoPlace {
 impl Places {
     /// Takes a place for a connection from `peer`.
     pub(crate) fn take(&self, peer: IpAddr, share: Share) -> Result<Place, NoPlace> {
-        let mut counts = self.lock();
+        let counts = self.lock();
         if counts.all >= CONNECTIONS_MAX {
             return Err(NoPlace::Full);
         }
@@ -74,11 +74,26 @@ impl Places {
         if network.is_some_and(|network| held(network) >= share.network) {
             return Err(NoPlace::Network(share.network));
         }
+        Ok(self.insert(counts, peer))
+    }
+
+    /// Takes a place for a connection from `peer` that had one in another process.
+    pub(crate) fn take_again(&self, peer: IpAddr) -> Place {
+        self.insert(self.lock(), peer)
+    }
+
+    /// Returns how many connections are open.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().all
+    }
+
+    fn insert(&self, mut counts: MutexGuard<'_, Counts>, peer: IpAddr) -> Place {
+        let (address, network) = holders(peer);
         counts.all += 1;
         for holder in [Some(address), network].into_iter().flatten() {
             *counts.holders.entry(holder).or_default() += 1;
         }
-        Ok(Place { places: self.clone(), peer })
+        Place { places: self.clone(), peer }
     }
 
     fn give_back(&self, peer: IpAddr) {

@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::ServerConnection;
-
 use crate::acceptor::{Acceptor, Pauser};
+use crate::handshake::Handshake;
+use crate::moving::{MovedRelay, PausedRelays, Relays};
+use crate::places::Places;
 use crate::relay::Relay;
 use crate::{ServerSettings, Share, TlsError};
 
@@ -40,6 +41,7 @@ pub type Deliver = dyn Fn(Result<Accepted, Refused>) + Send + Sync;
 #[derive(Debug)]
 pub struct Portal {
     settings: Arc<Mutex<Current>>,
+    relays: Arc<Relays>,
     acceptor: Acceptor,
 }
 
@@ -51,6 +53,26 @@ struct Current {
     generation: u64,
 }
 
+/// Makes a portal pause.
+#[derive(Debug)]
+pub struct PortalPauser {
+    pauser: Pauser,
+    places: Places,
+    relays: Arc<Relays>,
+}
+
+impl PortalPauser {
+    /// Stops accepting connections, or goes on, as [`Pauser::pause`].
+    pub fn pause(&self, is_paused: bool) {
+        self.pauser.pause(is_paused);
+    }
+
+    /// Returns how many connections were accepted and are not delivered yet: their handshakes are under way.
+    pub fn handshakes(&self) -> usize {
+        self.relays.undelivered_of(self.places.count())
+    }
+}
+
 impl Portal {
     /// Accepts connections on `listener`.
     ///
@@ -58,27 +80,51 @@ impl Portal {
     /// The system has no descriptor or no memory left for the thread.
     pub fn start(listener: TcpListener, settings: ServerSettings, deliver: Arc<Deliver>) -> io::Result<Self> {
         let settings = Arc::new(Mutex::new(Current { settings, generation: 0 }));
-        let current = Arc::clone(&settings);
+        let relays = Arc::new(Relays::new()?);
+        let (current, registry) = (Arc::clone(&settings), Arc::clone(&relays));
         let serve = move |network: io::Result<TcpStream>, peer| {
             let settings = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match network.map_err(TlsError::from).and_then(|network| accept(network, peer, &settings)) {
                 Ok((relay, accepted, theirs)) => {
+                    let registered = registry.register();
                     deliver(Ok(accepted));
+                    registered.delivered();
                     // The reactor sees its end of the pair close, whatever the reason.
-                    drop(relay.run(theirs.into()));
+                    drop(relay.run(theirs.into(), Some(&registered)));
                 }
                 Err(why) => deliver(Err(Refused { peer, why })),
             }
         };
-        Ok(Self { settings, acceptor: Acceptor::start(listener, Share::OF_PORTAL, Arc::new(serve))? })
+        Ok(Self { settings, relays, acceptor: Acceptor::start(listener, Share::OF_PORTAL, Arc::new(serve))? })
     }
 
     /// Returns what makes the portal pause.
     ///
     /// # Errors
     /// The system has no descriptor left.
-    pub fn pauser(&self) -> io::Result<Pauser> {
-        self.acceptor.pauser()
+    pub fn pauser(&self) -> io::Result<PortalPauser> {
+        let (places, relays) = (self.acceptor.places().clone(), Arc::clone(&self.relays));
+        Ok(PortalPauser { pauser: self.acceptor.pauser()?, places, relays })
+    }
+
+    /// Makes the relays of the portal pause, so that their connections can move to another process. The local
+    /// sockets keep what is written to them meanwhile.
+    pub fn pause_relays(&self) -> PausedRelays {
+        self.relays.pause()
+    }
+
+    /// Returns how many connections hold a place.
+    #[cfg(test)]
+    pub(crate) fn connections(&self) -> usize {
+        self.acceptor.places().count()
+    }
+
+    /// Goes on with a connection that another process gave up.
+    pub fn take_over(&self, moved: MovedRelay) {
+        let place = self.acceptor.places().take_again(moved.peer());
+        let registered = self.relays.register();
+        registered.delivered();
+        moved.begin_at(place, registered);
     }
 
     /// Uses these settings for the connections that follow. Returns their generation, which is the one before
@@ -96,10 +142,8 @@ fn accept(
     peer: SocketAddr,
     Current { settings, generation }: &Current,
 ) -> Result<(Relay, Accepted, UnixStream), TlsError> {
-    let tls = ServerConnection::new(Arc::clone(&settings.config)).map_err(TlsError::Handshake)?;
     let local = network.local_addr()?;
-    let mut relay = Relay::new(tls.into(), network)?;
-    relay.shake_hands()?;
+    let relay = Handshake::of_server(&settings.config, network)?.complete()?;
     let (socket, theirs) = UnixStream::pair()?;
     Ok((relay, Accepted { socket, local, peer, generation: *generation }, theirs))
 }

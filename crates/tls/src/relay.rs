@@ -8,99 +8,118 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send, sockopt};
-use rustls::Connection;
+use zeroize::Zeroizing;
 
-use crate::{HANDSHAKE_TIMEOUT, TlsError};
+use crate::chunk::{CHUNK_LEN, Chunk, Taken, write_from};
+use crate::keys::PLAIN_LEN_MAX;
+use crate::moving::{MovingRelay, Registered, RelayState};
+use crate::record::{Received, RecordLayer, Violation, first_record};
 
-/// How many bytes are read and written at a time: four of the longest records.
-const CHUNK_LEN: usize = 64 << 10;
-
-/// How many bytes of records may wait to be sent.
-const UNSENT_MAX: usize = 256 << 10;
+/// The longest records of a whole chunk, a change of keys and the end: each record has 22 bytes more than its
+/// content.
+pub(crate) const UNSENT_MAX: usize = CHUNK_LEN + 1024;
 
 /// How long the last bytes to a peer may take after the local end closed.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection and its local socket.
+/// A connection whose handshake is complete.
 pub(crate) struct Relay {
-    tls: Connection,
+    layer: RecordLayer,
     network: TcpStream,
-    /// Received records that TLS has not processed.
+    /// Received bytes whose records are not processed.
     records: Chunk,
     network_ended: bool,
+    /// Whether the other end has said that it sends nothing more.
+    is_closed: bool,
     /// Decrypted bytes for the local end.
     incoming: Chunk,
     incoming_ended: bool,
     /// Bytes of the local end that are not encrypted.
     outgoing: Chunk,
     outgoing_ended: bool,
+    /// Records that are not sent, from this index on.
+    unsent: Vec<u8>,
+    unsent_at: usize,
     /// Whether the end of the local connection drops what the network has not taken.
     drops_at_end: bool,
 }
 
+/// Why a relay that another process gave up cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its state is damaged")]
+pub(crate) struct Damaged;
+
+/// What the records that were received led to.
+enum Opened {
+    Data,
+    Nothing,
+    Closed,
+}
+
 impl Relay {
-    /// Prepares a connection whose TCP handshake is complete.
-    pub(crate) fn new(mut tls: Connection, network: TcpStream) -> io::Result<Self> {
-        network.set_nonblocking(true)?;
-        network.set_nodelay(true)?;
-        tls.set_buffer_limit(Some(UNSENT_MAX));
-        Ok(Self {
-            tls,
+    /// Goes on with a connection after its handshake, with the bytes that were received after that.
+    pub(crate) fn new(layer: RecordLayer, network: TcpStream, records: Chunk, network_ended: bool) -> Self {
+        Self {
+            layer,
             network,
-            records: Chunk::new(),
-            network_ended: false,
+            records,
+            network_ended,
+            is_closed: false,
             incoming: Chunk::new(),
             incoming_ended: false,
             outgoing: Chunk::new(),
             outgoing_ended: false,
+            unsent: Vec::new(),
+            unsent_at: 0,
+            drops_at_end: false,
+        }
+    }
+
+    /// Goes on with the connection of a portal that another process gave up. Does nothing with the sockets.
+    pub(crate) fn moved(state: RelayState, network: TcpStream) -> Result<Self, Damaged> {
+        if state.unsent.len() > UNSENT_MAX || state.outgoing_ended && !state.outgoing.is_empty() {
+            return Err(Damaged);
+        }
+        let chunk = |bytes: &[u8]| Chunk::of(bytes).ok_or(Damaged);
+        Ok(Self {
+            layer: RecordLayer::of_server(state.records).ok_or(Damaged)?,
+            network,
+            records: chunk(&state.received)?,
+            network_ended: state.network_ended,
+            is_closed: state.is_closed,
+            incoming: chunk(&state.incoming)?,
+            incoming_ended: state.incoming_ended,
+            outgoing: chunk(&state.outgoing)?,
+            outgoing_ended: state.outgoing_ended,
+            unsent: state.unsent,
+            unsent_at: 0,
             drops_at_end: false,
         })
     }
 
-    /// Completes the handshake.
-    ///
-    /// # Errors
-    /// [`TlsError`]. The other end has received an alert, if there is one for the error.
-    pub(crate) fn shake_hands(&mut self) -> Result<(), TlsError> {
-        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-        // The last flight of a server is only sent after its handshake is complete.
-        while self.tls.is_handshaking() || self.tls.wants_write() {
-            self.send_records()?;
-            if self.tls.is_handshaking() && self.tls.wants_read() {
-                self.receive_records()?;
-                if self.network_ended && self.records.is_empty() {
-                    return Err(TlsError::Closed);
-                }
-                if let Err(why) = self.process_records() {
-                    // The alert says more than a closed connection. If it cannot be sent, nothing is lost.
-                    let _ = self.send_records();
-                    return Err(TlsError::Handshake(why));
-                }
-            }
-            let left = deadline.checked_duration_since(Instant::now()).ok_or(TlsError::Timeout)?;
-            if self.records.is_empty() {
-                self.wait_for_network(left)?;
-            }
-        }
-        Ok(())
+    /// Returns what another process needs to go on with this connection.
+    fn moving(&self, local: &Local) -> io::Result<MovingRelay> {
+        let state = RelayState {
+            records: self.layer.state(),
+            received: self.records.bytes().to_vec(),
+            network_ended: self.network_ended,
+            is_closed: self.is_closed,
+            incoming: Zeroizing::new(self.incoming.bytes().to_vec()),
+            incoming_ended: self.incoming_ended,
+            outgoing: Zeroizing::new(self.outgoing.bytes().to_vec()),
+            outgoing_ended: self.outgoing_ended,
+            unsent: self.unsent().to_vec(),
+        };
+        let network = self.network.try_clone()?.into();
+        Ok(MovingRelay { state, network, local: local.0.try_clone()? })
     }
 
-    /// Waits until handshake messages can be received or sent.
-    fn wait_for_network(&self, left: Duration) -> io::Result<()> {
-        let mut events = PollFlags::empty();
-        events.set(PollFlags::IN, self.tls.is_handshaking() && self.tls.wants_read());
-        events.set(PollFlags::OUT, self.tls.wants_write());
-        if events.is_empty() {
-            return Ok(());
-        }
-        wait(&mut [PollFd::new(&self.network, events)], Some(left))
-    }
-
-    /// Relays until both directions have ended, or one failed.
+    /// Relays until both directions have ended, or one failed, or another process has the connection of
+    /// `registered`.
     ///
     /// # Errors
     /// The error of a socket, or of a record that is not authentic.
-    pub(crate) fn run(mut self, local: OwnedFd) -> io::Result<()> {
+    pub(crate) fn run(mut self, local: OwnedFd, registered: Option<&Registered>) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&local, true)?;
         let local = Local(local);
         let mut deadline = None;
@@ -108,7 +127,7 @@ impl Relay {
             self.move_incoming(&local)?;
             self.move_outgoing(&local)?;
             if self.outgoing_ended {
-                if !self.tls.wants_write() {
+                if self.unsent().is_empty() {
                     return self.network.shutdown(Shutdown::Write);
                 }
                 deadline = deadline.or_else(|| Some(Instant::now() + CLOSING_TIMEOUT));
@@ -117,7 +136,13 @@ impl Relay {
             if left == Some(Duration::ZERO) {
                 return Err(ErrorKind::TimedOut.into());
             }
-            self.wait(&local, left)?;
+            let is_paused = self.wait(&local, left, registered)?;
+            if let Some(registered) = registered.filter(|_| is_paused)
+                && !registered.park(|| self.moving(&local))
+            {
+                // Another process has both sockets: they are closed here, and not shut down.
+                return Ok(());
+            }
         }
     }
 
@@ -130,7 +155,7 @@ impl Relay {
     pub(crate) fn run_for_initiator(mut self, local: OwnedFd) -> io::Result<()> {
         self.drops_at_end = true;
         let network = self.network.try_clone()?;
-        let ended = self.run(local);
+        let ended = self.run(local, None);
         if matches!(&ended, Err(why) if why.kind() == ErrorKind::ConnectionReset) {
             // If the option cannot be set, the connection closes in order.
             let _ = sockopt::set_socket_linger(&network, Some(Duration::ZERO));
@@ -138,25 +163,34 @@ impl Relay {
         ended
     }
 
-    /// Sleeps until a socket is ready for what this relay can do.
+    /// Sleeps until a socket is ready for what this relay can do, or it is to pause. Returns whether it is.
     ///
     /// # Errors
     /// That of `poll`. `ConnectionReset` if the local end has gone and what it sent is to be dropped.
-    fn wait(&self, local: &Local, left: Option<Duration>) -> io::Result<()> {
+    fn wait(
+        &self,
+        local: &Local,
+        left: Option<Duration>,
+        registered: Option<&Registered>,
+    ) -> io::Result<bool> {
         let (mut ours, mut theirs) = (PollFlags::empty(), PollFlags::empty());
-        theirs.set(PollFlags::IN, !self.network_ended && self.records.is_empty() && self.incoming.is_empty());
-        theirs.set(PollFlags::OUT, self.tls.wants_write());
+        let receives = !self.network_ended && !self.incoming_ended && self.incoming.is_empty();
+        theirs.set(PollFlags::IN, receives);
+        theirs.set(PollFlags::OUT, !self.unsent().is_empty());
         ours.set(PollFlags::IN, !self.outgoing_ended && self.outgoing.is_empty());
         ours.set(PollFlags::OUT, !self.incoming.is_empty());
-        let holds = !self.outgoing.is_empty() || self.tls.wants_write();
+        let holds = !self.outgoing.is_empty() || !self.unsent().is_empty();
         ours.set(PollFlags::RDHUP, self.drops_at_end && holds);
         // A socket that nothing is wanted of would end the sleep by its hang-up.
-        let mut fds = Vec::with_capacity(2);
+        let mut fds = Vec::with_capacity(3);
         if !ours.is_empty() {
             fds.push(PollFd::new(&local.0, ours));
         }
         if !theirs.is_empty() {
             fds.push(PollFd::new(&self.network, theirs));
+        }
+        if let Some(registered) = registered {
+            fds.push(PollFd::new(registered.signal(), PollFlags::IN));
         }
         wait(&mut fds, left)?;
         let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
@@ -164,7 +198,7 @@ impl Relay {
         if is_gone && holds && self.drops_at_end {
             return Err(ErrorKind::ConnectionReset.into());
         }
-        Ok(())
+        Ok(registered.is_some() && fds.last().is_some_and(|signal| !signal.revents().is_empty()))
     }
 
     /// Moves bytes from the network to the local end, as far as is possible without waiting.
@@ -173,29 +207,47 @@ impl Relay {
             if !self.incoming.write_to(local)? || self.incoming_ended {
                 return Ok(());
             }
-            match self.tls.reader().read(self.incoming.space()) {
-                Ok(0) => self.end_incoming(local)?,
-                Ok(len) => self.incoming.filled(len),
-                Err(why) if why.kind() == ErrorKind::WouldBlock => {
-                    if self.records.is_empty() {
-                        self.receive_records()?;
+            match self.open_records() {
+                Ok(Opened::Data) => {}
+                Ok(Opened::Closed) => return self.end_incoming(local),
+                Ok(Opened::Nothing) => {
+                    // The other end may close the connection without saying so. iSCSI knows where its PDUs
+                    // end.
+                    if self.network_ended {
+                        return self.end_incoming(local);
                     }
-                    if self.records.is_empty() {
-                        if self.network_ended {
-                            self.end_incoming(local)?;
-                        }
-                        return Ok(());
-                    }
-                    if let Err(why) = self.process_records() {
-                        let _ = self.send_records();
-                        return Err(io::Error::new(ErrorKind::InvalidData, why));
+                    match self.records.read_from(&mut self.network)? {
+                        Taken::Bytes => {}
+                        Taken::Nothing => return Ok(()),
+                        Taken::End => self.network_ended = true,
                     }
                 }
-                // The other end closed the connection without saying so. iSCSI knows where its PDUs end.
-                Err(why) if why.kind() == ErrorKind::UnexpectedEof => self.end_incoming(local)?,
-                Err(why) => return Err(why),
+                Err(why) => {
+                    self.layer.seal_alert(why, &mut self.unsent);
+                    // The alert says more than a closed connection. If it cannot be sent, nothing is lost.
+                    let _ = self.send_unsent();
+                    return Err(io::Error::new(ErrorKind::InvalidData, why));
+                }
             }
         }
+    }
+
+    /// Opens the records that were received, as far as there is room for their content.
+    fn open_records(&mut self) -> Result<Opened, Violation> {
+        while !self.is_closed && self.incoming.has_room(PLAIN_LEN_MAX) {
+            let Some(len) = first_record(self.records.bytes())? else { break };
+            match self.layer.receive(self.records.first_mut(len))? {
+                Received::Data(bytes) => self.incoming.add(bytes),
+                Received::Nothing => {}
+                Received::Closed => self.is_closed = true,
+            }
+            self.records.consumed(len);
+        }
+        Ok(match () {
+            () if !self.incoming.is_empty() => Opened::Data,
+            () if self.is_closed => Opened::Closed,
+            () => Opened::Nothing,
+        })
     }
 
     fn end_incoming(&mut self, local: &Local) -> io::Result<()> {
@@ -208,61 +260,48 @@ impl Relay {
 
     /// Moves bytes from the local end to the network, as far as is possible without waiting.
     fn move_outgoing(&mut self, local: &Local) -> io::Result<()> {
+        let failed = |why: Violation| io::Error::new(ErrorKind::InvalidData, why);
         loop {
             if self.outgoing.is_empty() && !self.outgoing_ended {
                 match self.outgoing.read_from(local)? {
-                    Received::Bytes | Received::Nothing => {}
-                    Received::End => {
+                    Taken::Bytes | Taken::Nothing => {}
+                    Taken::End => {
                         self.outgoing_ended = true;
-                        self.tls.send_close_notify();
+                        self.layer.seal_close_notify(&mut self.unsent).map_err(failed)?;
                     }
                 }
             }
-            let taken = self.tls.writer().write(self.outgoing.bytes())?;
-            self.outgoing.consumed(taken);
-            self.send_records()?;
-            if self.tls.wants_write() || self.outgoing.is_empty() {
+            if self.unsent().is_empty() && !self.outgoing_ended {
+                if self.layer.owes_key_update() {
+                    self.layer.seal_key_update(&mut self.unsent).map_err(failed)?;
+                }
+                self.layer.seal_data(self.outgoing.bytes(), &mut self.unsent).map_err(failed)?;
+                self.outgoing.consumed(CHUNK_LEN);
+            }
+            self.send_unsent()?;
+            if !self.unsent().is_empty() || self.outgoing.is_empty() {
                 return Ok(());
             }
         }
     }
 
-    fn receive_records(&mut self) -> io::Result<()> {
-        if self.records.is_empty() && !self.network_ended {
-            self.network_ended = matches!(self.records.read_from(&mut self.network)?, Received::End);
-        }
-        Ok(())
+    fn unsent(&self) -> &[u8] {
+        self.unsent.get(self.unsent_at..).unwrap_or_default()
     }
 
-    fn process_records(&mut self) -> Result<(), rustls::Error> {
-        let mut bytes = self.records.bytes();
-        if bytes.is_empty() {
-            // TLS takes a read of nothing for the end of the connection.
-            return Ok(());
+    fn send_unsent(&mut self) -> io::Result<()> {
+        let (written, result) = write_from(self.unsent(), &self.network);
+        self.unsent_at += written;
+        if self.unsent_at >= self.unsent.len() {
+            self.unsent.clear();
+            self.unsent_at = 0;
         }
-        let before = bytes.len();
-        // It reads from memory, and the plain text before was taken, so that it cannot fail.
-        let _ = self.tls.read_tls(&mut bytes);
-        let taken = before - bytes.len();
-        self.records.consumed(taken);
-        self.tls.process_new_packets().map(|_| ())
-    }
-
-    fn send_records(&mut self) -> io::Result<()> {
-        while self.tls.wants_write() {
-            match self.tls.write_tls(&mut self.network) {
-                Ok(_) => {}
-                Err(why) if why.kind() == ErrorKind::WouldBlock => break,
-                Err(why) if why.kind() == ErrorKind::Interrupted => {}
-                Err(why) => return Err(why),
-            }
-        }
-        Ok(())
+        result
     }
 }
 
 /// The socket in the clear: of a pair, or of a TCP connection on this host.
-struct Local(OwnedFd);
+pub(crate) struct Local(OwnedFd);
 
 impl Read for &Local {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -281,80 +320,10 @@ impl Write for &Local {
 }
 
 /// Waits for events of sockets, at most so long.
-fn wait(fds: &mut [PollFd<'_>], left: Option<Duration>) -> io::Result<()> {
+pub(crate) fn wait(fds: &mut [PollFd<'_>], left: Option<Duration>) -> io::Result<()> {
     let timeout = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(fds, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(why) => Err(why.into()),
-    }
-}
-
-/// What a read from a socket brought.
-enum Received {
-    Bytes,
-    Nothing,
-    End,
-}
-
-/// Bytes on their way: filled when it is empty, and consumed from its start.
-struct Chunk {
-    space: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl Chunk {
-    fn new() -> Self {
-        Self { space: vec![0; CHUNK_LEN].into_boxed_slice(), start: 0, end: 0 }
-    }
-
-    const fn is_empty(&self) -> bool {
-        self.start == self.end
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.space.get(self.start..self.end).unwrap_or_default()
-    }
-
-    /// Returns the space of an empty chunk.
-    fn space(&mut self) -> &mut [u8] {
-        &mut self.space
-    }
-
-    fn filled(&mut self, len: usize) {
-        (self.start, self.end) = (0, len.min(self.space.len()));
-    }
-
-    fn consumed(&mut self, len: usize) {
-        self.start = self.start.saturating_add(len).min(self.end);
-    }
-
-    /// Fills an empty chunk.
-    fn read_from(&mut self, mut source: impl Read) -> io::Result<Received> {
-        loop {
-            match source.read(&mut self.space) {
-                Ok(0) => return Ok(Received::End),
-                Ok(len) => {
-                    self.filled(len);
-                    return Ok(Received::Bytes);
-                }
-                Err(why) if why.kind() == ErrorKind::WouldBlock => return Ok(Received::Nothing),
-                Err(why) if why.kind() == ErrorKind::Interrupted => {}
-                Err(why) => return Err(why),
-            }
-        }
-    }
-
-    /// Writes what the chunk holds. Returns whether it is empty now.
-    fn write_to(&mut self, mut sink: impl Write) -> io::Result<bool> {
-        while !self.is_empty() {
-            match sink.write(self.bytes()) {
-                Ok(len) => self.consumed(len),
-                Err(why) if why.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(why) if why.kind() == ErrorKind::Interrupted => {}
-                Err(why) => return Err(why),
-            }
-        }
-        Ok(true)
     }
 }

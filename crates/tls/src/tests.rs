@@ -10,19 +10,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::client::connect_relay;
-use crate::{Accepted, ClientSettings, Portal, Refused, ServerSettings, TlsError, connect};
+use crate::{
+    Accepted, ClientSettings, MovedRelay, MovingRelay, PausedRelays, Portal, Refused, ServerSettings,
+    TlsError, connect,
+};
 
 /// How long a test waits for what must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The directory of the certificates, and a directory for keys, which no other user may read.
-struct Files(PathBuf);
+pub(crate) struct Files(PathBuf);
 
 impl Files {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("targe-tls-{}-{number}", std::process::id()));
@@ -37,11 +40,15 @@ impl Files {
         Self(directory)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    fn server(&self, name: &str, client_authority: Option<&str>) -> Result<ServerSettings, TlsError> {
+    pub(crate) fn server(
+        &self,
+        name: &str,
+        client_authority: Option<&str>,
+    ) -> Result<ServerSettings, TlsError> {
         let (certificate, key) = (self.path(&format!("{name}.crt")), self.path(&format!("{name}.key")));
         let authority = client_authority.map(|name| self.path(&format!("{name}.crt")));
         ServerSettings::read(&certificate, &key, authority.as_deref())
@@ -131,6 +138,147 @@ fn bytes_cross_in_both_directions_at_the_same_time() {
             });
         }
     });
+}
+
+/// Pauses the only relay of a portal.
+fn paused(portal: &Portal) -> (PausedRelays, MovingRelay) {
+    let paused = portal.pause_relays();
+    let mut relays = paused.wait(Instant::now() + PATIENCE).unwrap();
+    assert_eq!(relays.len(), 1);
+    (paused, relays.remove(0))
+}
+
+/// Moves the only connection of a portal to a portal that is new, as to one of another process.
+fn move_to_another(files: &Files, from: &Portal) -> Portal {
+    let (to, _, _) = portal(files.server("target", None).unwrap());
+    let (paused, moving) = paused(from);
+    let moved = MovedRelay::new(moving).unwrap();
+    to.take_over(moved);
+    paused.leave();
+    to
+}
+
+#[test]
+fn connections_move_while_bytes_cross_and_go_on_when_they_do_not_move() {
+    let files = Files::new();
+    let (mut portal, ours, theirs) = both_ends(&files);
+    let len: usize = 4 << 20;
+    let pattern = |seed: usize| (0..len).map(move |at| (at.wrapping_mul(seed) >> 7).to_le_bytes()[0]);
+    let mut moves = 0;
+    std::thread::scope(|scope| {
+        let ends = [(&ours, 3, 5), (&theirs, 5, 3)].map(|(end, sends, receives)| {
+            scope.spawn(move || {
+                let mut end = end;
+                for piece in pattern(sends).collect::<Vec<u8>>().chunks(64 << 10) {
+                    end.write_all(piece).unwrap();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+            scope.spawn(move || {
+                let (mut end, mut got) = (end, vec![0; len]);
+                end.read_exact(&mut got).unwrap();
+                assert!(got.into_iter().eq(pattern(receives)), "{receives}");
+            })
+        });
+        while !ends.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            portal = move_to_another(&files, &portal);
+            moves += 1;
+            // Another process fails, with the connection or before it has that.
+            drop(paused(&portal));
+            drop(portal.pause_relays());
+            let (paused, moving) = paused(&portal);
+            drop(MovedRelay::new(moving).unwrap());
+            drop(paused);
+        }
+    });
+    assert!(moves > 3, "{moves}");
+}
+
+#[test]
+fn what_a_relay_holds_moves_and_ends_are_passed_on_afterwards() {
+    let files = Files::new();
+    let (first, mut ours, mut theirs) = both_ends(&files);
+    ours.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let (bytes, mut written) = (vec![7; 1 << 20], 0);
+    while let Ok(len) = ours.write(&bytes) {
+        written += len;
+    }
+    // Everything on the way is full.
+    let (_, moving) = paused(&first);
+    assert!(!moving.state.incoming.is_empty() && !moving.state.received.is_empty());
+    drop(moving);
+    let second = move_to_another(&files, &first);
+    drop(ours);
+    let third = move_to_another(&files, &second);
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    assert_eq!(got.len(), written);
+    drop(theirs);
+    let deadline = Instant::now() + PATIENCE;
+    while third.pause_relays().relays() > 0 {
+        assert!(Instant::now() < deadline, "the relay has not ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_handshake_is_under_way_until_its_connection_is_delivered() {
+    let files = Files::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let ((sender, delivered), (let_go, go_on)) = (channel(), channel::<()>());
+    let go_on = std::sync::Mutex::new(go_on);
+    let deliver = move |arrived| {
+        let _ = go_on.lock().unwrap().recv_timeout(PATIENCE);
+        sender.send(arrived).unwrap();
+    };
+    let portal = Portal::start(listener, files.server("target", None).unwrap(), Arc::new(deliver)).unwrap();
+    let pauser = portal.pauser().unwrap();
+    let wait_for = |count| {
+        let deadline = Instant::now() + PATIENCE;
+        while pauser.handshakes() != count {
+            assert!(Instant::now() < deadline, "{} handshakes, not {count}", pauser.handshakes());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    wait_for(0);
+    let silent = TcpStream::connect(address).unwrap();
+    wait_for(1);
+    let _ours = dial(address, "127.0.0.1", &files.client("authority", None)).unwrap();
+    assert_eq!(pauser.handshakes(), 2);
+    let_go.send(()).unwrap();
+    let _theirs = delivered.recv_timeout(PATIENCE).unwrap().unwrap();
+    wait_for(1);
+    drop(silent);
+    let_go.send(()).unwrap();
+    wait_for(0);
+}
+
+#[test]
+fn connections_that_moved_count_for_the_portal() {
+    let files = Files::new();
+    let (first, _ours, _theirs) = both_ends(&files);
+    let second = move_to_another(&files, &first);
+    assert_eq!(second.connections(), 1);
+}
+
+#[test]
+fn states_that_no_relay_can_have_are_refused() {
+    let files = Files::new();
+    let (portal, _ours, _theirs) = both_ends(&files);
+    for at in 0..5 {
+        let (_paused, mut moving) = paused(&portal);
+        let (long, state) = (vec![0; (64 << 10) + 1025], &mut moving.state);
+        match at {
+            0 => state.received = long,
+            1 => state.incoming = long.into(),
+            2 => state.outgoing = long.into(),
+            3 => state.unsent = long,
+            _ => (state.outgoing, state.outgoing_ended) = (vec![0].into(), true),
+        }
+        let refused = MovedRelay::new(moving).unwrap_err();
+        assert_eq!(refused.to_string(), "its state is damaged");
+    }
 }
 
 #[test]

@@ -56,7 +56,9 @@ mod pair;
 mod serve {
     mod document;
 
-    use document::{DeviceState, Document, ExportState, FORMAT, MAGIC, ReactorState};
+    use document::{
+        Bytes, DeviceState, DirectionState, Document, ExportState, FORMAT, MAGIC, ReactorState, RelayState,
+    };
     use iscsi::digest::Crc32c;
     use nbd::handshake::ExportInfo;
     use shard::handover::ShardState;
@@ -95,11 +97,35 @@ mod serve {
         // A document with connections has devices, too.
         let devices = exports.iter().take(1).flat_map(|_| [device.clone(), process.clone()]).collect();
         let export = |(at, info)| ExportState::new("naa.5000000000000001".to_owned(), info, at == 0);
-        let exports = exports.iter().enumerate().map(export).collect();
-        let reactors = vec![ReactorState { shard, connections }];
-        let bytes = Document { reactors, cartridges: Vec::new(), exports, devices }.encode(FORMAT).unwrap();
+        let exports: Vec<ExportState> = exports.iter().enumerate().map(export).collect();
+        let reactors = vec![ReactorState { shard, connections, tls_addresses: Vec::new() }];
+        let relays = exports.iter().take(1).map(|_: &ExportState| relay()).collect();
+        let document = Document { reactors, cartridges: Vec::new(), exports, devices, relays };
+        let bytes = document.encode(FORMAT).unwrap();
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         bytes[end + 1..].to_vec()
+    }
+
+    /// Returns a connection inside TLS.
+    fn relay() -> RelayState {
+        let direction = |secret, sequence| DirectionState { secret: Bytes::from(vec![secret; 32]), sequence };
+        RelayState {
+            portal: 1,
+            suite: 0x1301,
+            send: direction(1, 2),
+            receive: direction(3, 4),
+            handshake: vec![24].into(),
+            owes_key_update: true,
+            fruitless: 1,
+            received: vec![23, 3, 3].into(),
+            network_ended: false,
+            is_closed: false,
+            incoming: vec![5].into(),
+            incoming_ended: false,
+            outgoing: vec![6, 7].into(),
+            outgoing_ended: false,
+            unsent: vec![8].into(),
+        }
     }
 
     /// Puts a right header before a body.

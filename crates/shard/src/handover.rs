@@ -45,6 +45,7 @@ use target::transport_id::nexus_of;
 use target::units::UnitId;
 use transport::target::SessionId;
 
+use crate::login_directory::LoginDirectory;
 use crate::shard::{HYPERSCSI, ISCSI, Shard};
 
 /// The sessions and units of a shard. It contains the keys of protected sessions, so it must not be stored or
@@ -304,7 +305,9 @@ impl Shard {
                 let target = self.config.target_called(&name).map(|target| target.id);
                 let target = target.ok_or(ResumeError::NoTarget(name))?;
                 let state = (**state).clone();
-                let session = self.transports.iscsi.resume(now, state, target, conns);
+                let directory =
+                    LoginDirectory { config: &self.config, target: &self.target, draining: self.draining };
+                let session = self.transports.iscsi.resume(now, state, target, conns, &directory);
                 session.map(|session| nexus_of(ISCSI, session)).map_err(ResumeError::Iscsi)
             }
             MovedSession::HyperScsi(_) if !conns.is_empty() => Err(ResumeError::Connections),

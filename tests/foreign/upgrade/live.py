@@ -153,10 +153,10 @@ class Client:
 class Load(threading.Thread):
     """`targe verify --full` over and over: every block is written, read back and judged."""
 
-    def __init__(self, server, lun, query, seed, iqn=None):
+    def __init__(self, server, lun, query, seed, iqn=None, host="127.0.0.1"):
         # What a test that has failed leaves does not keep the others waiting.
         super().__init__(daemon=True)
-        self.command = [server.binary, "verify", f"iscsi://127.0.0.1:{server.port}/{iqn or server.iqn}/{lun}?{query}", "--full", "--write",
+        self.command = [server.binary, "verify", f"iscsi://{host}:{server.port}/{iqn or server.iqn}/{lun}?{query}", "--full", "--write",
                         "--json", f"--seed={seed}", "--bs=64K"]
         self.ends, self.reports, self.failed = threading.Event(), [], None
 

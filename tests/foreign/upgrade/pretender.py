@@ -13,7 +13,7 @@ import time
 PIECE = 200
 # Longer than any test.
 SILENCE_S = 600
-HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1, 2, 3]}
+HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1, 2, 3, 4]}
 
 
 def send(stream, message):
@@ -62,7 +62,7 @@ def pretend(stream, step, config):
     if step == "does not know exports":
         send(stream, HELLO | {"formats": [1, 2]})
         return receive(stream)
-    send(stream, HELLO)
+    send(stream, HELLO | {"formats": [1, 2, 3]} if step == "does not know TLS" else HELLO)
     if step == "ends after its first message":
         return
     receive(stream)
@@ -79,7 +79,7 @@ def pretend(stream, step, config):
         send(stream, {"Prepared": hashlib.sha256(file.read()).hexdigest()})
     if step == "ends when it is prepared":
         return
-    if step == "does not receive the sessions":
+    if step in ("does not receive the sessions", "does not know TLS"):
         return time.sleep(SILENCE_S)
     document, _ = receive(stream)
     header, _, body = document.partition(b"\n")

@@ -26,6 +26,8 @@ SIZE = 16 * MIB
 TLS_HOST = "127.0.0.3"
 NOP_OUT = 0x40
 INQUIRY = bytes([0x12, 0, 0, 0, 36, 0])
+# How often sessions inside TLS move.
+TLS_UPGRADES = 10
 # How many initiators log in and out meanwhile, and how many upgrades they see.
 LOGGERS, LOGIN_UPGRADES = 4, 10
 # How many initiators are idle while the limit of open files falls.
@@ -306,11 +308,17 @@ class TlsReplaced(Replaced):
         yield from ("[[portal]]", f'listen = "{TLS_HOST}:{self.port}"', f'tls_certificate = "{certificate}"', f'tls_key = "{key}"')
 
 
-@pytest.mark.parametrize("reactor", ["uring", "epoll"])
-def test_a_session_inside_tls_is_not_moved(tmp_path, reactor):
-    """Its keys cannot be passed on: the upgrade is refused, and every session goes on. Without it, the portal moves."""
+# Error recovery level and connections of our initiator inside TLS, and the reactor.
+TLS_CASES = [(0, 1, "uring"), (2, 4, "epoll")]
+
+
+@pytest.mark.parametrize("level, connections, reactor", TLS_CASES,
+                         ids=[f"level {level}, {connections} connections, {reactor}" for level, connections, reactor in TLS_CASES])
+def test_sessions_inside_tls_move(tmp_path, seed, level, connections, reactor):
+    """Those of our initiator, which verifies a disk meanwhile, and of OpenSSL: again and again, and after upgrades that failed."""
     authority = Authority(tmp_path / "authority")
-    server = TlsReplaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    export = Export((Lun("file", size=MIB), Lun("file", size=SIZE, claims=(("protection", "encrypt"),))), level=2, connections=8)
+    server = TlsReplaced(str(tmp_path), export)
     server.identity, server.reactor = authority.sign("target", f"IP:{TLS_HOST}"), reactor
     server.start()
 
@@ -318,29 +326,46 @@ def test_a_session_inside_tls_is_not_moved(tmp_path, reactor):
         plain = socket.create_connection((TLS_HOST, server.port))
         return Held(server.port, server.iqn, name, over=trusting(authority).wrap_socket(plain, server_hostname=TLS_HOST))
 
+    def protections():
+        sessions = json.loads(server.admin("sessions"))["sessions"]
+        return {session["initiator"]: (session["protection"], session["protection_by"]) for session in sessions if session["initiator"].endswith((":plain", ":tls"))}
+
     try:
         initiators = [Held(server.port, server.iqn, "iqn.2026-11.org.targe:plain"), log_in("iqn.2026-11.org.targe:tls")]
         for initiator in initiators:
             initiator.ready()
-        for _ in range(3):
-            answer, why = server.upgrade("--wait", "60")
-            expect(answer is None and "TLS" in why and "\n" not in why, f"a session inside TLS: {answer or why}")
+        before = protections()
+        same("protection", sorted(before.values()), [("encrypt", f"TLS 1.3 on portal {TLS_HOST}:{server.port}"), ("none", None)])
+        load = Load(server, 1, f"{query(level, connections, 'none')}&tls_ca={authority.certificate}", seed, host=TLS_HOST)
+        load.start()
+        pauses = []
+        for number in range(TLS_UPGRADES):
+            with Answering(initiators[:1]):
+                if number % 4 == 1:
+                    fail(server, tmp_path, "is ready and ends")
+                if number == 2:
+                    answer, why = server.upgrade("--wait", "60", "--binary", pretender(server, tmp_path, "does not know TLS"))
+                    expect(answer is None and "does not read the state of sessions inside TLS" in why and "\n" not in why, f"{answer or why}")
+                answer, why = server.upgrade("--wait", "60")
+            expect(answer, f"an upgrade is refused: {why}")
+            pauses.append(answer["pause_ms"])
+            server.expect_replaced_ended()
+            same("protection after an upgrade", protections(), before)
             for initiator in initiators:
-                same("sense after an upgrade that was refused", initiator.sense(), None)
+                same("sense after an upgrade", initiator.sense(), None)
                 same("a write", initiator.command(write_10(0, 1), write=bytes(512))[0], GOOD)
-        initiators.pop().close()
-        deadline = time.monotonic() + END_MAX_S
-        while json.loads(server.admin("status"))["sessions"] > 1:
-            expect(time.monotonic() < deadline, "a session has not ended")
-            time.sleep(0.01)
-        answer, why = server.upgrade("--wait", "60")
-        expect(answer, f"an upgrade is refused although no session is inside TLS: {why}")
-        server.expect_replaced_ended()
-        initiators.append(log_in("iqn.2026-11.org.targe:tls"))
+        print(histogram(pauses), flush=True)
+        load.judge()
+        # A session that logs in now is one as those that moved.
+        initiators.append(log_in("iqn.2026-11.org.targe:late"))
         initiators[-1].ready()
         for initiator in initiators:
-            same("sense after the upgrade", initiator.sense(), None)
+            same("sense after the upgrades", initiator.sense(), None)
             initiator.close()
+        deadline = time.monotonic() + END_MAX_S
+        while json.loads(server.admin("status"))["sessions"]:
+            expect(time.monotonic() < deadline, "a session has not ended")
+            time.sleep(0.01)
         expect(server.stop() == 0, "the daemon does not end in order")
     finally:
         server.kill()
@@ -474,7 +499,7 @@ def test_a_link_to_the_program_is_followed_again(tmp_path):
 __all__ = ["test_a_daemon_that_waits_can_be_stopped", "test_a_file_that_is_not_what_runs_is_refused", "test_a_link_to_the_program_is_followed_again",
            "test_a_process_that_has_the_sessions_is_left_alone", "test_a_process_that_was_replaced_does_nothing_for_its_clients",
            "test_a_program_has_an_absolute_path", "test_data_in_memory_is_not_lost", "test_initiators_find_what_they_left", "test_no_login_fails",
-           "test_nobody_notices"]
+           "test_nobody_notices", "test_sessions_inside_tls_move"]
 
 
 def test_a_limit_of_open_files_is_too_low(tmp_path):

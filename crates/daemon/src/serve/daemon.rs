@@ -178,8 +178,9 @@ impl Daemon {
             Arc::new(Shared::new(file, running, counted, occasions.0.clone(), state.clone(), reports));
         let Sockets { inherited, admin, http: http_socket, .. } = sockets;
         let mut admin = admin.prepare(Arc::clone(&shared) as Arc<_>)?;
+        let mut relays = Vec::new();
         if let Some((succession, sessions)) = succession.as_mut().zip(sessions) {
-            succession.take_over(sessions, &reactors, &runtime)?;
+            relays = succession.take_over(sessions, &reactors, &runtime)?;
             go_on(&reactors, router.as_ref());
             succession.serving();
         }
@@ -188,6 +189,7 @@ impl Daemon {
         admin.begin();
         let opened = tls_portals.open(&runtime, tls).map_err(ServeError::Thread);
         unless_successor(is_successor, "accept TLS connections", opened)?;
+        tls_portals.take_over(relays);
         let http = http_api::start(runtime.config.http.as_ref(), http_socket.as_ref(), &shared);
         let http = unless_successor(is_successor, "serve HTTP", http)?.flatten();
         shared.serves_http_on(http.as_ref().map(HttpServer::address));

@@ -209,7 +209,11 @@ fn raise_file_limit_for_upgrade(config: &Config) {
 fn files_wanted(config: &Config) -> u64 {
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let reactors = wide(reactors::reactor_count(config).min(config.targets.len()).max(1));
-    u64::from(config.max_connections) * reactors
+    let connections = u64::from(config.max_connections) * reactors;
+    let tls_portals = config.portals.iter().filter(|portal| portal.tls.is_some()).count();
+    connections
+        // A connection inside TLS has two more, those of its relay.
+        + 2 * connections.min(wide(tls_portals * tls::CONNECTIONS_MAX))
         // The image of a writable disc has two.
         + wide(config.portals.len() + 2 * config.units.len())
         + wide(config.hyperscsi.as_ref().map_or(0, |frames| frames.interfaces.len() + 1)) * reactors

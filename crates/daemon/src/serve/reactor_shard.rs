@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
-use base::state_machine::{ConnId, MediumId, PortalId, StreamMachine as _};
+use base::state_machine::{ConnId, MediumId, StreamMachine as _};
 use base::time::Instant;
 use device::drain::Drain;
 use device::persistent_state::{UnfinishedSanitize, unfinished_sanitize};
@@ -47,6 +47,7 @@ use super::sanitize_record::SanitizeRecord;
 use super::state_writer::{StateWrite, StateWriter};
 use super::tape::Tape;
 use crate::config::{Medium, Naa, UnitIndex};
+use handover::Arrival;
 use libraries::ServedLibrary;
 
 pub(super) use self::reload::Reload;
@@ -71,8 +72,8 @@ pub(super) struct ReactorShard {
     pending_discs: BTreeMap<UnitId, NewDisc>,
     /// Where the persistent state of each unit is saved.
     state_files: BTreeMap<UnitId, StateFile>,
-    /// The portal of each connection of an initiator.
-    arrivals: BTreeMap<ConnId, PortalId>,
+    /// How each connection of an initiator arrived.
+    arrivals: BTreeMap<ConnId, Arrival>,
     /// Retiring units: they are removed, and operations of their media are still under way.
     retiring: Vec<(UnitId, RetiringUnit)>,
     files: Files,

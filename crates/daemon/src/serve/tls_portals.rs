@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use base::state_machine::PortalId;
 use drivers::message_queue::Adoption;
-use tls::{Accepted, Pauser, Portal, Refused, ServerSettings};
+use tls::{Accepted, MovedRelay, PausedRelays, Portal, PortalPauser, Refused, ServerSettings};
 
 use super::reactors::ReactorThread;
 use super::router::Router;
@@ -94,8 +94,23 @@ impl TlsPortals {
     }
 
     /// Returns what makes each portal pause.
-    pub(super) fn pausers(&self) -> io::Result<Vec<Pauser>> {
+    pub(super) fn pausers(&self) -> io::Result<Vec<PortalPauser>> {
         self.open.values().map(Portal::pauser).collect()
+    }
+
+    /// Makes the relays of every portal pause.
+    pub(super) fn pause_relays(&self) -> impl Iterator<Item = (PortalId, PausedRelays)> {
+        self.open.iter().map(|(id, portal)| (*id, portal.pause_relays()))
+    }
+
+    /// Goes on with connections that another process gave up.
+    pub(super) fn take_over(&self, relays: Vec<(PortalId, MovedRelay)>) {
+        for (id, relay) in relays {
+            match self.open.get(&id) {
+                Some(portal) => portal.take_over(relay),
+                None => relay.begin(),
+            }
+        }
     }
 
     /// Closes the listening socket of `portal`, if it is one of these. Its connections stay.

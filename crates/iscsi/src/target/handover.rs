@@ -22,7 +22,6 @@
 //!   engine is frozen. A normal session that begins then has a closed window, so it is idle at once and can
 //!   move; its window opens when it is resumed or the engine thaws.
 //! * Discovery sessions. They are not frozen, and do not make the engine busy.
-//! * Sessions with a connection inside TLS ([`BusyReason::Tls`]).
 //! * Timers, which start anew. Pings that are open need no answer any more: the answer is accepted like any
 //!   other PDU. No new target transfer tag equals an old one for the next 2^31 tags.
 //! * Traces. Those of the other engine show the session from the resumption on.
@@ -49,7 +48,7 @@ use super::engine::Engine;
 use super::session::Session;
 use super::states;
 use super::timer::{Owner, Timer};
-use crate::login::directory::TargetId;
+use crate::login::directory::{Directory, TargetId};
 
 /// How long a status may stay unacknowledged in a frozen engine before the initiator is pinged again: long
 /// against a round trip, and short against what a live upgrade may take.
@@ -130,7 +129,8 @@ impl Engine {
     }
 
     /// Resumes a session that another engine exported, with the target of this number, over connections for
-    /// which [`Self::taken_over`] was called and on which nothing was received. Reports
+    /// which [`Self::taken_over`] was called and on which nothing was received. The directory tells which of
+    /// them are inside TLS, whose state the owner moves. Reports
     /// [`Event::SessionUp`](super::contract::Event::SessionUp) as a login does. The first PDU that is sent
     /// shows the initiator its command window.
     ///
@@ -142,9 +142,10 @@ impl Engine {
         state: SessionState,
         target: TargetId,
         conns: &[ConnId],
+        directory: &dyn Directory,
     ) -> Result<SessionId, ResumeError> {
         self.now = now;
-        let resumed = self.check_state(state, target, conns)?;
+        let resumed = self.check_state(state, target, conns, directory)?;
         Ok(self.insert_resumed(now, resumed))
     }
 

@@ -13,9 +13,11 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use backends::sg::MovedSg;
+use base::state_machine::PortalId;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use store::api::DeviceInfo;
+use tls::MovingRelay;
 use zeroize::Zeroizing;
 
 use super::Daemon;
@@ -31,9 +33,13 @@ use crate::serve::handed_over::{MovedCartridge, MovedMedium};
 use crate::serve::reactor_shard::handover::{ExportedReactor, MovingExport, Obstacle};
 use crate::serve::router::Router;
 use crate::serve::service_manager;
+use crate::serve::tls_portals::tls_of;
 use crate::serve::upgrade::PREPARE_MAX;
-use crate::serve::upgrade::document::{CartridgeState, DeviceState, Document, ExportState, ReactorState};
-use crate::serve::upgrade::messages::{Answer, Socket, Welcome};
+use crate::serve::upgrade::document::{
+    CartridgeState, DeviceState, Document, ExportState, FORMAT, ReactorState,
+};
+use crate::serve::upgrade::messages::{Answer, Hello, Socket, Welcome};
+use crate::serve::upgrade::relays;
 use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
 use freeze::{Acceptors, Frozen, Unaccepting, ask};
 use obstacles::{format_of, unmovable_medium};
@@ -55,8 +61,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The sessions of all reactors, while nothing is under way.
 struct Exported {
     document: Zeroizing<Vec<u8>>,
-    /// The connections, then the files of cartridges, the connections to NBD servers, and the locks of
-    /// devices.
+    /// The connections, then the files of cartridges, the connections to NBD servers, the locks of devices,
+    /// and both sockets of each relay.
     sockets: Vec<OwnedFd>,
     sessions: usize,
     connections: usize,
@@ -151,9 +157,9 @@ impl Daemon {
         let wait = request.wait_s.map_or(WAIT, |seconds| Duration::from_secs(seconds.into()));
         let (mut until, mut attempts, mut late) = (None, 0, 0);
         loop {
-            let (mut process, version) = self.start_successor(binary.clone(), revision.as_deref())?;
+            let (mut process, hello) = self.start_successor(binary.clone(), revision.as_deref())?;
             let until = *until.get_or_insert_with(|| Instant::now() + wait);
-            let (frozen, exported) = self.freeze_until(until, &mut attempts)?;
+            let (frozen, exported) = self.freeze_until(until, &mut attempts, &hello)?;
             if let Err(refusal) = process.give(&exported.document, &exported.sockets, frozen.deadline()) {
                 drop(frozen);
                 let is_late = refusal.is_late();
@@ -170,7 +176,7 @@ impl Daemon {
             let began = frozen.began();
             let pid = self.commit_upgrade(&mut process, frozen)?;
             return Ok(Upgraded {
-                version,
+                version: hello.version,
                 pid,
                 sessions: count(sessions),
                 connections: count(connections),
@@ -180,12 +186,12 @@ impl Daemon {
         }
     }
 
-    /// Starts the other process, and waits until it has opened everything. Returns its release, too.
+    /// Starts the other process, and waits until it has opened everything. Returns what it said first, too.
     fn start_successor(
         &mut self,
         binary: PathBuf,
         revision: Option<&str>,
-    ) -> Result<(Process, String), String> {
+    ) -> Result<(Process, Hello), String> {
         let mut process = Process::start(binary)?;
         let hello = process.hello(format_of(&self.runtime.config), &mut || self.attend())?;
         let cannot_pass =
@@ -197,7 +203,7 @@ impl Daemon {
         if !matches!(&prepared, Answer::Prepared(read) if read.as_deref() == revision) {
             return Err("the configuration file was changed meanwhile; try again".to_owned());
         }
-        Ok((process, hello.version))
+        Ok((process, hello))
     }
 
     /// Lets the other process serve the sessions that it has resumed; returns its process ID. From then on
@@ -302,11 +308,16 @@ impl Daemon {
     }
 
     /// Freezes the sessions until a moment is found in which nothing is under way, and counts the attempts.
-    fn freeze_until(&mut self, deadline: Instant, attempts: &mut u32) -> Result<(Frozen, Exported), String> {
+    fn freeze_until(
+        &mut self,
+        deadline: Instant,
+        attempts: &mut u32,
+        hello: &Hello,
+    ) -> Result<(Frozen, Exported), String> {
         loop {
             self.attend()?;
             *attempts += 1;
-            let Obstacle { sentence: why, can_end } = match self.freeze() {
+            let Obstacle { sentence: why, can_end } = match self.freeze(hello) {
                 Ok(frozen) => return Ok(frozen),
                 Err(why) => why,
             };
@@ -323,7 +334,7 @@ impl Daemon {
         }
     }
 
-    fn freeze(&mut self) -> Result<(Frozen, Exported), Obstacle> {
+    fn freeze(&mut self, hello: &Hello) -> Result<(Frozen, Exported), Obstacle> {
         let cannot_pause = |error: io::Error| Obstacle {
             sentence: format!("cannot pause the TLS portals: {}", crate::os_error(&error)),
             can_end: false,
@@ -337,18 +348,24 @@ impl Daemon {
         if self.store_bindings_at.is_some() {
             return Err("the record of which disks hosts have used cannot be stored".into());
         }
-        let frozen = Frozen::begin(unaccepting);
+        let mut frozen = Frozen::begin(unaccepting);
         frozen.wait_until_idle()?;
         let exported = frozen.park()?;
         if frozen.ask(|member, _| member.binding_changes())? != bound {
             return Err("an initiator logged in meanwhile".into());
         }
-        let exported = self.encode(exported, &frozen)?;
+        let relays = frozen.pause_relays(&self.tls_portals)?;
+        let exported = self.encode((exported, relays), &frozen, hello)?;
         Ok((frozen, exported))
     }
 
     /// Makes the document of what the reactors hold.
-    fn encode(&self, reactors: Vec<ExportedReactor>, frozen: &Frozen) -> Result<Exported, Obstacle> {
+    fn encode(
+        &self,
+        (reactors, relays): (Vec<ExportedReactor>, Vec<(PortalId, MovingRelay)>),
+        frozen: &Frozen,
+        hello: &Hello,
+    ) -> Result<Exported, Obstacle> {
         let lasting = |sentence: String| Obstacle { sentence, can_end: false };
         let portals: Vec<_> = self.runtime.portals.iter().map(|(id, _)| *id).collect();
         let mut document = Document {
@@ -356,13 +373,20 @@ impl Daemon {
             cartridges: Vec::new(),
             exports: Vec::new(),
             devices: Vec::new(),
+            relays: Vec::new(),
         };
         let (mut sockets, mut files, mut servers, mut locks) = <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
         let mut sessions = 0;
         for (at, exported) in reactors.into_iter().enumerate() {
             let ExportedReactor { shard, connections, cartridges, exports, devices } = exported;
             sessions += connections.len();
-            let conns = connections.iter().flatten().map(|(conn, _)| *conn).collect();
+            let arrived = || connections.iter().flatten();
+            let conns = arrived().map(|(conn, _)| *conn).collect();
+            let is_tls = |portal| tls_of(&self.runtime, portal).is_some();
+            let tls_addresses = arrived()
+                .filter(|(_, arrival)| is_tls(arrival.portal))
+                .map(|(_, arrival)| (arrival.local, arrival.peer))
+                .collect();
             sockets.extend(frozen.sockets(at, conns)?);
             let index = |portal| {
                 portals.iter().position(|known| *known == portal).ok_or(
@@ -371,10 +395,10 @@ impl Daemon {
             };
             let places = connections
                 .into_iter()
-                .map(|conns| conns.into_iter().map(|(_, portal)| index(portal)).collect())
+                .map(|conns| conns.into_iter().map(|(_, arrival)| index(arrival.portal)).collect())
                 .collect::<Result<_, &str>>()
                 .map_err(|why| lasting(why.to_owned()))?;
-            document.reactors.push(ReactorState { shard, connections: places });
+            document.reactors.push(ReactorState { shard, connections: places, tls_addresses });
             for MovedCartridge { drive, path, read_only, files: of_cartridge } in cartridges {
                 document.cartridges.push(CartridgeState { drive, path, read_only });
                 files.extend(of_cartridge.map(OwnedFd::from));
@@ -389,13 +413,31 @@ impl Daemon {
                 locks.extend(lock.map(OwnedFd::from));
             }
         }
-        let format = format_of(&self.runtime.config);
+        let mut format = format_of(&self.runtime.config);
+        let mut ends = Vec::new();
+        // Without a session they end with this process.
+        if document.reactors.iter().any(|reactor| !reactor.tls_addresses.is_empty()) {
+            format = FORMAT;
+            for (portal, MovingRelay { state, network, local }) in relays {
+                // The sessions of a portal that was removed keep the upgrade from getting here.
+                let Some(at) = portals.iter().position(|known| *known == portal) else { continue };
+                document.relays.push(relays::to_document(at, state));
+                ends.extend([network, local]);
+            }
+        }
+        if !hello.formats.contains(&format) {
+            return Err(lasting(format!(
+                "targe {} does not read the state of sessions inside TLS; end them, or restart targe to change to it",
+                hello.version
+            )));
+        }
         let document = document.encode(format).map_err(|error| lasting(error.to_string()))?;
         let document = Zeroizing::new(document);
         let connections = sockets.len();
         sockets.extend(files);
         sockets.extend(servers);
         sockets.extend(locks);
+        sockets.extend(ends);
         Ok(Exported { document, sockets, sessions, connections })
     }
 

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 
 use ::nbd::handshake::ExportInfo;
 use backends::sg::MovedSg;
-use base::state_machine::{ConnId, PortalId};
+use base::state_machine::{AcceptInfo, ConnId, PortalId};
 use base::time::Instant;
 use shard::handover::{Exported, ShardBusy, ShardState};
 use target::units::UnitId;
@@ -21,14 +22,29 @@ use crate::serve::tape::Tape;
 #[derive(Debug)]
 pub(in crate::serve) struct ExportedReactor {
     pub(in crate::serve) shard: ShardState,
-    /// The connections of each session, each with its portal.
-    pub(in crate::serve) connections: Vec<Vec<(ConnId, PortalId)>>,
+    /// The connections of each session.
+    pub(in crate::serve) connections: Vec<Vec<(ConnId, Arrival)>>,
     /// The cartridges in drives.
     pub(in crate::serve) cartridges: Vec<MovedCartridge>,
     /// The connections to NBD servers, and the block devices of other processes.
     pub(in crate::serve) exports: Vec<MovingExport>,
     /// The devices that commands are passed to, with the NAA identifiers of their units.
     pub(in crate::serve) devices: Vec<(String, MovedSg)>,
+}
+
+/// How a connection of an initiator arrived. The driver has a local socket for one inside TLS, which does not
+/// tell these addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::serve) struct Arrival {
+    pub(in crate::serve) portal: PortalId,
+    pub(in crate::serve) local: SocketAddr,
+    pub(in crate::serve) peer: SocketAddr,
+}
+
+impl Arrival {
+    pub(super) const fn of(info: &AcceptInfo) -> Self {
+        Self { portal: info.portal, local: info.local, peer: info.peer }
+    }
 }
 
 /// The connection to an NBD server, or a block device of another process, as it moves to another process.
@@ -206,9 +222,9 @@ impl ReactorShard {
         let devices = devices.map_err(|sentence| Obstacle { sentence, can_end: false })?;
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.
-        let portal = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
-        let places = |conns: Vec<ConnId>| conns.into_iter().filter_map(portal).collect();
-        let connections = connections.into_iter().map(places).collect();
+        let arrival = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
+        let arrived = |conns: Vec<ConnId>| conns.into_iter().filter_map(arrival).collect();
+        let connections = connections.into_iter().map(arrived).collect();
         Ok(ExportedReactor { shard, connections, cartridges, exports, devices })
     }
 

@@ -5,6 +5,7 @@ use base::time::{Instant, soonest};
 use base::transmit::Transmit;
 
 use super::ReactorShard;
+use super::handover::Arrival;
 use crate::serve::nbd::Due;
 
 impl StreamMachine for ReactorShard {
@@ -13,7 +14,7 @@ impl StreamMachine for ReactorShard {
             return;
         }
         crate::debug!("connection {} from {} to {} is open", conn.0, arrival.peer, arrival.local);
-        self.arrivals.insert(conn, arrival.portal);
+        self.arrivals.insert(conn, Arrival::of(arrival));
         self.shard.connected(now, conn, arrival);
     }
 
@@ -21,7 +22,7 @@ impl StreamMachine for ReactorShard {
         if self.export_connected(now, conn, arrival.portal) {
             return;
         }
-        self.arrivals.insert(conn, arrival.portal);
+        self.arrivals.insert(conn, Arrival::of(arrival));
         self.shard.taken_over(now, conn, arrival);
     }
 

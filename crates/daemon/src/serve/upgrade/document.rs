@@ -5,7 +5,10 @@
 //! can say so. The document is only ever in memory and in a Unix socket between the two processes: it can
 //! hold keys of sessions.
 
+mod relay;
+
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use iscsi::digest::Crc32c;
@@ -15,6 +18,8 @@ use serde_json::error::Category;
 use shard::handover::ShardState;
 use zeroize::Zeroizing;
 
+pub(in crate::serve) use relay::{Bytes, DirectionState, RelayState};
+
 /// What the header begins with.
 pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
 
@@ -22,18 +27,22 @@ pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
 /// writes, or does not know it; a field that is added has a default, and is not written while it has that.
 ///
 /// Version 2 has what is in drives, version 3 the connections to NBD servers, the devices of other processes,
-/// and the devices that commands are passed to.
-pub(in crate::serve) const FORMAT: u32 = 3;
+/// and the devices that commands are passed to, version 4 sessions inside TLS.
+pub(in crate::serve) const FORMAT: u32 = 4;
 
-/// The version of a daemon without LUNs at NBD servers and without such devices. This release writes it then,
-/// so that a release that does not know the newest version can take over.
+/// The version of a daemon without sessions inside TLS. This release writes it then, so that a release that
+/// does not know the newest version can take over.
+pub(in crate::serve) const FORMAT_WITHOUT_TLS: u32 = 3;
+
+/// The version of a daemon that has no LUNs at NBD servers and no such devices either.
 pub(in crate::serve) const FORMAT_WITHOUT_EXPORTS: u32 = 2;
 
 /// The version of a daemon that has no drives either.
 pub(in crate::serve) const FORMAT_WITHOUT_DRIVES: u32 = 1;
 
 /// The versions that this release reads.
-pub(in crate::serve) const FORMATS: &[u32] = &[FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT];
+pub(in crate::serve) const FORMATS: &[u32] =
+    &[FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT_WITHOUT_TLS, FORMAT];
 
 /// The longest document in bytes: 65 535 sessions of 1 KiB, and as many units.
 pub(in crate::serve) const DOCUMENT_LEN_MAX: usize = 128 << 20;
@@ -61,6 +70,10 @@ pub(in crate::serve) struct Document {
     /// sockets of the exports, in the same order. A device can be opened again until the sessions are frozen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) devices: Vec<DeviceState>,
+    /// The connections inside TLS. Two sockets of each follow the files of the devices, in the same order:
+    /// the TCP socket, and the relay's end of the pair whose other end is the connection of a reactor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::serve) relays: Vec<RelayState>,
 }
 
 /// A device that commands are passed to.
@@ -167,6 +180,10 @@ pub(in crate::serve) struct ReactorState {
     /// ([`Welcome::portals`](super::messages::Welcome::portals)). The sockets follow the document in the same
     /// order.
     pub(in crate::serve) connections: Vec<Vec<usize>>,
+    /// The addresses of those connections that are inside TLS, in the same order: of this end and of the
+    /// peer. Their sockets are local ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::serve) tls_addresses: Vec<(SocketAddr, SocketAddr)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -291,7 +308,13 @@ mod tests {
     use super::*;
 
     fn nothing() -> Document {
-        Document { reactors: Vec::new(), cartridges: Vec::new(), exports: Vec::new(), devices: Vec::new() }
+        Document {
+            reactors: Vec::new(),
+            cartridges: Vec::new(),
+            exports: Vec::new(),
+            devices: Vec::new(),
+            relays: Vec::new(),
+        }
     }
 
     #[test]
@@ -299,7 +322,7 @@ mod tests {
         let bytes = nothing().encode(FORMAT).unwrap();
         assert!(Document::decode(&bytes).unwrap().reactors.is_empty());
         assert!(
-            bytes.starts_with(br#"{"magic":"targe-upgrade","format":3,"#),
+            bytes.starts_with(br#"{"magic":"targe-upgrade","format":4,"#),
             "older releases read this much"
         );
         let without_drives = nothing().encode(FORMAT_WITHOUT_DRIVES).unwrap();
@@ -344,6 +367,15 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_inside_tls_is_read_as_it_was_written() {
+        let relay = RelayState::for_tests();
+        let document = Document { relays: vec![relay.clone()], ..nothing() };
+        let bytes = document.encode(FORMAT).unwrap();
+        assert_eq!(Document::decode(&bytes).unwrap().relays, [relay]);
+        assert!(!format!("{document:?}").contains("1, 1, 1"), "secrets are not displayed");
+    }
+
+    #[test]
     fn damage_is_noticed() {
         let bytes = nothing().encode(FORMAT).unwrap();
         let body = bytes.iter().position(|byte| *byte == b'\n').unwrap();
@@ -359,7 +391,7 @@ mod tests {
     #[test]
     fn the_format_of_another_release_is_named() {
         let text = String::from_utf8(nothing().encode(FORMAT).unwrap()).unwrap();
-        let other = text.replace("\"format\":3", "\"format\":99");
+        let other = text.replace("\"format\":4", "\"format\":99");
         let error = Document::decode(other.as_bytes()).unwrap_err();
         assert!(matches!(error, DocumentError::OtherFormat { format: 99, .. }), "{error}");
     }

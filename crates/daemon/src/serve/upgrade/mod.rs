@@ -9,9 +9,9 @@
 //! | starts the program | says its release and which formats it reads ([`messages::Hello`]) |
 //! | gives the sockets and media ([`messages::Welcome`]) | reads the configuration, opens everything, says so ([`messages::Answer::Prepared`]) |
 //! | freezes the sessions until none has anything under way, and parks its reactors | |
-//! | sends the [`document`], the connections, also those to NBD servers, the cartridges in drives, and the locks of devices | resumes the sessions in parked reactors, says so ([`messages::Answer::Ready`]) |
+//! | pauses the relays of TLS connections, and sends the [`document`], the connections, also those to NBD servers, the cartridges in drives, and the locks of devices | resumes the sessions in parked reactors, says so ([`messages::Answer::Ready`]) |
 //! | commits: it does not touch anything any more | serves, says so ([`messages::Answer::Serving`]), and connects to the devices of other processes |
-//! | ends its connections to devices of other processes, tells the client, and ends | |
+//! | ends its relays and its connections to devices of other processes, tells the client, and ends | |
 //!
 //! Until it commits, the process that serves can go on: it ends the other process, unparks its reactors and
 //! opens the command windows again. The other process does nothing with a connection before that, and leaves
@@ -20,6 +20,7 @@
 pub(super) mod channel;
 pub(super) mod document;
 pub(super) mod messages;
+pub(super) mod relays;
 pub(super) mod successor;
 
 use std::time::Duration;

@@ -15,11 +15,16 @@ use base::state_machine::{ConnId, PortalId};
 use drivers::inherited;
 use drivers::message_queue::Adoption;
 use iscsi::name::IscsiName;
+use rustix::net::AddressFamily;
 use store::api::DeviceInfo;
+use tls::{MovedRelay, MovingRelay};
 
 use super::channel::Channel;
-use super::document::{CartridgeState, DeviceState, Document, ExportState, FORMATS, MAGIC, ReactorState};
+use super::document::{
+    CartridgeState, DeviceState, Document, ExportState, FORMATS, MAGIC, ReactorState, RelayState,
+};
 use super::messages::{Answer, Commit, Hello, Socket, Welcome};
+use super::relays::from_document;
 use super::{MESSAGE_MAX, PREPARE_MAX, VARIABLE};
 use crate::serve::ServeError;
 use crate::serve::handed_over::{HandedOverMedia, LateMedia, MovedCartridge, MovedExport};
@@ -27,6 +32,7 @@ use crate::serve::placement::{Owners, Placement};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
 use crate::serve::runtime_config::RuntimeConfig;
+use crate::serve::tls_portals::tls_of;
 
 /// How long the process that serves may try to find a moment in which nothing is under way: as long as a
 /// client may let it, and as long again for what it does meanwhile.
@@ -62,6 +68,8 @@ pub(in crate::serve) struct Succession {
 pub(in crate::serve) struct Sessions {
     document: Document,
     sockets: Vec<OwnedFd>,
+    /// The connections inside TLS, each with the index of its portal.
+    relays: Vec<(usize, MovingRelay)>,
 }
 
 impl Succession {
@@ -158,9 +166,10 @@ impl Succession {
         }
         let failed = |error| lost("given its sessions", &error);
         self.channel.send(&Answer::Prepared(revision), &[], MESSAGE_MAX).map_err(failed)?;
-        let (bytes, sockets) = self.channel.receive_bytes(DOCUMENT_MAX).map_err(failed)?;
-        let document = Document::decode(&bytes).map_err(|error| ServeError::Failed(error.to_string()))?;
-        Ok(Sessions { document, sockets })
+        let (bytes, mut sockets) = self.channel.receive_bytes(DOCUMENT_MAX).map_err(failed)?;
+        let mut document = Document::decode(&bytes).map_err(|error| ServeError::Failed(error.to_string()))?;
+        let relays = moving_relays(&mut document, &mut sockets).map_err(ServeError::Failed)?;
+        Ok(Sessions { document, sockets, relays })
     }
 
     /// Returns the media that came with the sessions.
@@ -169,7 +178,7 @@ impl Succession {
     /// They did not come.
     pub(in crate::serve) fn late_media(sessions: &mut Sessions) -> Result<LateMedia, ServeError> {
         let missing = || ServeError::Failed("a cartridge, a connection or a device is missing".to_owned());
-        let Sessions { document, sockets } = sessions;
+        let Sessions { document, sockets, .. } = sessions;
         let (cartridges, exports) =
             (std::mem::take(&mut document.cartridges), std::mem::take(&mut document.exports));
         let devices = std::mem::take(&mut document.devices);
@@ -200,25 +209,31 @@ impl Succession {
         Ok(media)
     }
 
-    /// Resumes the sessions in parked reactors, and waits until they are ours.
+    /// Resumes the sessions in parked reactors, and waits until they are ours. Returns the connections inside
+    /// TLS, which wait to go on.
     ///
     /// # Errors
     /// The sessions do not fit, or the process that serves goes on.
     pub(in crate::serve) fn take_over(
         &mut self,
-        sessions: Sessions,
+        mut sessions: Sessions,
         reactors: &[ReactorThread],
         runtime: &RuntimeConfig,
-    ) -> Result<(), ServeError> {
-        let portal = |at: usize| runtime.portals.get(self.places.get(at).copied().flatten()?);
-        resume(sessions, reactors, |at| portal(at).map(|(id, _)| *id)).map_err(ServeError::Failed)?;
+    ) -> Result<Vec<(PortalId, MovedRelay)>, ServeError> {
+        let portal = |at: usize| {
+            let (id, _) = runtime.portals.get(self.places.get(at).copied().flatten()?)?;
+            Some((*id, tls_of(runtime, *id).is_some()))
+        };
+        let relays =
+            moved_relays(std::mem::take(&mut sessions.relays), portal).map_err(ServeError::Failed)?;
+        resume(sessions, reactors, portal).map_err(ServeError::Failed)?;
         let failed = |error| lost("committed", &error);
         self.channel.send(&Answer::Ready, &[], MESSAGE_MAX).map_err(failed)?;
         // The other process can commit at any time until it closes the connection. If this one ended before,
         // none would have the sessions.
         let Commit = self.channel.receive_without_limit().map_err(failed)?;
         self.is_committed = true;
-        Ok(())
+        Ok(relays)
     }
 
     /// Says that this process serves.
@@ -245,14 +260,45 @@ fn names(portals: &[SocketAddr]) -> Vec<(SocketAddr, usize)> {
     portals.iter().map(name).collect()
 }
 
+/// Takes the connections inside TLS off a document, and their sockets off the end of the list.
+fn moving_relays(
+    document: &mut Document,
+    sockets: &mut Vec<OwnedFd>,
+) -> Result<Vec<(usize, MovingRelay)>, String> {
+    let states = std::mem::take(&mut document.relays);
+    let missing = || "the socket of a TLS connection is missing".to_owned();
+    let first = sockets.len().checked_sub(2 * states.len()).ok_or_else(missing)?;
+    let mut ends = sockets.split_off(first).into_iter();
+    let relay = |state: RelayState| {
+        let (network, local) = ends.next().zip(ends.next()).ok_or_else(missing)?;
+        Ok((state.portal, from_document(state, [network, local])))
+    };
+    states.into_iter().map(relay).collect()
+}
+
+/// Prepares connections inside TLS, which do nothing before they begin. `portal_at` is as for [`resume`].
+fn moved_relays(
+    relays: Vec<(usize, MovingRelay)>,
+    portal_at: impl Fn(usize) -> Option<(PortalId, bool)>,
+) -> Result<Vec<(PortalId, MovedRelay)>, String> {
+    let prepare = |(at, moving)| {
+        let portal = portal_at(at).filter(|(_, is_tls)| *is_tls);
+        let (portal, _) = portal.ok_or("a TLS connection has an unknown portal")?;
+        let moved = MovedRelay::new(moving)
+            .map_err(|error| format!("a TLS connection cannot go on: {}", crate::os_error(&error)))?;
+        Ok((portal, moved))
+    };
+    relays.into_iter().map(prepare).collect()
+}
+
 /// Resumes the sessions of every reactor. `portal_at` returns the portal that has this index in the process
-/// that serves.
+/// that serves, and whether its connections are inside TLS.
 fn resume(
     sessions: Sessions,
     reactors: &[ReactorThread],
-    portal_at: impl Fn(usize) -> Option<PortalId>,
+    portal_at: impl Fn(usize) -> Option<(PortalId, bool)>,
 ) -> Result<(), String> {
-    let Sessions { document, sockets } = sessions;
+    let Sessions { document, sockets, .. } = sessions;
     if document.reactors.len() != reactors.len() {
         return Err(format!(
             "{} reactors serve, and this process has {}",
@@ -262,13 +308,21 @@ fn resume(
     }
     let mut sockets = sockets.into_iter();
     let mut resumed = Vec::new();
-    for (running, ReactorState { shard, connections }) in reactors.iter().zip(document.reactors) {
+    for (running, state) in reactors.iter().zip(document.reactors) {
+        let ReactorState { shard, connections, tls_addresses } = state;
+        let mut tls_addresses = tls_addresses.into_iter();
         let counts: Vec<usize> = connections.iter().map(Vec::len).collect();
         let adopt = |at: usize| {
-            let portal = portal_at(at).ok_or("a connection has an unknown portal")?;
+            let (portal, is_tls) = portal_at(at).ok_or("a connection has an unknown portal")?;
             let socket = sockets.next().ok_or("the socket of a connection is missing")?;
-            let (local, peer, socket) = addresses(socket)
-                .map_err(|error| format!("a connection was lost meanwhile: {}", crate::os_error(&error)))?;
+            let lost = |error| format!("a connection was lost meanwhile: {}", crate::os_error(&error));
+            let (local, peer, socket) = if is_tls {
+                let missing = "the addresses of a TLS connection are missing";
+                let (local, peer) = tls_addresses.next().ok_or(missing)?;
+                (local, peer, local_socket(socket).ok_or("a TLS connection has the socket of another one")?)
+            } else {
+                addresses(socket).map_err(lost)?
+            };
             Ok(Adoption { socket, portal, local, peer, bytes: Vec::new() })
         };
         let adoptions = connections.into_iter().flatten().map(adopt).collect::<Result<Vec<_>, String>>()?;
@@ -289,6 +343,12 @@ fn resume(
         answers.recv_timeout(REACTOR_REPLY_TIMEOUT).map_err(|_| "a reactor does not answer")??;
     }
     Ok(())
+}
+
+/// Returns the socket, if it is one of a pair of local sockets.
+fn local_socket(socket: OwnedFd) -> Option<OwnedFd> {
+    let domain = rustix::net::sockopt::socket_domain(&socket).ok()?;
+    (domain == AddressFamily::UNIX).then_some(socket)
 }
 
 fn addresses(socket: OwnedFd) -> io::Result<(SocketAddr, SocketAddr, OwnedFd)> {
@@ -392,8 +452,10 @@ mod tests {
                     .map(|(unit, has_socket)| ExportState::new(unit.to_owned(), &info, has_socket))
                     .into(),
                 devices: vec![device("process", false), device("node", true)],
+                relays: Vec::new(),
             },
             sockets,
+            relays: Vec::new(),
         };
         let (one, other) = UnixStream::pair().unwrap();
         let descriptors = [one, other].map(OwnedFd::from);
@@ -406,6 +468,46 @@ mod tests {
             .map(|unit| number(media.devices.remove(unit).unwrap().locked.map(OwnedFd::from)));
         assert_eq!(locks, [Some(numbers[1]), None]);
         assert!(media.is_empty() && Succession::late_media(&mut sessions(Vec::new())).is_err());
+    }
+
+    #[test]
+    fn tls_connections_take_the_last_sockets_and_keep_their_state() {
+        let document = || Document {
+            reactors: Vec::new(),
+            cartridges: Vec::new(),
+            exports: Vec::new(),
+            devices: Vec::new(),
+            relays: vec![RelayState::for_tests()],
+        };
+        let (one, other) = UnixStream::pair().unwrap();
+        let network = other.try_clone().unwrap();
+        let mut sockets: Vec<OwnedFd> = [one, network, other].map(OwnedFd::from).into();
+        let numbers: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
+        let relays = moving_relays(&mut document(), &mut sockets).unwrap();
+        let [(at, moving)] = <[_; 1]>::try_from(relays).unwrap();
+        assert_eq!((at, sockets.len()), (1, 1));
+        assert_eq!([moving.network.as_raw_fd(), moving.local.as_raw_fd()], numbers[1..]);
+        assert!(crate::serve::upgrade::relays::to_document(1, moving.state.clone()) == document().relays[0]);
+        assert!(moving_relays(&mut document(), &mut sockets).is_err(), "there is only one socket");
+        let refused = |is_tls, relay| moved_relays(vec![(1, relay)], |at| portal_of(is_tls, at)).unwrap_err();
+        let copy = |state: &tls::RelayState| MovingRelay {
+            state: state.clone(),
+            network: moving.network.try_clone().unwrap(),
+            local: moving.local.try_clone().unwrap(),
+        };
+        for unknown in [None, Some(false)] {
+            assert_eq!(refused(unknown, copy(&moving.state)), "a TLS connection has an unknown portal");
+        }
+        let mut damaged = moving.state.clone();
+        damaged.records.suite = 7;
+        let told = "a TLS connection cannot go on: its state is damaged";
+        assert_eq!(refused(Some(true), copy(&damaged)), told);
+        let taken = moved_relays(vec![(1, copy(&moving.state))], |at| portal_of(Some(true), at)).unwrap();
+        assert_eq!(taken.iter().map(|(portal, _)| *portal).collect::<Vec<_>>(), [PortalId(7)]);
+    }
+
+    fn portal_of(is_tls: Option<bool>, at: usize) -> Option<(PortalId, bool)> {
+        Some((PortalId(7), is_tls.filter(|_| at == 1)?))
     }
 
     #[test]

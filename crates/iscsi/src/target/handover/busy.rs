@@ -52,9 +52,6 @@ pub enum BusyReason {
     /// The layer above has not polled every event of the engine.
     #[error("the layer above has not handled every event")]
     EventPending,
-    /// A connection of the session is inside TLS, whose state does not move.
-    #[error("a connection is inside TLS, which cannot move to another process")]
-    Tls,
     /// It is a discovery session, which does not move.
     #[error("it is a discovery session, which does not move to another process")]
     Discovery,
@@ -66,7 +63,7 @@ pub enum BusyReason {
 impl BusyReason {
     /// Returns whether the reason can end while the session goes on. Waiting helps against no other.
     pub const fn can_end(self) -> bool {
-        !matches!(self, Self::Tls | Self::Discovery | Self::NoSession)
+        !matches!(self, Self::Discovery | Self::NoSession)
     }
 }
 

@@ -7,7 +7,8 @@ use base::time::Duration;
 
 use super::BusyReason;
 use super::state::{
-    ConnectionState, PasswordLoginState, RepairsState, SessionParametersState, SessionState, TrafficState,
+    ConnectionState, PasswordLoginState, RepairsState, SessionParametersState, SessionState, TLS,
+    TrafficState,
 };
 use crate::aead::record_state::RecordKeysState;
 use crate::login::SessionKind;
@@ -26,9 +27,6 @@ impl Engine {
             return Some(BusyReason::Discovery);
         }
         let conns = || session.conns.iter().filter_map(|conn| self.conn(*conn));
-        if session.protection == Protection::Tls || conns().any(|conn| conn.protection == Protection::Tls) {
-            return Some(BusyReason::Tls);
-        }
         let has_lost_tasks =
             !session.lost.is_empty() && session.tasks(&self.tasks).any(|(_, task)| task.is_detached());
         if session.state != states::Session::LoggedIn || session.conns.is_empty() || has_lost_tasks {
@@ -83,7 +81,8 @@ impl Engine {
             }),
             protection: match session.protection {
                 Protection::Digest(digest) => Some(digest.name().to_string()),
-                Protection::None | Protection::Tls => None,
+                Protection::Tls => Some(TLS.to_string()),
+                Protection::None => None,
             },
             parameters: parameters_state(&session.parameters),
             exp_cmd_sn: session.window.exp_cmd_sn().0,

@@ -12,11 +12,11 @@ use security::Level;
 use transport::target::SessionId;
 
 use super::ResumeError;
-use super::state::{ConnectionState, SessionParametersState, SessionState};
+use super::state::{ConnectionState, SessionParametersState, SessionState, TLS};
 use crate::aead::{AeadDigest, Decryptor, RecordKeys};
 use crate::framing::WRONG_TAGS_MAX;
 use crate::keys::{Key as TextKey, Kind, MAX_LENGTH_VALUE};
-use crate::login::directory::TargetId;
+use crate::login::directory::{Directory, TargetId};
 use crate::login::{self, PasswordLogin, SessionKind};
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{ConnectionParameters, Digest, SessionParameters, TaskReporting};
@@ -83,6 +83,7 @@ impl Engine {
         state: SessionState,
         target: TargetId,
         conns: &[ConnId],
+        directory: &dyn Directory,
     ) -> Result<Resumed, ResumeError> {
         let name = state.target().ok_or(ResumeError::Name("target"))?;
         let initiator = state.initiator().ok_or(ResumeError::Name("initiator"))?;
@@ -93,10 +94,13 @@ impl Engine {
         let parameters = session_parameters(&state.parameters)?;
         let limits = self.limits_for(&kind);
         let window = Window::resumed(CmdSn(state.exp_cmd_sn), CmdSn(state.max_cmd_sn), limits.queue_depth);
-        let protection = match state.protection.as_deref().map(AeadDigest::by_name) {
+        let protection = match state.protection.as_deref() {
             None => Protection::None,
-            Some(Some(digest)) => Protection::Digest(Digest::Aead(digest)),
-            Some(None) => return Err(ResumeError::Protection),
+            Some(TLS) => Protection::Tls,
+            Some(digest) => {
+                let digest = AeadDigest::by_name(digest).ok_or(ResumeError::Protection)?;
+                Protection::Digest(Digest::Aead(digest))
+            }
         };
         let password_login = match &state.password_login {
             None => None,
@@ -111,7 +115,12 @@ impl Engine {
             return Err(ResumeError::LostConnections);
         }
         Ok(Resumed {
-            connections: self.check_connections(&state.connections, &parameters, protection, conns)?,
+            connections: self.check_connections(
+                &state.connections,
+                &parameters,
+                protection,
+                (conns, directory),
+            )?,
             kind,
             target: (target, name, portal_group),
             initiator,
@@ -166,7 +175,7 @@ impl Engine {
         states: &[ConnectionState],
         parameters: &SessionParameters,
         protection: Protection,
-        conns: &[ConnId],
+        (conns, directory): (&[ConnId], &dyn Directory),
     ) -> Result<Vec<ResumedConnection>, ResumeError> {
         let max = usize::from(parameters.max_connections);
         if states.len() != conns.len() || states.is_empty() || states.len() > max {
@@ -180,7 +189,7 @@ impl Engine {
             if checked.iter().any(|other| other.cid == state.cid) {
                 return Err(ResumeError::DuplicateCid(state.cid));
             }
-            checked.push(self.check_connection(state, parameters, protection, *conn)?);
+            checked.push(self.check_connection(state, parameters, protection, (*conn, directory))?);
         }
         Ok(checked)
     }
@@ -190,7 +199,7 @@ impl Engine {
         state: &ConnectionState,
         session: &SessionParameters,
         protection: Protection,
-        conn: ConnId,
+        (conn, directory): (ConnId, &dyn Directory),
     ) -> Result<ResumedConnection, ResumeError> {
         let connection = self.conn(conn).ok_or(ResumeError::NotNew(conn))?;
         let receiver = connection.receiver.as_deref().ok_or(ResumeError::NotNew(conn))?;
@@ -206,7 +215,7 @@ impl Engine {
         }
         let parameters = connection_parameters(state)?;
         let record_keys = record_keys(state, &parameters)?;
-        let own = Protection::of_connection(false, &parameters);
+        let own = Protection::of_connection(directory.is_tls(connection.via.portal), &parameters);
         if own.level() < protection.level() {
             return Err(ResumeError::Protection);
         }

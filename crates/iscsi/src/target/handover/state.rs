@@ -30,7 +30,8 @@ pub struct SessionState {
     pub(super) tsih: u16,
     pub(super) user: Option<String>,
     pub(super) password_login: Option<PasswordLoginState>,
-    /// The name of the digest that protects the session; `None` if it is not protected.
+    /// The name of the digest that protects the session, or [`TLS`]; `None` if it is not protected. Whether a
+    /// connection is inside TLS follows from its portal.
     pub(super) protection: Option<String>,
     pub(super) parameters: SessionParametersState,
     pub(super) exp_cmd_sn: u32,
@@ -49,6 +50,9 @@ pub struct SessionState {
     /// The connections, the leading one first.
     pub(super) connections: Vec<ConnectionState>,
 }
+
+/// The name of the protection of a session whose first connection was inside TLS.
+pub(super) const TLS: &str = "TLS";
 
 /// A connection between two PDUs in full feature phase, with nothing to send.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId};
 use base::time::Duration;
-use transport::target::{Finish, SessionId, TargetTransport};
+use transport::target::{Finish, TargetTransport};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::erl1::{ack, policy};
@@ -29,6 +29,7 @@ use crate::serial::{CmdSn, StatSn};
 use crate::target::contract::{AsyncEvent, Event, SessionUp};
 use crate::target::engine::{Engine, Limits};
 use crate::target::handover::{BusyReason, ResumeError, SessionState};
+use crate::target::protection::Protection;
 
 /// Returns the state of the only normal session as a document, and its connections.
 fn exported(world: &World) -> (String, Vec<ConnId>) {
@@ -65,7 +66,7 @@ fn move_session(world: &mut World, first: u32) -> (Vec<ConnId>, SessionUp) {
         connect(&mut engine, world, *conn, 40000);
     }
     let state: SessionState = serde_json::from_str(&document).unwrap();
-    let id = engine.resume(world.now, state, TargetId(0), &new).unwrap();
+    let id = engine.resume(world.now, state, TargetId(0), &new, &world.names).unwrap();
     assert_eq!(engine.export(id).unwrap_err().reason, BusyReason::SendQueue);
     world.engine = engine;
     let mut peers: Vec<_> = old.iter().map(|conn| world.peers.remove(conn).unwrap()).collect();
@@ -271,44 +272,54 @@ fn sessions_that_never_move_are_told_from_those_that_do_not_move_yet() {
     assert_eq!(world.engine.busy(), None, "discovery sessions hold nothing up");
     assert!(!BusyReason::Discovery.can_end());
 
-    let mut world = World::with(Limits::default(), several(0));
-    world.portal = TLS_PORTAL;
-    let (conn, up) = world.login(&["MaxConnections=4"]);
-    assert_eq!(reason(&world), Some(BusyReason::Tls));
-    assert!(!BusyReason::Tls.can_end());
-    // A second session, in the clear, has a command under way: that is told first.
-    world.portal = PortalId(0);
+    let (mut world, conns, _) = session(0, 1);
+    let view = world.engine.sessions().next().unwrap().session;
+    // A second session has a command under way.
     let open = world.connect();
     let busy = world.login_on(open, 1, &[]);
     let command = world.command(open);
     let task = world.start(open, &command, &[]).task;
     let told = world.engine.busy().unwrap();
     assert_eq!((told.session, told.reason), (busy.session, BusyReason::Command));
-    world.finish(task, Finish::good(0));
-    let told = world.engine.busy().unwrap();
-    assert_eq!((told.session, told.reason), (up.session, BusyReason::Tls));
-    let key = up.session.0;
-    let sentence = alloc::format!(
-        "session {}.{} cannot move: a connection is inside TLS, which cannot move to another process",
-        key.index,
-        key.generation
-    );
+    let key = busy.session.0;
+    let sentence =
+        alloc::format!("session {}.{} cannot move: a command is under way", key.index, key.generation);
     assert_eq!(alloc::format!("{told}"), sentence);
-    world.hang_up(conn, DisconnectReason::Closed);
+    world.finish(task, Finish::good(0));
     assert_eq!(world.engine.busy(), None);
-    let gone: SessionId = up.session;
-    assert_eq!(world.engine.export(gone).unwrap_err().reason, BusyReason::NoSession);
+    world.hang_up(conns[0], DisconnectReason::Closed);
+    assert_eq!(world.engine.export(view).unwrap_err().reason, BusyReason::NoSession);
 }
 
 #[test]
-fn one_connection_inside_tls_keeps_its_session_where_it_is() {
-    let (mut world, conns, tsih) = session(0, 1);
+fn a_session_inside_tls_keeps_its_protection_and_moves_to_no_portal_without_tls() {
+    let mut world = World::with(Limits::default(), several(0));
     world.portal = TLS_PORTAL;
-    let (tls, status) = world.join(conns[0], tsih, 1, &[]);
-    assert_eq!(status, 0);
-    assert_eq!(reason(&world), Some(BusyReason::Tls));
-    world.hang_up(tls, DisconnectReason::Closed);
-    assert_eq!(reason(&world), None);
+    let (first, up) = world.login(&["MaxConnections=4"]);
+    assert_eq!(world.join(first, up.tsih, 1, &[]).1, 0);
+    let (document, _) = exported(&world);
+    assert!(document.contains(r#""protection":"TLS""#), "{document}");
+    let (peer, local) = (([127, 0, 0, 1], 40000).into(), ([127, 0, 0, 1], 3260).into());
+    let resume = |portals: [PortalId; 2], document: &str| {
+        let mut engine = Engine::new(world.engine.limits, world.pool.clone());
+        let conns = [ConnId(0), ConnId(1)];
+        for (conn, portal) in conns.iter().zip(portals) {
+            engine.taken_over(world.now, *conn, &AcceptInfo { portal, local, peer, entropy: [9; 32] });
+        }
+        let state = serde_json::from_str(document).unwrap();
+        engine.resume(world.now, state, TargetId(0), &conns, &world.names).map(|_| engine)
+    };
+    let engine = resume([TLS_PORTAL; 2], &document).unwrap();
+    assert_eq!(engine.sessions().next().unwrap().protection, Protection::Tls);
+    for portals in [[TLS_PORTAL, PortalId(0)], [PortalId(0), TLS_PORTAL]] {
+        assert_eq!(resume(portals, &document).err(), Some(ResumeError::Protection));
+    }
+    // A session that began in the clear has no protection, whatever joined it.
+    let clear = document.replace(r#""protection":"TLS""#, r#""protection":null"#);
+    let engine = resume([TLS_PORTAL, PortalId(0)], &clear).unwrap();
+    assert_eq!(engine.sessions().next().unwrap().protection, Protection::None);
+    let other = document.replace(r#""protection":"TLS""#, r#""protection":"TLS1""#);
+    assert_eq!(resume([TLS_PORTAL; 2], &other).err(), Some(ResumeError::Protection));
 }
 
 #[test]
@@ -682,7 +693,8 @@ fn hosts_that_take_a_session_over_from_each_other_are_noticed_across_a_move() {
     let (peer, local) = (([127, 0, 0, 2], 40000).into(), ([127, 0, 0, 1], 3260).into());
     let arrival = AcceptInfo { portal: PortalId(0), local, peer, entropy: [9; 32] };
     engine.taken_over(world.now, ConnId(1), &arrival);
-    engine.resume(world.now, serde_json::from_str(&document).unwrap(), TargetId(0), &[ConnId(1)]).unwrap();
+    let state = serde_json::from_str(&document).unwrap();
+    engine.resume(world.now, state, TargetId(0), &[ConnId(1)], &world.names).unwrap();
     world.engine = engine;
     world.drain();
     take_over(&mut world, 1);
@@ -701,7 +713,7 @@ fn connections_that_are_not_new_or_not_the_right_ones_are_refused() {
     let mut try_with = |conns: &[u32]| {
         let conns: Vec<ConnId> = conns.iter().copied().map(ConnId).collect();
         let state = serde_json::from_str(&document).unwrap();
-        let result = engine.resume(world.now, state, TargetId(0), &conns).map(|_| ());
+        let result = engine.resume(world.now, state, TargetId(0), &conns, &world.names).map(|_| ());
         if result.is_err() {
             assert_eq!(engine.sessions().count(), 0);
             assert!(engine.poll_event().is_none() && engine.poll_action().is_none());
@@ -719,7 +731,7 @@ fn connections_that_are_not_new_or_not_the_right_ones_are_refused() {
     assert_eq!(try_with(&[0, 1]), Ok(()));
     // A state is resumed once.
     let state = serde_json::from_str(&document).unwrap();
-    let twice = engine.resume(world.now, state, TargetId(0), &[ConnId(0), ConnId(1)]);
+    let twice = engine.resume(world.now, state, TargetId(0), &[ConnId(0), ConnId(1)], &world.names);
     assert!(matches!(twice, Err(ResumeError::TsihInUse(_))));
     world.drain();
 }

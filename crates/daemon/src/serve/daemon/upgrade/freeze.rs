@@ -5,16 +5,17 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use base::state_machine::ConnId;
+use base::state_machine::{ConnId, PortalId};
 use drivers::message_queue::Handle;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
-use tls::Pauser as TlsPauser;
+use tls::{MovingRelay, PausedRelays, PortalPauser};
 
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactor_shard::handover::{ExportedReactor, Obstacle};
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
 use crate::serve::router::Pauser;
+use crate::serve::tls_portals::TlsPortals;
 
 /// How often the reactors are asked whether their sessions are idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -34,7 +35,7 @@ const FROZEN_MAX: Duration = Duration::from_millis(460);
 /// What accepts connections for the reactors.
 pub(super) struct Acceptors {
     pub(super) router: Option<Pauser>,
-    pub(super) tls: Vec<TlsPauser>,
+    pub(super) tls: Vec<PortalPauser>,
 }
 
 impl Acceptors {
@@ -98,11 +99,14 @@ impl Unaccepting {
 
     fn unmovable(&self) -> Result<usize, String> {
         let until = Instant::now() + REACTOR_REPLY_TIMEOUT;
+        // A TLS portal passes a connection on before it counts the handshake as ended.
+        let handshakes: usize = self.acceptors.tls.iter().map(PortalPauser::handshakes).sum();
         // What the router has passed on reaches a reactor before the question does.
         let pending = self.acceptors.router.as_ref().map(Pauser::count_pending);
         let pending = pending.map_or(Ok(0), |answer| answer.recv_timeout(REACTOR_REPLY_TIMEOUT));
         let counts = ask_handles(&self.reactors, until, |member, _| member.unmovable())?;
-        Ok(pending.map_err(|_| "the router does not answer")? + counts.iter().sum::<usize>())
+        let pending = pending.map_err(|_| "the router does not answer")?;
+        Ok(handshakes + pending + counts.iter().sum::<usize>())
     }
 }
 
@@ -117,6 +121,8 @@ impl Drop for Unaccepting {
 /// The reactors, with closed command windows. Dropping this makes them serve again.
 pub(super) struct Frozen {
     unaccepting: Unaccepting,
+    /// The relays of TLS connections, while they pause.
+    relays: Vec<PausedRelays>,
     began: Instant,
 }
 
@@ -128,7 +134,7 @@ impl Frozen {
             // The end of a reactor is an event of its own.
             let _ = handle.post(|member: &mut ReactorShard, now| member.freeze(now));
         }
-        Self { unaccepting, began }
+        Self { unaccepting, relays: Vec::new(), began }
     }
 
     /// Returns when the command windows stopped.
@@ -208,10 +214,32 @@ impl Frozen {
         })
     }
 
+    /// Makes the relays of TLS connections pause, and returns them. The reactors must be parked.
+    ///
+    /// # Errors
+    /// A relay does not pause in time, or no descriptor is left.
+    pub(super) fn pause_relays(
+        &mut self,
+        portals: &TlsPortals,
+    ) -> Result<Vec<(PortalId, MovingRelay)>, Obstacle> {
+        let (ids, paused): (Vec<PortalId>, Vec<PausedRelays>) = portals.pause_relays().unzip();
+        self.relays = paused;
+        let mut relays = Vec::new();
+        for (id, paused) in ids.into_iter().zip(&self.relays) {
+            let moving = paused.wait(self.deadline()).map_err(|error| Obstacle {
+                sentence: format!("cannot pass a TLS connection on: {}", crate::os_error(&error)),
+                can_end: !is_lack_of_descriptors(&error),
+            })?;
+            relays.extend(moving.into_iter().map(|moving| (id, moving)));
+        }
+        Ok(relays)
+    }
+
     /// Leaves the reactors as they are, because another process has their sessions. That one waits for the
     /// end of the connections to devices of other processes, which may accept one only.
     pub(super) fn leave(mut self) {
         self.unaccepting.is_left = true;
+        std::mem::take(&mut self.relays).into_iter().for_each(PausedRelays::leave);
         for handle in &self.unaccepting.reactors {
             let own = handle.clone();
             // The end of a reactor is of no interest any more.

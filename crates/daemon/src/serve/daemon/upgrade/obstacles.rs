@@ -2,7 +2,7 @@
 //! configuration.
 
 use crate::config::{Config, Medium};
-use crate::serve::upgrade::document::{FORMAT, FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS};
+use crate::serve::upgrade::document::{FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT_WITHOUT_TLS};
 
 /// Returns the first LUN whose medium cannot move to another process, and why, as a sentence.
 pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
@@ -25,14 +25,15 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
     })
 }
 
-/// Returns the format of the document that a daemon with this configuration writes in an upgrade: the oldest
-/// one with room for all of its state, so that older releases can take over as far as they know what moves.
+/// Returns the format of the document that a daemon with this configuration and without sessions inside TLS
+/// writes in an upgrade: the oldest one with room for all of its state, so that older releases can take over
+/// as far as they know what moves.
 pub(super) fn format_of(config: &Config) -> u32 {
     let of_unit = |medium: &Medium| match medium {
         Medium::Nbd { .. }
         | Medium::Sg { .. }
         | Medium::VhostUserBlk { .. }
-        | Medium::VhostUserScsi { .. } => FORMAT,
+        | Medium::VhostUserScsi { .. } => FORMAT_WITHOUT_TLS,
         // There can be another medium in a drive than the configured one.
         Medium::Disc { .. } | Medium::Tape { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. } => {
             FORMAT_WITHOUT_EXPORTS

@@ -75,7 +75,7 @@ impl Pair {
             let state: SessionState = serde_json::from_str(&document).unwrap();
             assert_eq!(serde_json::to_string(&state).unwrap(), document);
             assert_eq!(state.peers().len(), conns.len());
-            engine.resume(self.now, state, TargetId(0), &conns).unwrap();
+            engine.resume(self.now, state, TargetId(0), &conns, &self.names).unwrap();
         }
         let old = core::mem::replace(&mut self.engine, engine);
         assert_eq!(old.stats().bugs, 0);

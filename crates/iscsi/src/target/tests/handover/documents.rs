@@ -57,7 +57,7 @@ fn resume(document: &str) -> Result<(Engine, World), Option<ResumeError>> {
     let conns = [ConnId(0), ConnId(1)];
     conns.iter().for_each(|conn| connect(&mut engine, &world, *conn, 40000));
     let state: SessionState = serde_json::from_str(document).map_err(|_| None)?;
-    match engine.resume(world.now, state, TargetId(0), &conns) {
+    match engine.resume(world.now, state, TargetId(0), &conns, &world.names) {
         Ok(_) => Ok((engine, world)),
         Err(why) => {
             assert_eq!(engine.sessions().count(), 0);

@@ -12,6 +12,8 @@ pub enum ProtocolError {
     /// The client chose an export that does not exist with `EXPORT_NAME`, which can be refused only by
     /// disconnecting.
     UnknownExport,
+    /// The client did not complete the negotiation in time.
+    TooSlow,
 }
 
 impl std::fmt::Display for ProtocolError {
@@ -21,6 +23,7 @@ impl std::fmt::Display for ProtocolError {
             Self::NotAnOption => "the client sent a malformed option",
             Self::NotARequest => "the client sent a malformed request",
             Self::UnknownExport => "the client requested an export that does not exist",
+            Self::TooSlow => "the client did not complete the negotiation in time",
         })
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::buffer::Pool;
 use base::transmit::Transmit;
@@ -35,6 +35,10 @@ const RECEIVE_LEN: usize = 64 << 10;
 const POOL_KEPT_BYTES: usize = 8 << 20;
 /// How long to wait before accepting again, after the process ran out of descriptors or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a client may take until it has chosen the export: a client that says nothing would keep its place
+/// for ever.
+const NEGOTIATION_MAX: Duration = Duration::from_secs(30);
 
 /// How long a client may take to read its last answers once the server stops.
 const LAST_ANSWERS: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -76,6 +80,7 @@ struct Shared {
     disk: UnalignedStore,
     export: Export,
     watch: EventHandler,
+    negotiation_max: Duration,
     stopping: AtomicBool,
     waker: Waker,
     clients: Mutex<Vec<Client>>,
@@ -109,11 +114,22 @@ impl Server {
         export: Export,
         watch: EventHandler,
     ) -> Result<Self, NbdStartError> {
+        Self::start_with(path, disk, export, watch, NEGOTIATION_MAX)
+    }
+
+    fn start_with(
+        path: &Path,
+        disk: Arc<dyn SharedStore>,
+        export: Export,
+        watch: EventHandler,
+        negotiation_max: Duration,
+    ) -> Result<Self, NbdStartError> {
         let (socket, file) = listen(path)?;
         let shared = Arc::new(Shared {
             disk: UnalignedStore::new(disk),
             export,
             watch,
+            negotiation_max,
             stopping: AtomicBool::new(false),
             waker: Waker::new().map_err(NbdStartError::Start)?,
             clients: Mutex::default(),
@@ -203,6 +219,8 @@ struct Connection<'a> {
     out: Transmit,
     /// Whether the socket accepts no more bytes for now.
     congested: bool,
+    /// When the negotiation must be complete.
+    negotiated_by: Instant,
 }
 
 /// The connection is no longer usable.
@@ -212,7 +230,8 @@ impl<'a> Connection<'a> {
     fn new(shared: &'a Arc<Shared>, inbox: Arc<CompletionQueue>, socket: OwnedFd) -> Self {
         let pool = Pool::new(POOL_KEPT_BYTES);
         let session = Session::new(shared.export.clone(), shared.disk.capabilities(), pool.clone());
-        Self { shared, inbox, socket, session, pool, out: Transmit::new(), congested: false }
+        let negotiated_by = Instant::now() + shared.negotiation_max;
+        Self { shared, inbox, socket, session, pool, out: Transmit::new(), congested: false, negotiated_by }
     }
 
     fn run(mut self) {
@@ -263,10 +282,23 @@ impl<'a> Connection<'a> {
         let watched = if wanted.is_empty() { 1 } else { 2 };
         let at_once = self.session.has_output() && !self.congested;
         let last = self.congested && self.shared.is_stopping();
-        let timeout = if at_once { Some(Timespec::default()) } else { last.then_some(LAST_ANSWERS) };
+        let left = self
+            .session
+            .is_negotiating()
+            .then(|| self.negotiated_by.saturating_duration_since(Instant::now()));
+        let timeout = match left {
+            _ if at_once => Some(Timespec::default()),
+            _ if last => Some(LAST_ANSWERS),
+            left => left.and_then(|left| Timespec::try_from(left).ok()),
+        };
         // If the call was interrupted or out of memory, the caller checks again.
         let woken = poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
         if last && woken == Ok(0) {
+            return Err(Disconnected);
+        }
+        if left.is_some_and(|left| left.is_zero()) {
+            self.session.negotiation_too_slow();
+            // A client that reads nothing does not get the answers that are left either.
             return Err(Disconnected);
         }
         let [waker, socket] = fds.map(|fd| fd.revents());

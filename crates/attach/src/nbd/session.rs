@@ -197,6 +197,21 @@ impl Session {
         self.block_filled();
     }
 
+    /// Returns whether the client has not chosen the export yet.
+    pub fn is_negotiating(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::ClientFlags | Phase::Option | Phase::OptionData(_) | Phase::OptionSkipped { .. }
+        )
+    }
+
+    /// Ends a session whose negotiation takes too long.
+    pub fn negotiation_too_slow(&mut self) {
+        if self.is_negotiating() {
+            self.cut(ProtocolError::TooSlow);
+        }
+    }
+
     /// Records that the client sends no more. A write with an incomplete payload is dropped.
     pub fn input_ended(&mut self) {
         self.phase = Phase::End;

@@ -153,6 +153,38 @@ fn a_client_that_reads_nothing_holds_up_nobody_else() {
 }
 
 #[test]
+fn a_client_that_does_not_complete_the_negotiation_loses_its_place() {
+    let (scratch, medium) = (Scratch::new("silent"), medium());
+    let (sender, events) = std::sync::mpsc::channel();
+    let watch: EventHandler = Arc::new(move |event| sender.send(event).unwrap());
+    let disk = Arc::clone(&medium) as Arc<dyn SharedStore>;
+    let limit = Duration::from_secs(1);
+    let server = Server::start_with(&scratch.socket(), disk, Export::default(), watch, limit).unwrap();
+    let mut served = connect(&scratch);
+    let mut silent = UnixStream::connect(scratch.socket()).unwrap();
+    let mut slow = UnixStream::connect(scratch.socket()).unwrap();
+    // A list of exports, again and again.
+    slow.write_all(b"\0\0\0\x03").unwrap();
+    let begun = Instant::now();
+    while slow.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").is_ok() && begun.elapsed() < 50 * limit {
+        std::thread::sleep(limit / 20);
+    }
+    assert!((limit / 2..50 * limit).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    let mut greeting = Vec::new();
+    silent.set_read_timeout(Some(50 * limit)).unwrap();
+    silent.read_to_end(&mut greeting).unwrap();
+    assert_eq!(greeting.len(), 18);
+    for _ in 0..2 {
+        assert_eq!(events.recv(), Ok(AttachEvent::Misbehaved(super::super::ProtocolError::TooSlow)));
+    }
+    // A client that has chosen the export may be silent.
+    std::thread::sleep(2 * limit);
+    send(&mut served, 3, 0, 0, &[]);
+    assert_eq!(reply(&mut served), (0, 0));
+    server.stop().unwrap();
+}
+
+#[test]
 fn only_a_stale_socket_is_replaced() {
     let (scratch, medium) = (Scratch::new("stale"), medium());
     drop(UnixListener::bind(scratch.socket()).unwrap());

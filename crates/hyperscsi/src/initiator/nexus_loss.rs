@@ -11,24 +11,37 @@ use super::session::{Phase, Session};
 use super::task::{MAX_REPLAYS, TaskKind};
 use crate::pdu::disconnect::DisconnectReason;
 
-/// Sessions that ended in succession because the target violated the protocol.
+/// Sessions that ended in succession soon after they began, because the target violated the protocol or ended
+/// them.
 #[derive(Debug, Default)]
-pub(super) struct Breaches {
-    /// When the first of them ended.
+pub(super) struct ShortSessions {
+    /// When the first of them ended because of a violation.
     since: Option<Instant>,
     /// How long to wait before the next session.
     pause: Duration,
 }
 
-/// How long to wait before another session with a target that violates the protocol: not at all after the
-/// first violation, then this, doubled each time up to the maximum.
-const BREACH_PAUSE: Duration = Duration::from_millis(50);
-const BREACH_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long to wait before another session with such a target: not at all after the first such end, then this,
+/// doubled each time up to the maximum.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A session that lasted this long resets the record of violations.
+/// A session that lasted this long resets the record.
 const TRUSTED_AFTER: Duration = Duration::from_secs(10);
 
-impl Breaches {
+/// Returns whether the target may end the next session for the same reason as soon as it has begun.
+const fn may_recur(why: LossReason) -> bool {
+    match why {
+        LossReason::Misbehaved(_) => true,
+        // The keys of the next session are new, and so is its place among the sessions of this initiator port.
+        LossReason::Ended(reason) => {
+            !matches!(reason, DisconnectReason::REPLACED | DisconnectReason::KEYS_EXHAUSTED)
+        }
+        _ => false,
+    }
+}
+
+impl ShortSessions {
     /// Records the end of a session that lasted `lasted`.
     fn session_ended(&mut self, lasted: Duration) {
         if lasted >= TRUSTED_AFTER {
@@ -36,10 +49,9 @@ impl Breaches {
         }
     }
 
-    /// Records one more violation. Returns how long to wait before the next session.
-    fn breach(&mut self, now: Instant) -> Duration {
-        self.since.get_or_insert(now);
-        let next = (self.pause * 2).clamp(BREACH_PAUSE, BREACH_PAUSE_MAX);
+    /// Records one more end. Returns how long to wait before the next session.
+    fn record(&mut self) -> Duration {
+        let next = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
         core::mem::replace(&mut self.pause, next)
     }
 }
@@ -52,7 +64,7 @@ impl Session {
         }
         let Some(nexus) = self.nexus.take() else { return };
         self.stats.sessions_lost += 1;
-        self.breaches.session_ended(now.since(nexus.begun));
+        self.short_sessions.session_ended(now.since(nexus.begun));
         self.part(*nexus);
         self.lose_tasks();
         (self.phase, self.last, self.loss) = (Phase::Connecting, why, Some(why));
@@ -71,16 +83,18 @@ impl Session {
             }
             _ => {}
         }
-        let broken = matches!(why, LossReason::Misbehaved(_)).then(|| self.breaches.breach(now));
-        // For waiting requests, sessions that a target breaks as soon as they begin count as one long loss.
-        let since = self.breaches.since.filter(|_| broken.is_some()).unwrap_or(now);
+        let pause = may_recur(why).then(|| self.short_sessions.record());
+        // For waiting requests, sessions that a target breaks as soon as they begin count as one long loss. A
+        // target that says that it ends them may be restarted again and again.
+        let is_broken = matches!(why, LossReason::Misbehaved(_));
+        let since = if is_broken { *self.short_sessions.since.get_or_insert(now) } else { now };
         let timeout = self.plan.retry.timeout;
         if now.since(since) >= timeout {
             return self.end_session(SessionEnd::RetriesExhausted(self.last));
         }
         self.retry_deadline = Some(since.after(timeout));
         self.events.push_back(Event::Recovering(why));
-        match broken {
+        match pause {
             Some(pause) if !pause.is_zero() => self.seek_at(now.after(pause)),
             _ if why == LossReason::UnknownToTarget => {}
             _ => self.start_login(now),

@@ -15,7 +15,7 @@ use super::connect::{Connector, transport_path};
 use super::contract::{
     Event, LossReason, MAX_TASKS, ProtocolError, SessionEnd, SessionPlan, SessionStats, SessionUp,
 };
-use super::nexus_loss::Breaches;
+use super::nexus_loss::ShortSessions;
 use super::task::Task;
 use crate::connection::{
     Connection, ConnectionEvent as Transported, Delivery, Message, MessageId, PathAddress, PathView,
@@ -67,7 +67,7 @@ pub struct Session {
     pub(super) last: LossReason,
     /// Why the session was last lost, or why the last attempt to recover it failed.
     pub(super) loss: Option<LossReason>,
-    pub(super) breaches: Breaches,
+    pub(super) short_sessions: ShortSessions,
     pub(super) now: Instant,
     pub(super) stats: SessionStats,
 }
@@ -181,7 +181,7 @@ impl Session {
             logout_deadline: None,
             last: LossReason::NotFound,
             loss: None,
-            breaches: Breaches::default(),
+            short_sessions: ShortSessions::default(),
             now,
             stats: SessionStats::default(),
             plan,

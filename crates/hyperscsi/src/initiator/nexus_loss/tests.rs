@@ -105,6 +105,25 @@ impl Rig {
         let level = if self.keyed { Level::Integrity } else { Level::None };
         // Data beyond the expected length.
         target.send(Message::data(Cmd::Reply, xid, tag, level, 512, Bytes::copied_from(&[1]).into()));
+        self.deliver(target);
+        let mut said = Vec::new();
+        self.carry(target, |header, payload| {
+            if header.cmd == Cmd::Disconnect {
+                said.push(Disconnect::parse(payload).unwrap());
+            }
+        });
+        said
+    }
+
+    /// Ends the session with a GOODBYE of the target.
+    fn say_goodbye(&mut self, target: &mut Connection, reason: DisconnectReason) {
+        self.carry(target, |_, _| {});
+        target.send(Message::disconnect(Disconnect::Goodbye(reason), self.keyed));
+        self.deliver(target);
+    }
+
+    /// Carries the target's frames to the initiator.
+    fn deliver(&mut self, target: &mut Connection) {
         let mut batch = FrameBatch::new();
         target.transmit(self.now, PORT, &mut batch);
         for (.., pieces) in batch.frames() {
@@ -119,13 +138,6 @@ impl Rig {
             };
             self.session.frame_received(self.now, frame);
         }
-        let mut said = Vec::new();
-        self.carry(target, |header, payload| {
-            if header.cmd == Cmd::Disconnect {
-                said.push(Disconnect::parse(payload).unwrap());
-            }
-        });
-        said
     }
 
     /// Carries the initiator's frames to the target.
@@ -210,5 +222,27 @@ fn a_session_that_lasts_makes_up_for_those_that_did_not() {
             took >= Duration::from_millis(pause) && took <= Duration::from_millis(pause + 10),
             "{took:?}"
         );
+    }
+}
+
+#[test]
+fn a_target_that_ends_each_session_at_once_gets_more_and_more_time() {
+    for reason in [DisconnectReason::CLOSED, DisconnectReason::SHUTDOWN, DisconnectReason::BROKEN] {
+        let mut rig = Rig::new(true, Duration::from_secs(8));
+        rig.sought();
+        // It may take longer than the owner's retry timeout: the target was there each time.
+        for pause in [0, 50, 100, 200, 400, 800, 1600, 2000, 2000, 2000, 2000] {
+            let mut target = rig.begin();
+            rig.say_goodbye(&mut target, reason);
+            assert_eq!(rig.session.loss(), Some(LossReason::Ended(reason)));
+            let (took, least) = (rig.sought(), Duration::from_millis(pause));
+            assert!(took >= least && took <= least + Duration::from_millis(10), "{took:?} for {pause} ms");
+        }
+        assert!(!rig.session.is_down());
+        // A session that lasts makes up for those that did not.
+        let mut target = rig.begin();
+        rig.now = rig.now.after(TRUSTED_AFTER);
+        rig.say_goodbye(&mut target, reason);
+        assert_eq!(rig.sought(), Duration::ZERO);
     }
 }

@@ -188,7 +188,11 @@ impl DeviceServer {
     fn cartridge_ended(&mut self, result: Result<Outcome, Error>) {
         let Some(drive) = &mut self.tape else { return };
         drive.is_reading = matches!(&result, Ok(Outcome::Record(_)));
-        match (drive.running.take(), &result) {
+        let running = drive.running.take();
+        // A cartridge can be put in while a task waits for its data in its turn, because the drive is empty.
+        let is_unasked_load = matches!(running, Some(Running::Load(None)));
+        drive.is_turn_outdated |= is_unasked_load;
+        match (running, &result) {
             (Some(Running::Load(by)), result) => {
                 drive.state = match result {
                     Ok(_) => DriveState::Loaded,
@@ -224,7 +228,7 @@ impl DeviceServer {
             _ => {}
         }
         let Some(drive) = &mut self.tape else { return };
-        if let Some(task) = drive.turn {
+        if let Some(task) = drive.turn.filter(|_| !is_unasked_load) {
             drive.outcome = Some(result);
             self.wake(task);
         }

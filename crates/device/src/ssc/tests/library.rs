@@ -9,9 +9,11 @@ use store::Store;
 use store::api::{Capabilities, Completion, Op};
 use store::null::Null;
 
+use super::encryption::{self, ALL, ENCRYPT, KEY};
 use super::*;
-use crate::contract::UnitEvent;
+use crate::contract::{TAPE_TRANSFER_MAX, UnitEvent};
 use crate::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput, OperatorChange};
+use crate::testing::nexus;
 
 /// The place for a cartridge in a drive. Clones share it.
 #[derive(Clone, Default)]
@@ -128,6 +130,41 @@ fn a_cartridge_leaves_when_the_command_that_uses_it_has_ended() {
     rig.finish(mark, &[]).good();
     assert_eq!(rig.ejected(), Some(Ok(())));
     assert_eq!(rig.finish(read, &[]).sense, Some(NOT_PRESENT));
+}
+
+#[test]
+fn a_key_whose_list_is_awaited_while_a_cartridge_comes_is_set() {
+    for clears_on_demount in [false, true] {
+        let (mut rig, bay) = drive_with(Some(Folder::new(Kind::USUAL)));
+        rig.unit.seed(&[5; 32]);
+        let third = NexusId(7);
+        rig.unit.nexus_established(Instant::ORIGIN, nexus(third));
+        rig.run(third, &[0; 6], 0, &[])
+            .check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+        // The data of two long WRITEs are awaited, so the parameter list is requested in its turn only.
+        let longest = cdb_6(op::WRITE_6, 0, TAPE_TRANSFER_MAX);
+        let len = usize::try_from(TAPE_TRANSFER_MAX).unwrap();
+        let writes = [A, B].map(|nexus| rig.start(nexus, &longest, 0, len));
+        assert_eq!(rig.eject(), Some(Ok(())));
+        bay.put(None);
+        let list = encryption::page(ALL, if clears_on_demount { 0x04 } else { 0 }, ENCRYPT, &KEY, &[]);
+        let list_len = u8::try_from(list.len()).unwrap();
+        let cdb = [0xb5, 0x20, 0, 0x10, 0, 0, 0, 0, 0, list_len, 0, 0];
+        let key = rig.start(third, &cdb, 0, list.len());
+        bay.put(Some(Folder::new(Kind::USUAL)));
+        rig.tell_library(LibraryInput::Inserted);
+        let reply = rig.finish(key, &list);
+        if clears_on_demount {
+            // The key was to be forgotten with a cartridge that was in the drive when the host sent it.
+            reply.check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        } else {
+            reply.good();
+        }
+        for write in writes {
+            let reply = rig.finish(write, &pattern(len, 1));
+            reply.check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        }
+    }
 }
 
 #[test]

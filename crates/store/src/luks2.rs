@@ -22,7 +22,8 @@
 //!
 //! Each change writes the area of a new keyslot first, then the primary copy, then the secondary one,
 //! with a flush in between. A copy that was half written has a wrong checksum, so the other one is used.
-//! Of two good copies the one with the higher sequence number is used.
+//! Of two good copies the one with the higher sequence number is used. While the copies are not equal,
+//! something may be left of former keyslots. [`Header::repair`] overwrites that before it makes them equal.
 
 mod binary;
 pub mod convert;

@@ -90,8 +90,8 @@ pub fn format<M: MediumIo>(
 }
 
 impl Header {
-    /// Makes the other copy equal to the one that was used, if they differ or one is damaged, and overwrites
-    /// what an interrupted change left of former keyslots.
+    /// Overwrites what an interrupted change left of former keyslots, and then makes the other copy equal to
+    /// the one that was used, if they differ or one is damaged.
     ///
     /// # Errors
     /// As the medium reports them. The copy that was used is still intact then.
@@ -103,7 +103,6 @@ impl Header {
         if self.copies == Copies::Intact {
             return Ok(());
         }
-        // First the copy that is wrong for sure, then the one that was used: one of them is always intact.
         let other = match self.copies {
             Copies::SecondaryDamaged => Which::Secondary,
             Copies::PrimaryDamaged => Which::Primary,
@@ -114,7 +113,17 @@ impl Header {
                 if primary_used { Which::Secondary } else { Which::Primary }
             }
         };
+        // Only a header whose copies are not equal is repaired, so the copy is written last: after a crash
+        // before that, the next repair overwrites the areas. The copy that was used stays intact.
+        self.wipe_former_areas(io)?;
+        io.flush().map_err(Error::Io)?;
         self.write_copy(io, other, entropy)?;
+        self.copies = Copies::Intact;
+        Ok(())
+    }
+
+    /// Overwrites everything between the copies and the data that belongs to no keyslot.
+    fn wipe_former_areas<M: MediumIo>(&self, io: &mut M) -> Result<(), Error<M::Error>> {
         let areas = Metadata::areas(&self.copy.json);
         let end = self.areas_at().saturating_add(self.metadata.keyslots_len).min(self.data_offset());
         let mut piece = vec![0; WIPE_PIECE];
@@ -135,8 +144,6 @@ impl Header {
             }
             at += len;
         }
-        io.flush().map_err(Error::Io)?;
-        self.copies = Copies::Intact;
         Ok(())
     }
 

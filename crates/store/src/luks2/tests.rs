@@ -341,6 +341,61 @@ fn a_replaced_key_is_there_or_not_whenever_the_power_goes() {
     assert!(seen[&true] > 10 && seen[&false] > 10, "{seen:?}");
 }
 
+/// Panics if a header whose copies are equal does not open with this key, or leaves anything of another
+/// keyslot.
+fn expect_whole(io: &mut AtOnce<impl Store>, volume_key: &MediaKey, context: &str) {
+    let header = Header::load(io, LEN).unwrap();
+    assert_eq!(header.copies(), Copies::Intact, "{context}");
+    assert_eq!(header.unlock(io, SECRET).unwrap().key.bytes(), volume_key.bytes(), "{context}");
+    let areas = Metadata::areas(&header.copy.json);
+    assert_eq!(areas.len(), 1);
+    for at in (32768..32768 + 4 * 258_048_u64).step_by(4096) {
+        let mut page = [0; 4096];
+        io.read(at, &mut page).unwrap();
+        let inside = (areas[0].0..areas[0].0 + areas[0].1).contains(&at);
+        assert!(inside || page == [0; 4096], "{context}, at {at}");
+    }
+}
+
+#[test]
+fn a_repair_that_is_cut_off_leaves_nothing_of_the_former_key_once_the_copies_are_equal() {
+    let (mut interrupted, mut completed) = (0, 0);
+    // The change writes the primary copy third, then overwrites the former keyslots, and then writes the
+    // secondary copy.
+    for (first, second) in
+        [3, 4, 8, 10].into_iter().flat_map(|first| (0..8).map(move |second| (first, second)))
+    {
+        let context =
+            std::format!("cut after {first} writes and flushes of the change, {second} of the repair");
+        let seed = first * 100 + second;
+        let power = Power::new(LEN);
+        let mut io = AtOnce::new(power.store());
+        let header = format(&mut io, LEN, &new(&key(1)), &mut random(seed)).unwrap();
+        io.budget = to_usize(first);
+        let _ = header.replace_key(&mut io, &new(&key(2)), &mut random(seed + 1));
+        power.cut(seed);
+        let mut io = AtOnce::new(power.store());
+        let mut found = Header::load(&mut io, LEN).unwrap();
+        let volume_key = found.unlock(&mut io, SECRET).unwrap().key;
+        if found.copies() == Copies::Intact {
+            continue;
+        }
+        io.budget = to_usize(second);
+        let is_cut_off = found.repair(&mut io, &mut random(3)).is_err();
+        power.cut(seed + 2);
+        let mut io = AtOnce::new(power.store());
+        let mut again = Header::load(&mut io, LEN).unwrap();
+        assert_eq!(again.unlock(&mut io, SECRET).unwrap().key.bytes(), volume_key.bytes(), "{context}");
+        if again.copies() == Copies::Intact {
+            expect_whole(&mut io, &volume_key, &context);
+        }
+        again.repair(&mut io, &mut random(4)).unwrap();
+        expect_whole(&mut io, &volume_key, &context);
+        *if is_cut_off { &mut interrupted } else { &mut completed } += 1;
+    }
+    assert!(interrupted > 10 && completed > 0, "{interrupted} {completed}");
+}
+
 #[test]
 fn a_key_can_be_replaced_again_and_again() {
     let (mut io, mut header) = image();

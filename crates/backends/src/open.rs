@@ -181,6 +181,14 @@ impl FileIdentity {
         Ok((identity, len))
     }
 
+    /// Returns the identity of an open file or device.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn of_file(file: &File) -> io::Result<Self> {
+        Ok(Self::of(&file.metadata()?))
+    }
+
     fn of(facts: &std::fs::Metadata) -> Self {
         if facts.file_type().is_block_device() {
             Self::Block(facts.rdev())

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
+use backends::open::FileIdentity;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use store::encrypt::{DataUnit, MediaKey, Replaced, Volume};
 use store::luks2::{Copies, Error, Header, KdfCost, LuksError, MediumIo, NewHeader, Replacing, format};
@@ -19,6 +20,9 @@ use crate::os_error;
 
 /// The length in bytes of the pieces in which zeros are written where the system cannot make a hole.
 const ZERO_PIECE: usize = 1 << 20;
+
+/// Why a path is not used.
+pub(crate) const OTHER_FILE: &str = "it is another file or device than the one that is served";
 
 /// Accesses a file or block device for its header.
 #[derive(Debug)]
@@ -77,11 +81,27 @@ impl MediumIo for FileIo {
 pub(crate) struct ImageFile {
     path: PathBuf,
     secret: Zeroizing<Vec<u8>>,
+    /// The file or device that is served: the path may lead to another one later.
+    served: Option<FileIdentity>,
 }
 
 impl ImageFile {
     pub(crate) fn new(path: &Path, secret: Zeroizing<Vec<u8>>) -> Self {
-        Self { path: path.to_owned(), secret }
+        Self { path: path.to_owned(), secret, served: None }
+    }
+
+    /// Accesses only this file or device from now on, which is served.
+    pub(crate) const fn served_as(mut self, identity: Option<FileIdentity>) -> Self {
+        self.served = identity;
+        self
+    }
+
+    fn open(&self, writable: bool) -> io::Result<FileIo> {
+        let io = FileIo::open(&self.path, writable)?;
+        match self.served {
+            Some(served) if FileIdentity::of_file(&io.0)? != served => Err(io::Error::other(OTHER_FILE)),
+            _ => Ok(io),
+        }
     }
 
     /// Opens the volume of the image; `None` if there is no header. A damaged copy of the header is repaired,
@@ -90,7 +110,7 @@ impl ImageFile {
     /// # Errors
     /// A fragment that describes the mistake.
     pub(crate) fn volume(&self, read_only: bool) -> Result<Option<Volume>, String> {
-        let mut io = FileIo::open(&self.path, !read_only).map_err(|error| self.inaccessible(&error))?;
+        let mut io = self.open(!read_only).map_err(|error| self.inaccessible(&error))?;
         let len = io.len().map_err(|error| self.inaccessible(&error))?;
         let mut header = match Header::load(&mut io, len) {
             Ok(header) => header,
@@ -115,7 +135,7 @@ impl ImageFile {
     /// # Errors
     /// A fragment that describes the mistake.
     pub(crate) fn version(&self) -> Result<Option<u64>, String> {
-        let mut io = FileIo::open(&self.path, false).map_err(|error| self.inaccessible(&error))?;
+        let mut io = self.open(false).map_err(|error| self.inaccessible(&error))?;
         let len = io.len().map_err(|error| self.inaccessible(&error))?;
         match Header::load(&mut io, len) {
             Ok(header) => Ok(Some(header.version())),
@@ -129,7 +149,7 @@ impl ImageFile {
     /// # Errors
     /// A fragment that describes the mistake.
     pub(crate) fn format(&self, sector_len: DataUnit) -> Result<(), String> {
-        let mut io = FileIo::open(&self.path, true).map_err(|error| self.inaccessible(&error))?;
+        let mut io = self.open(true).map_err(|error| self.inaccessible(&error))?;
         let len = io.len().map_err(|error| self.inaccessible(&error))?;
         let key = fresh_key().map_err(|error| no_random(&error))?;
         let new = self.new_header(&key, sector_len);
@@ -146,7 +166,7 @@ impl ImageFile {
                 return Replaced::Kept;
             }
         };
-        let opened = FileIo::open(&self.path, true).and_then(|io| Ok((io.len()?, io))).map_err(Error::Io);
+        let opened = self.open(true).and_then(|io| Ok((io.len()?, io))).map_err(Error::Io);
         let opened = opened.and_then(|(len, mut io)| Ok((Header::load(&mut io, len)?, io)));
         let (header, mut io) = match opened {
             Ok(opened) => opened,

@@ -91,9 +91,10 @@ pub(super) fn open(
             None => open_bare(unit, state, provisional, &mut media.files)?,
         },
     };
-    let keys = media_key::of(unit, state, is_served);
-    let keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
-    Ok(OpenMedium { bare, keys })
+    let mut medium = OpenMedium { bare, keys: None };
+    let keys = media_key::of(unit, medium.identity(), state, is_served);
+    medium.keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
+    Ok(medium)
 }
 
 /// The changes of the file system by a start or a reload that can still fail. Dropping this undoes them.

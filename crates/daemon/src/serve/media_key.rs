@@ -17,6 +17,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
+use backends::open::FileIdentity;
 use base::buffer::Pool;
 use store::Store;
 use store::encrypt::{DataUnit, Encrypted, KeyStore, MediaKey, Replaced, Volume};
@@ -25,7 +26,7 @@ use super::state::StateDir;
 use crate::config::{Medium, Unit, secret};
 use crate::luks::convert::journal_path;
 use crate::luks::former::{FILE_LEN, Wrap, beside, read_key_file};
-use crate::luks::{ImageFile, fresh_key, is_blank, is_image};
+use crate::luks::{ImageFile, OTHER_FILE, fresh_key, is_blank, is_image};
 use crate::os_error;
 
 /// The key of a unit, and what stores it.
@@ -41,9 +42,21 @@ pub(super) enum MediaKeys {
 #[derive(Clone)]
 pub(super) struct Kept {
     path: PathBuf,
+    /// The path of the disk, if the file is beside it, and the disk that is served: the path may lead to
+    /// another one later, whose key the file is then.
+    beside: Option<(PathBuf, FileIdentity)>,
     wrap: Wrap,
     /// What it held when the key was read.
     sealed: Vec<u8>,
+}
+
+impl Kept {
+    /// Checks that the file is still beside the disk that is served.
+    fn expect_same_disk(&self) -> io::Result<()> {
+        let Some((disk, served)) = &self.beside else { return Ok(()) };
+        let (found, _) = FileIdentity::of_path(disk)?;
+        if found == *served { Ok(()) } else { Err(io::Error::other(OTHER_FILE)) }
+    }
 }
 
 impl std::fmt::Debug for MediaKeys {
@@ -98,12 +111,18 @@ impl MediaKeys {
     }
 }
 
-/// Returns the key of a unit whose medium is open, if the medium is encrypted. A blank medium becomes a
-/// LUKS2 image with a new key. If another process serves the medium (`is_served`), nothing is written to it.
+/// Returns the key of a unit whose medium is open, and is this file or device, if the medium is encrypted. A
+/// blank medium becomes a LUKS2 image with a new key. If another process serves the medium (`is_served`),
+/// nothing is written to it.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(super) fn of(unit: &Unit, state: &StateDir, is_served: bool) -> Result<Option<MediaKeys>, String> {
+pub(super) fn of(
+    unit: &Unit,
+    identity: Option<FileIdentity>,
+    state: &StateDir,
+    is_served: bool,
+) -> Result<Option<MediaKeys>, String> {
     let former = key_file_path(unit, state);
     let Some(secret) = &unit.encrypt else {
         // Reading from the node of a SCSI device means something else.
@@ -140,9 +159,15 @@ pub(super) fn of(unit: &Unit, state: &StateDir, is_served: bool) -> Result<Optio
             let wrap = Wrap::new(&secret);
             let opened = wrap.open(&bytes);
             let (key, unit) = opened.map_err(|why| format!("{}: {why}", former.display()))?;
-            MediaKeys::Bare { key, unit, kept: Some(Kept { path: former, wrap, sealed: bytes }) }
+            let is_beside = matches!(identity, Some(FileIdentity::File(..)));
+            let beside = identity.filter(|_| is_beside).map(|identity| (disk.clone(), identity));
+            let kept = Kept { path: former, beside, wrap, sealed: bytes };
+            MediaKeys::Bare { key, unit, kept: Some(kept) }
         }
-        None => image_keys(ImageFile::new(disk, secret), disk, unit.read_only || is_served, sector_len)?,
+        None => {
+            let image = ImageFile::new(disk, secret).served_as(identity);
+            image_keys(image, disk, unit.read_only || is_served, sector_len)?
+        }
     };
     if keys.unit().bytes() > unit.block_size.bytes() {
         return Err(format!(
@@ -309,8 +334,10 @@ fn replaced(kept: Option<&Kept>, unit: DataUnit) -> Replaced {
             return Replaced::Kept;
         }
     };
-    let Some(Kept { path, wrap, .. }) = kept else { return Replaced::Fresh(key) };
-    let step = wrap.seal(&key, unit).map_or_else(Step::Kept, |bytes| replace(path, &bytes));
+    let Some(kept) = kept else { return Replaced::Fresh(key) };
+    let sealed = kept.expect_same_disk().and_then(|()| kept.wrap.seal(&key, unit));
+    let Kept { path, .. } = kept;
+    let step = sealed.map_or_else(Step::Kept, |bytes| replace(path, &bytes));
     let path = path.display();
     match step {
         Step::Done => {

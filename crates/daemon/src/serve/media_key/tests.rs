@@ -56,8 +56,13 @@ impl World {
         Self { scratch, state, unit }
     }
 
+    /// Returns the identity of the disk that is served.
+    fn identity(&self) -> Option<FileIdentity> {
+        Some(FileIdentity::of_path(self.unit.medium.path()?).ok()?.0)
+    }
+
     fn keys(&self) -> MediaKeys {
-        of(&self.unit, &self.state, false).unwrap().expect("encrypted")
+        of(&self.unit, self.identity(), &self.state, false).unwrap().expect("encrypted")
     }
 
     /// Returns the key.
@@ -66,7 +71,7 @@ impl World {
     }
 
     fn refusal(&self) -> String {
-        of(&self.unit, &self.state, false)
+        of(&self.unit, self.identity(), &self.state, false)
             .expect_err("refused")
             .replace(self.scratch.path().to_str().unwrap(), "")
     }
@@ -174,7 +179,7 @@ fn an_encrypted_disk_is_not_served_without_its_secret() {
     assert_eq!(world.refusal(), "/disk.img: the secret opens no keyslot of the LUKS2 image");
     // Without a secret, the disk is served as it is: its initiators may have the secret.
     let plain = Unit { encrypt: None, ..world.unit.clone() };
-    assert!(of(&plain, &world.state, false).unwrap().is_none());
+    assert!(of(&plain, world.identity(), &world.state, false).unwrap().is_none());
     let mut world = World::new().former();
     world.keys();
     let secret = world.unit.encrypt.take();
@@ -302,6 +307,32 @@ fn a_replacement_that_finds_no_way_keeps_the_old_key() {
 }
 
 #[test]
+fn a_disk_that_took_the_path_of_the_served_one_keeps_its_key() {
+    for is_former in [false, true] {
+        let (served, other) = (World::new(), World::new());
+        let (served, other) = if is_former { (served.former(), other.former()) } else { (served, other) };
+        let (keys, old, others) = (served.keys(), served.key(), other.key());
+        let path = served.unit.medium.path().unwrap();
+        fs::rename(path, served.scratch.path().join("moved.img")).unwrap();
+        fs::copy(other.unit.medium.path().unwrap(), path).unwrap();
+        if is_former {
+            fs::rename(served.kept(), served.scratch.path().join("moved.img.media-key")).unwrap();
+            fs::copy(other.kept(), served.kept()).unwrap();
+        }
+        let (sender, woken) = channel();
+        let mut keeper = Keeper::new(keys, move || sender.send(()).unwrap());
+        assert!(matches!(wait(&mut keeper, &woken), Replaced::Kept), "{is_former}");
+        assert_eq!(served.key(), others, "{is_former}");
+        // The served disk has its former key.
+        fs::rename(served.scratch.path().join("moved.img"), path).unwrap();
+        if is_former {
+            fs::rename(served.scratch.path().join("moved.img.media-key"), served.kept()).unwrap();
+        }
+        assert_eq!(served.key(), old, "{is_former}");
+    }
+}
+
+#[test]
 fn memory_has_a_key_for_as_long_as_it_lives() {
     let mut world = World::new();
     world.unit.medium = Medium::Ram { size: ByteLen(1 << 20) };
@@ -328,7 +359,7 @@ fn a_key_file_that_cannot_be_accessed_counts_as_existing() {
     std::os::unix::fs::symlink(&path, &path).unwrap();
     assert!(world.refusal().starts_with("cannot read /disk.img.media-key: "));
     let plain = Unit { encrypt: None, ..world.unit.clone() };
-    let told = of(&plain, &world.state, false).unwrap_err();
+    let told = of(&plain, world.identity(), &world.state, false).unwrap_err();
     assert!(told.starts_with("cannot determine whether it is encrypted: /"), "{told}");
     assert!(path.symlink_metadata().is_ok());
 }
@@ -353,13 +384,13 @@ fn a_key_that_was_replaced_since_it_was_read_is_not_current() {
     for world in [World::new(), World::new().former()] {
         // The process that serves, and the one that takes over.
         let serving = world.keys();
-        let taking_over = of(&world.unit, &world.state, true).unwrap().unwrap();
+        let taking_over = of(&world.unit, world.identity(), &world.state, true).unwrap().unwrap();
         taking_over.check_current().unwrap();
         let (sender, woken) = channel();
         let mut keeper = Keeper::new(serving, move || sender.send(()).unwrap());
         assert!(matches!(wait(&mut keeper, &woken), Replaced::Fresh(_)));
         assert!(taking_over.check_current().unwrap_err().contains("try again"));
-        let again = of(&world.unit, &world.state, true).unwrap().unwrap();
+        let again = of(&world.unit, world.identity(), &world.state, true).unwrap().unwrap();
         again.check_current().unwrap();
         assert_ne!(bytes(&again), bytes(&taking_over));
     }
@@ -372,7 +403,7 @@ fn an_image_that_another_process_serves_is_not_written() {
     // The end of the primary copy is damaged, as while it is being replaced.
     world.write(8192, b"torn");
     let before = fs::read(world.unit.medium.path().unwrap()).unwrap();
-    of(&world.unit, &world.state, true).unwrap().unwrap();
+    of(&world.unit, world.identity(), &world.state, true).unwrap().unwrap();
     assert!(fs::read(world.unit.medium.path().unwrap()).unwrap() == before);
     world.keys();
     assert!(fs::read(world.unit.medium.path().unwrap()).unwrap() != before, "a start repairs it");

@@ -4,9 +4,9 @@
 //! The file is replaced as a whole, so it tells one state or the next one, whatever interrupts the
 //! replacement. Everything here blocks.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use cartridge::library::file::{FILE_LEN_MAX, LibraryFileError};
@@ -71,13 +71,14 @@ pub enum LibraryFolderError {
 }
 
 impl LibraryFolder {
-    /// Makes the folder of a new library, durably. The folder does not exist, or is empty.
+    /// Makes the folder of a new library, durably. The folder does not exist, or is empty. Only the owner can
+    /// access it.
     ///
     /// # Errors
     /// [`LibraryFolderError`]
     pub fn create(path: &Path, file: &[u8]) -> Result<Self, LibraryFolderError> {
         let failed = io_failed(path);
-        match std::fs::create_dir(path) {
+        match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 if std::fs::read_dir(path).map_err(&failed)?.next().is_some() {
                     return Err(LibraryFolderError::NotEmpty { path: path.to_owned() });
@@ -231,6 +232,8 @@ fn lock_file(path: &Path) -> Result<File, LibraryFolderError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use cartridge::library::Counts;
     use cartridge::profile::Profile;
 
@@ -272,6 +275,17 @@ mod tests {
         assert_eq!(LibraryFolder::open(&scratch.0).unwrap().library().unwrap(), library);
         let again = LibraryFolder::create(&scratch.0, &library.encode());
         assert!(matches!(again, Err(LibraryFolderError::NotEmpty { .. })));
+    }
+
+    #[test]
+    fn only_the_owner_can_access_a_library() {
+        let scratch = Scratch::new("mode");
+        drop(LibraryFolder::create(&scratch.0, &library().encode()).unwrap());
+        assert_eq!(scratch.0.metadata().unwrap().mode() & 0o777, 0o700);
+        for entry in std::fs::read_dir(&scratch.0).unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(entry.metadata().unwrap().mode() & 0o777, 0o600, "{}", entry.path().display());
+        }
     }
 
     #[test]

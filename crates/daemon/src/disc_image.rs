@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use device::disc_record::{DiscRecord, SECTOR_LEN, TRAILER_LEN, Track, WritableKind};
@@ -42,7 +42,7 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
     WritableKind::ALL.into_iter().map(WritableKind::name)
 }
 
-/// Makes the image of a blank disc, durably: a sparse file.
+/// Makes the image of a blank disc, durably: a sparse file that only its owner can access.
 ///
 /// # Errors
 /// A sentence.
@@ -58,7 +58,8 @@ pub fn create(path: &Path, kind: &str, capacity: Option<u64>) -> Result<(), Stri
         format!("the capacity of a {} is a multiple of {block} KiB, and at most {usual} bytes", kind.name())
     })?;
     let failed = |error: io::Error| format!("cannot create {}: {}", path.display(), os_error(&error));
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
+    let made = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let file = made.map_err(failed)?;
     let written = write_blank(&file, path, &mut record);
     if written.is_err() {
         // The error reported is enough for the operator to find a file that is left over.
@@ -136,6 +137,8 @@ pub(crate) fn trailer(file: &File, len: u64) -> io::Result<Option<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
     use crate::scratch::Scratch;
 
@@ -152,6 +155,7 @@ mod tests {
             tracks: Vec::new(),
         };
         assert_eq!(describe(&path), Ok(expected));
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         let again = create(&path, "bd-re", None).unwrap_err();
         assert!(again.ends_with("file exists"), "{again}");
         let iso = scratch.path().join("plain.iso");

@@ -317,6 +317,8 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     #[test]
@@ -337,6 +339,28 @@ mod tests {
         assert_eq!(expect_barcode("VAULT77", Profile::Lto8, false), Ok(()));
         assert!(expect_barcode("A00001L7", Profile::Lto8, false).unwrap_err().contains("ends in L8"));
         assert!(expect_barcode("a00001L8", Profile::Lto8, false).is_err());
+    }
+
+    #[test]
+    fn only_the_owner_can_access_a_cartridge_and_an_exported_image() {
+        let scratch = std::env::temp_dir().join(format!("targe-tape-{}", std::process::id()));
+        std::fs::create_dir(&scratch).unwrap();
+        let (dir, image) = (scratch.join("cartridge"), scratch.join("image.tap"));
+        create_blank(&dir, Profile::Lto8, "", 1 << 30).map_err(|_| ()).unwrap();
+        let mut tape = Tape::load(&dir, true).map_err(|_| ()).unwrap();
+        let data = base::buffer::DataList::from(base::buffer::Bytes::copied_from(b"of a host"));
+        let record = cartridge::command::Record { data, ..cartridge::command::Record::default() };
+        tape.run(Command::Write(record)).map_err(|_| ()).unwrap();
+        tape.run(Command::Synchronize).map_err(|_| ()).unwrap();
+        drop(tape);
+        let exported =
+            ExportArgs { dir: dir.clone(), file: image.clone(), partition: 0, form: TapForm::Simh };
+        transfer::export(&exported).map_err(|_| ()).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        let files: Vec<PathBuf> = dir.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        let modes: Vec<u32> = files.iter().map(|path| mode(path)).collect();
+        assert_eq!((mode(&dir), modes, mode(&image)), (0o700, vec![0o600; 2], 0o600), "{files:?}");
+        std::fs::remove_dir_all(&scratch).unwrap();
     }
 
     #[test]

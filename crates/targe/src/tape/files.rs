@@ -1,9 +1,9 @@
 //! The folder of a cartridge.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use base::buffer::{Buf, DataList};
@@ -30,9 +30,10 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder of a new cartridge, durably. The folder does not exist, or is empty.
+    /// Makes the folder of a new cartridge, durably. The folder does not exist, or is empty. Only the owner
+    /// can access what is made: it will hold the data of hosts.
     pub(super) fn create(path: &Path, label: &Label) -> io::Result<()> {
-        match std::fs::create_dir(path) {
+        match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 if std::fs::read_dir(path)?.next().is_some() {
                     return Err(io::Error::other("the folder exists and is not empty"));
@@ -42,7 +43,7 @@ impl Folder {
         }
         // Another process never sees half a label.
         let fresh = path.join("label.new");
-        let file = OpenOptions::new().write(true).create_new(true).open(&fresh)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
         file.write_all_at(&label.file(), 0)?;
         file.sync_all()?;
         std::fs::rename(&fresh, path.join(LABEL))?;
@@ -103,7 +104,7 @@ impl Folder {
                         return Ok(None);
                     }
                     self.fresh.insert(file);
-                    options.create_new(true).open(&path)?
+                    options.create_new(true).mode(0o600).open(&path)?
                 }
                 Ok(file) => {
                     if self.is_writable {

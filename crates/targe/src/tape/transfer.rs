@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use base::buffer::DataList;
 use base::int_cast::{to_u32, to_u64};
@@ -115,7 +116,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
             tape.name, args.partition
         )));
     }
-    let made = OpenOptions::new().write(true).create_new(true).open(&args.file);
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&args.file);
     let out = made.map_err(|error| Failure::Failed(format!("{file}: {error}")))?;
     let exported = write_out(&mut tape, args, out);
     if exported.is_err() {

@@ -34,7 +34,7 @@ pub(crate) struct TapeDrive {
     pub(crate) running: Option<Running>,
     /// The task that uses the drive.
     pub(crate) turn: Option<TaskId>,
-    /// Whether a cartridge was loaded while that task waited for its turn or for its data, so that it must not
+    /// Whether a cartridge was loaded while that task waited for its turn or its data, so that it must not
     /// use this one.
     pub(crate) is_turn_outdated: bool,
     /// The tasks that wait for their turn.

@@ -20,6 +20,7 @@ use store::shared::SharedStore;
 use thiserror::Error;
 
 use super::Export;
+use super::error::ProtocolError;
 use super::session::{Session, Ticket};
 use super::socket::{SocketFile, listen};
 use crate::events::{AttachEvent, EventHandler, submit};
@@ -297,7 +298,7 @@ impl<'a> Connection<'a> {
             return Err(Disconnected);
         }
         if left.is_some_and(|left| left.is_zero()) {
-            self.session.negotiation_too_slow();
+            self.session.cut(ProtocolError::TooSlow);
             // A client that reads nothing does not get the answers that are left either.
             return Err(Disconnected);
         }

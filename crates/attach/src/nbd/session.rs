@@ -205,13 +205,6 @@ impl Session {
         )
     }
 
-    /// Ends a session whose negotiation takes too long.
-    pub fn negotiation_too_slow(&mut self) {
-        if self.is_negotiating() {
-            self.cut(ProtocolError::TooSlow);
-        }
-    }
-
     /// Records that the client sends no more. A write with an incomplete payload is dropped.
     pub fn input_ended(&mut self) {
         self.phase = Phase::End;
@@ -581,7 +574,7 @@ impl Session {
         }
     }
 
-    fn cut(&mut self, why: ProtocolError) {
+    pub(super) fn cut(&mut self, why: ProtocolError) {
         self.cut_off = Some(why);
         self.phase = Phase::End;
     }

@@ -21,8 +21,8 @@ pub(super) struct ShortSessions {
     pause: Duration,
 }
 
-/// How long to wait before another session with such a target: not at all after the first such end, then this,
-/// doubled each time up to the maximum.
+/// How long to wait before another session with such a target: not at all after the first such end, then
+/// this, doubled each time up to the maximum.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -33,7 +33,8 @@ const TRUSTED_AFTER: Duration = Duration::from_secs(10);
 const fn may_recur(why: LossReason) -> bool {
     match why {
         LossReason::Misbehaved(_) => true,
-        // The keys of the next session are new, and so is its place among the sessions of this initiator port.
+        // The keys of the next session are new, and so is its place among the sessions of this initiator
+        // port.
         LossReason::Ended(reason) => {
             !matches!(reason, DisconnectReason::REPLACED | DisconnectReason::KEYS_EXHAUSTED)
         }

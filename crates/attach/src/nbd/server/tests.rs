@@ -175,7 +175,7 @@ fn a_client_that_does_not_complete_the_negotiation_loses_its_place() {
     silent.read_to_end(&mut greeting).unwrap();
     assert_eq!(greeting.len(), 18);
     for _ in 0..2 {
-        assert_eq!(events.recv(), Ok(AttachEvent::Misbehaved(super::super::ProtocolError::TooSlow)));
+        assert_eq!(events.recv(), Ok(AttachEvent::Misbehaved(ProtocolError::TooSlow)));
     }
     // A client that has chosen the export may be silent.
     std::thread::sleep(2 * limit);

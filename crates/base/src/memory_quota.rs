@@ -63,6 +63,10 @@ const FLOOR: usize = 64 << 10;
 /// The part of a quota that is kept for late sessions while any session waits: one in `KEPT`.
 const KEPT: usize = 4;
 
+/// How many times what remains free a session may hold after [`MemoryQuota::try_reserve_beyond`]: a quarter
+/// of the quota stays free for other sessions.
+const BEYOND: usize = 3;
+
 /// After waiting this long, a session that holds nothing need not leave as much free as it takes. This is
 /// many times what a medium needs for one step.
 const LATE: Duration = Duration::from_millis(100);
@@ -110,6 +114,23 @@ impl MemoryQuota {
             let since = share.wants_since.unwrap_or(now);
             self.eldest = (!fits).then_some(Eldest { since, wants: len, asked: now });
         }
+        if fits {
+            (self.used, share.held) = (used, held);
+            (share.wants_since, share.its_turn) = (None, false);
+        }
+        fits
+    }
+
+    /// As [`Self::try_reserve`], for a step that must not wait for what the session already holds. The
+    /// session may then hold [`BEYOND`] times what remains free. A small step may use all of the quota.
+    pub fn try_reserve_beyond(&mut self, now: Instant, share: &mut QuotaShare, len: usize) -> bool {
+        let used = self.used.saturating_add(len);
+        let held = share.held.saturating_add(len);
+        self.eldest = self.eldest.filter(|eldest| now.since(eldest.asked) < GONE);
+        let ahead = self.eldest.map_or(0, |eldest| eldest.wants.min(self.max));
+        let leaves_enough =
+            (self.max - ahead).checked_sub(used).is_some_and(|free| held <= free.saturating_mul(BEYOND));
+        let fits = len == 0 || leaves_enough || len <= FLOOR && used <= self.max;
         if fits {
             (self.used, share.held) = (used, held);
             (share.wants_since, share.its_turn) = (None, false);

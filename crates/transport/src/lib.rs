@@ -16,6 +16,7 @@ pub mod command;
 mod handle;
 pub mod identity_check;
 pub mod initiator;
+pub mod lun_queues;
 pub mod quota;
 pub mod status;
 pub mod target;

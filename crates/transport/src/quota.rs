@@ -87,6 +87,23 @@ impl DataQuotas {
         self.data_in.enqueue_waiter(now, session, &mut shares.data_in);
         Admission::OutOfMemory
     }
+
+    /// As [`Self::admit`], for a command of a logical unit none of whose commands holds memory of this quota.
+    /// The session may exceed its limit for it: a logical unit that answers nothing may hold all the rest.
+    pub fn admit_first_of_lun(
+        &mut self,
+        now: Instant,
+        session: Key,
+        shares: &mut DataShares,
+        len: u32,
+    ) -> Admission {
+        let len = self.data_in_claim(len);
+        if self.data_in.try_reserve_beyond(now, &mut shares.data_in, len) {
+            return Admission::Admitted;
+        }
+        self.data_in.enqueue_waiter(now, session, &mut shares.data_in);
+        Admission::OutOfMemory
+    }
 }
 
 /// The bytes of [`DataQuotas::data_in`] that a command takes: its data that waits or is not acknowledged,
@@ -159,6 +176,23 @@ mod tests {
         assert_eq!((data.shrink(0, 10), data.reserved()), (6, 4));
         assert_eq!((data.close(2, 12), data.reserved()), (2, 2));
         assert_eq!((data.take(), data.reserved()), (2, 0));
+    }
+
+    #[test]
+    fn a_session_over_its_limit_gets_memory_for_one_command_of_each_other_logical_unit() {
+        let key = Key { index: 0, generation: 0 };
+        let now = Instant::ORIGIN;
+        let mut quotas = DataQuotas::new(1 << 20, 1 << 20, 512 << 10);
+        let mut shares = DataShares::default();
+        assert_eq!(quotas.admit(now, key, &mut shares, 512 << 10), Admission::Admitted);
+        let mut first = |len| quotas.admit_first_of_lun(now, key, &mut shares, len);
+        // One quarter of the memory stays free, but for short commands.
+        assert_eq!(
+            [first(128 << 10), first(128 << 10), first(128 << 10)].map(|it| it == Admission::Admitted),
+            [true, true, false]
+        );
+        let short = (0..100).filter(|_| first(64 << 10) == Admission::Admitted).count();
+        assert_eq!((short, quotas.data_in.used()), (4, 1 << 20));
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod limits;
 mod login;
 mod logout;
 mod management;
+mod memory_waiters;
 mod output;
 mod password_guess;
 mod pending_logout;

@@ -173,7 +173,7 @@ impl Engine {
         }
         if let Some(state) = self.sessions.get_mut(session) {
             state.unacked_tasks += 1;
-            if !state.ready.is_empty() {
+            if state.has_undelivered() {
                 self.drain_ready(session);
             }
         }

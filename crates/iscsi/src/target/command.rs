@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 use base::int_cast::to_usize;
 use base::state_machine::ConnId;
 use security::Level;
-use transport::quota::{Admission, DataInReservation};
+use transport::quota::DataInReservation;
 use transport::target::{Command, SessionId, TaskRef};
 
 use super::allegiance::Allegiance;
@@ -258,7 +258,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Delivers a command to the layer above, or queues it behind the requests that already wait.
+    /// Delivers a command to the layer above, or queues it behind a task management request or for memory.
     pub(super) fn deliver_in_order(&mut self, session: Key, command: PendingCommand) {
         // A logout whose turn came together with this command may have ended the session.
         let Some(state) = self.sessions.get_mut(session) else { return };
@@ -270,16 +270,18 @@ impl Engine {
         if task.result.is_some() {
             return;
         }
-        let data_in_len = task.data_in_len;
-        if state.ready.is_empty() && self.reserve_data_in(session, data_in_len) {
-            self.deliver_command(command);
-        } else if let Some(state) = self.sessions.get_mut(session) {
+        let (lun, data_in_len) = (task.lun, task.data_in_len);
+        if !state.ready.is_empty() {
             state.ready.push_back(Ready::Command(command));
+        } else if state.memory_waiters.is_empty() && self.reserve_data_in(session, data_in_len) {
+            self.deliver_command(command);
+        } else {
+            self.await_memory(session, lun, command);
         }
     }
 
     /// Passes a command to the layer above, together with the unsolicited data that is received.
-    fn deliver_command(&mut self, command: PendingCommand) {
+    pub(super) fn deliver_command(&mut self, command: PendingCommand) {
         let PendingCommand { task: key, attribute, priority, cdb } = command;
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
         task.holder = Holder::DeviceServer;
@@ -301,20 +303,6 @@ impl Engine {
         }));
     }
 
-    /// Reserves memory for the Data-In of a command, or enqueues its session for it.
-    fn reserve_data_in(&mut self, session: Key, data_in_len: u32) -> bool {
-        let Some(state) = self.sessions.get_mut(session) else { return false };
-        let admission = self.quotas.admit(self.now, session, &mut state.shares, data_in_len);
-        if admission == Admission::OutOfMemory {
-            self.stats.held_back += 1;
-        }
-        if admission != Admission::Admitted {
-            // The session's earlier Data-In must be sent, and acknowledged if it is retained until then.
-            self.ask_session_for_ack(session);
-        }
-        admission == Admission::Admitted
-    }
-
     /// Releases memory for Data-In.
     pub(super) fn release_data_in(&mut self, session: Key, len: usize) {
         self.quotas
@@ -324,6 +312,7 @@ impl Engine {
 
     /// Delivers the waiting requests to the layer above, as far as memory and task management permit.
     pub(super) fn drain_ready(&mut self, session: Key) {
+        self.serve_memory_waiters(session);
         loop {
             let Some(state) = self.sessions.get_mut(session) else { return };
             match state.ready.front() {
@@ -334,16 +323,16 @@ impl Engine {
                         return;
                     }
                     self.pop_ready(session);
+                    let affected = self.take_affected(session, tmf);
                     self.deliver_tmf(session, tmf);
+                    self.end_memory_waiters(affected);
                 }
-                Some(Ready::Command(command)) => {
-                    let live = self.tasks.get(command.task).filter(|task| task.result.is_none());
-                    let len = live.map(|task| task.data_in_len);
-                    if len.is_some_and(|len| !self.reserve_data_in(session, len)) {
-                        return;
-                    }
+                Some(Ready::Command(_)) => {
                     if let Some(Ready::Command(command)) = self.pop_ready(session) {
-                        self.deliver_command(command);
+                        let live = self.tasks.get(command.task).filter(|task| task.result.is_none());
+                        if let Some(lun) = live.map(|task| task.lun) {
+                            self.await_memory(session, lun, command);
+                        }
                     }
                 }
             }
@@ -398,11 +387,16 @@ impl Engine {
     pub(super) fn terminate_task(&mut self, key: Key, ending: TaskResult) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.result.is_none()) else { return };
         task.result = Some(ending);
-        if task.holder == Holder::DeviceServer {
-            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
-        }
-        task.holder = Holder::Nobody;
         let session = task.session;
+        match core::mem::replace(&mut task.holder, Holder::Nobody) {
+            Holder::DeviceServer => self.events.push_back(Event::TaskGone { task: TaskRef(key) }),
+            Holder::Session => {
+                if let Some(state) = self.sessions.get_mut(session) {
+                    state.remove_undelivered(task.lun, key);
+                }
+            }
+            Holder::Nobody => {}
+        }
         let unsent = if task.is_detached() {
             task.data_in.drop_unacknowledged(&self.pool)
         } else {
@@ -445,6 +439,7 @@ impl Engine {
         }
         // The task is large, so it is dropped in place.
         let Some(task) = self.tasks.get_mut(key) else { return self.impossible(Some(session)) };
+        let undelivered = (task.holder == Holder::Session).then_some(task.lun);
         let freed = task.data_out.stop(&self.pool);
         let unsent = task.data_in.stop(&self.pool);
         let (immediate, counted, was_answered) = (task.immediate, task.in_window, task.sent_status.is_some());
@@ -467,7 +462,10 @@ impl Engine {
             if counted {
                 state.window.command_ended();
             }
-            let (is_ready, may_wait) = (!state.ready.is_empty(), counted && state.window.looks_closed());
+            if let Some(lun) = undelivered {
+                state.remove_undelivered(lun, key);
+            }
+            let (is_ready, may_wait) = (state.has_undelivered(), counted && state.window.looks_closed());
             if may_wait {
                 self.mark_dirty(session);
             }

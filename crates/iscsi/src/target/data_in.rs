@@ -66,6 +66,11 @@ impl DataIn {
         self.reservation = reservation;
     }
 
+    /// Returns whether it takes memory of the quota.
+    pub(crate) const fn holds_memory(&self) -> bool {
+        self.reservation.reserved() > 0
+    }
+
     /// Returns whether data waits to be sent.
     pub(crate) const fn has_queued(&self) -> bool {
         self.queued > 0

@@ -6,12 +6,16 @@
 //! Then, unless FastAbort was negotiated, it waits for the answers to the R2Ts that are open for the tasks it
 //! will end (§4.2.3.3 a). Meanwhile no further R2T is sent and no later command is executed. On one
 //! connection, the order of the send queue is the response fence.
+//!
+//! No function waits for memory. A command that waits for memory for its Data-In is unknown to the layer
+//! above, so the transport ends it: ABORT TASK removes it, and a function that ends many tasks ends it with
+//! BUSY before that function is passed on.
 
 use alloc::vec::Vec;
 
 use base::state_machine::ConnId;
 use base::time::Instant;
-use transport::target::{SessionId, TaskRef, TmfIndication, TmfRef};
+use transport::target::{SessionId, TargetTransport, TaskRef, TmfIndication, TmfRef};
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::arena::Key;
@@ -181,6 +185,9 @@ impl Engine {
 
     /// Passes a request to the layer above, and stops holding R2Ts back.
     pub(super) fn deliver_tmf(&mut self, session: Key, key: Key) {
+        if self.queries_waiting_commands(session, key) {
+            return self.finish_tmf(TmfRef(key), TmfResult::SUCCEEDED);
+        }
         if let Some(tmf) = self.tmfs.get(key) {
             //= rfc7143#section-4.2.3.3
             //# c) MUST propagate the TMF Request to, and receive the response from, the target SCSI
@@ -200,6 +207,15 @@ impl Engine {
         state.holds_r2ts = false;
         let tmf = self.tmfs.get(key).copied();
         self.advance_all_fetches(session, |lun| tmf.is_none_or(|tmf| !tmf.affects(lun)));
+    }
+
+    /// Returns whether a request asks for tasks of a logical unit of which commands wait for memory. The
+    /// layer above does not know these.
+    fn queries_waiting_commands(&self, session: Key, key: Key) -> bool {
+        let waiters = self.sessions.get(session).map(|state| &state.memory_waiters);
+        self.tmfs.get(key).zip(waiters).is_some_and(|(tmf, waiters)| {
+            tmf.function == TmfFunction::QUERY_TASK_SET && waiters.contains(tmf.lun)
+        })
     }
 
     /// Sends the R2Ts that were held back.

@@ -237,7 +237,7 @@ impl Engine {
             self.quotas.data_in.release(Some(&mut state.shares.data_in), task.data_in.shrink_reservation());
         }
         state.traffic.data_in_bytes += u64::from(len);
-        let waiting = !state.ready.is_empty();
+        let waiting = state.has_undelivered();
         self.stats.data_in_bytes += u64::from(len);
         let ends = status.is_some();
         // The tag is free once the status is sent, and the command window in this PDU shows it.

@@ -12,6 +12,7 @@ use base::state_machine::ConnId;
 use base::time::Instant;
 use smallvec::SmallVec;
 use transport::command::{Cdb, TaskAttribute};
+use transport::lun_queues::LunQueues;
 use transport::quota::DataShares;
 use transport::task_management::TmfFunction;
 
@@ -68,8 +69,11 @@ pub(crate) struct Session {
     pub(crate) immediate: u32,
     /// The task management requests that are open.
     pub(crate) tmfs: SmallVec<[Key; 1]>,
-    /// Requests whose CmdSN is in order but that cannot be passed to the layer above yet.
+    /// A task management request whose CmdSN is in order and that waits for data of the tasks that it ends,
+    /// and the requests behind it.
     pub(crate) ready: VecDeque<Ready>,
+    /// Commands whose CmdSN is in order and that wait for memory for their Data-In.
+    pub(crate) memory_waiters: LunQueues<PendingCommand>,
     /// Whether a task management function waits for data of the tasks that it ends. No R2T is sent meanwhile.
     pub(crate) holds_r2ts: bool,
     /// The session's share of each memory quota. The Data-In share covers reservations of commands under way
@@ -200,6 +204,7 @@ impl Session {
             immediate: 0,
             tmfs: SmallVec::new(),
             ready: VecDeque::new(),
+            memory_waiters: LunQueues::default(),
             holds_r2ts: false,
             shares: DataShares::default(),
             quota_waiters: VecDeque::new(),
@@ -234,6 +239,19 @@ impl Session {
     /// executed.
     pub(crate) fn is_logging_out(&self) -> bool {
         self.logouts.iter().any(PendingLogout::ends_session)
+    }
+
+    /// Returns whether a request whose CmdSN is in order waits to be passed to the layer above.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        !self.ready.is_empty() || !self.memory_waiters.is_empty()
+    }
+
+    /// Removes a command that waits to be passed to the layer above.
+    pub(crate) fn remove_undelivered(&mut self, lun: u64, task: Key) {
+        if self.has_undelivered() {
+            self.ready.retain(|request| !matches!(request, Ready::Command(command) if command.task == task));
+            self.memory_waiters.remove(lun, |command| command.task == task);
+        }
     }
 
     /// Adds a task to the tag table.

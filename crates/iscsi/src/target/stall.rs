@@ -244,7 +244,7 @@ impl Engine {
         let wanted = Wanted {
             asked: self.quotas.solicited.has_waiters(),
             unasked: self.quotas.unsolicited.is_under_pressure(),
-            answers: self.quotas.data_in.has_waiters() || !state.ready.is_empty(),
+            answers: self.quotas.data_in.has_waiters() || !state.memory_waiters.is_empty(),
         };
         let is_due = |task: &Task| state.lost.is_detached_for(task.allegiance, now, STALLED_AFTER);
         let tasks = state.tasks(&self.tasks).filter(|(_, task)| is_due(task));

@@ -119,6 +119,7 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return };
         // Waiting requests must not be delivered while the tasks are ended one by one.
         state.ready.clear();
+        state.memory_waiters.clear();
         // Below level 2 nothing is kept for a session that lost its connections, so no initiator can continue
         // it.
         let events: &[SessionEvent] = match (down, state.state) {

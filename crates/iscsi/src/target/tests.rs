@@ -12,6 +12,7 @@ mod handover;
 mod happy;
 mod management;
 mod mcs;
+mod memory_waiters;
 mod notes;
 mod passwords;
 mod sessions;

@@ -121,7 +121,7 @@ impl Engine {
 fn has_open_work(session: &Session) -> bool {
     let shares = [&session.shares.unsolicited, &session.shares.solicited, &session.shares.data_in];
     let holds_memory = shares.iter().any(|share| share.held() > 0) || !session.quota_waiters.is_empty();
-    !session.ready.is_empty()
+    session.has_undelivered()
         || !session.window.is_idle()
         || session.immediate > 0
         || session.holds_r2ts

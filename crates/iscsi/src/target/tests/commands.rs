@@ -483,12 +483,18 @@ fn answers_that_are_not_read_hold_the_next_commands_back() {
     for at in 0..4 {
         world.engine.data_in(first, at << 20, block.clone().into());
     }
-    let second = ScsiCommand { lun: 2, ..world.command(conn) };
+    let second = world.read(conn, 512);
     world.count(conn);
     let bytes = world.frame(conn, second.encode(), &[], &[]);
     world.engine.received(world.now, conn, &bytes, &world.names);
     assert!(world.engine.poll_event().is_none(), "four times the limit waits");
-    assert_eq!(world.engine.sessions().next().unwrap().unsent_bytes, 4 << 20);
+    // Another logical unit is not held back.
+    let third = ScsiCommand { lun: 2, ..world.read(conn, 512) };
+    world.count(conn);
+    let bytes = world.frame(conn, third.encode(), &[], &[]);
+    world.engine.received(world.now, conn, &bytes, &world.names);
+    assert!(matches!(world.engine.poll_event(), Some(Event::Command(command)) if command.lun == 2));
+    assert_eq!(world.engine.sessions().next().unwrap().unsent_bytes, (4 << 20) + 512);
     let mut sent = 0;
     let up = loop {
         let mut out = Transmit::new();
@@ -501,7 +507,7 @@ fn answers_that_are_not_read_hold_the_next_commands_back() {
         }
     };
     assert!(sent < (4 << 20), "it passes before all is gone");
-    assert!(matches!(up, Event::Command(command) if command.lun == 2));
+    assert!(matches!(up, Event::Command(command) if command.lun == LUN));
 }
 
 /// A command may wait for data of another command that its initiator withholds, so it is not answered.

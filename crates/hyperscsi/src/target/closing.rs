@@ -42,7 +42,7 @@ impl Engine {
             None => Phase::Closed,
         };
         let sid = session.sids.1;
-        session.ready.clear();
+        session.memory_waiters.clear();
         session.to_flush.clear();
         session.refusals.clear();
         session.withdrawn.append(&mut session.refused);

@@ -34,6 +34,8 @@ pub(super) struct Exchange {
     pub(super) since: Instant,
     pub(super) holder: Holder,
     pub(super) request: RequestState,
+    /// The logical unit of the command; 0 if it is none.
+    pub(super) lun: u64,
     pub(super) out: DataOut,
     pub(super) data_in: DataIn,
     /// The result. Once it is set, the engine fetches no more data and discards data that still arrives.
@@ -311,6 +313,7 @@ impl Exchange {
             since: now,
             holder: Holder::OrphanData,
             request: RequestState::Unknown,
+            lun: 0,
             out: DataOut::new(),
             data_in: DataIn::default(),
             result: None,

@@ -1,11 +1,14 @@
 //! Command ordering: requests are submitted to the layer above in the order that their initiator prescribed,
-//! and commands only once memory for their Data-In is reserved.
+//! and commands only once memory for their Data-In is reserved. A command that waits for memory holds up the
+//! later commands of its logical unit, and nothing else.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::memory_quota::WAITERS_PER_TURN;
-use transport::quota::{Admission, DataInReservation};
+use base::time::Instant;
+use transport::quota::{Admission, DataInReservation, DataQuotas, DataShares};
 use transport::target::{Command, SessionId, TaskRef};
 
 use super::contract::Event;
@@ -41,32 +44,73 @@ impl Engine {
         }
     }
 
-    /// Submits a request, or queues it behind those that wait for memory.
+    /// Submits a request, or queues it until there is memory for its Data-In.
     fn release_request(&mut self, key: Key, exchange: Key) {
         let Some(state) = self.exchanges.get(exchange) else { return };
         if state.result.is_some() {
             return self.queue_result(exchange);
         }
+        if !matches!(state.request, RequestState::Command(_)) {
+            return self.submit_request(key, exchange);
+        }
+        let (lun, len) = (state.lun, state.data_in.len);
+        let Some(session) = self.sessions.get(key) else { return };
+        if session.memory_waiters.is_empty() && self.reserve_data_in(key, len) {
+            return self.submit_request(key, exchange);
+        }
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.ready.push_back(exchange);
-        if session.ready.len() == 1 {
-            self.submit_ready(key);
+        // Commands of one logical unit keep their order.
+        let is_first = !session.memory_waiters.contains(lun);
+        session.memory_waiters.push_back(lun, exchange);
+        if is_first {
+            self.serve_memory_waiters(key);
         }
     }
 
-    /// Submits the queued requests, as far as memory for their Data-In allows.
-    pub(super) fn submit_ready(&mut self, key: Key) {
-        while let Some(exchange) = self.sessions.get(key).and_then(|session| session.ready.front().copied()) {
-            let live = self.exchanges.get(exchange).filter(|state| state.result.is_none());
+    /// Submits the commands that wait for memory, as far as there is some.
+    ///
+    /// The logical units take turns with the session's memory. One that has no memory at all need not wait
+    /// for its turn: another may hold all of the session's memory and answer nothing.
+    pub(super) fn serve_memory_waiters(&mut self, key: Key) {
+        // Built only if many logical units wait.
+        let mut holders: Option<BTreeSet<u64>> = None;
+        let mut turn = 0;
+        while let Some(session) = self.sessions.get(key)
+            && let Some((lun, exchange)) = session.memory_waiters.front(turn)
+        {
+            let live = self.exchanges.get(*exchange).filter(|state| state.result.is_none());
             let len = live.map_or(0, |state| state.data_in.len);
-            if live.is_some() && !self.reserve_data_in(key, len) {
-                return;
+            let is_admitted = len == 0
+                || turn == 0 && self.reserve_data_in(key, len)
+                || !self.holds_memory(key, lun, turn, &mut holders) && self.reserve_first_data_in(key, len);
+            if !is_admitted {
+                turn += 1;
+                continue;
             }
-            if let Some(session) = self.sessions.get_mut(key) {
-                session.ready.pop_front();
+            if let Some(holders) = holders.as_mut().filter(|_| len > 0) {
+                holders.insert(lun);
             }
-            self.submit_request(key, exchange);
+            let Some(session) = self.sessions.get_mut(key) else { return };
+            if let Some(exchange) = session.memory_waiters.pop_front(turn) {
+                self.submit_request(key, exchange);
+            }
         }
+    }
+
+    /// Returns whether commands of a logical unit hold memory for Data-In.
+    fn holds_memory(&self, key: Key, lun: u64, turn: usize, holders: &mut Option<BTreeSet<u64>>) -> bool {
+        if turn >= LUNS_CHECKED_SINGLY {
+            return holders.get_or_insert_with(|| self.memory_holders(key).collect()).contains(&lun);
+        }
+        self.memory_holders(key).any(|holder| holder == lun)
+    }
+
+    /// Returns the logical unit of each command that holds memory for Data-In.
+    fn memory_holders(&self, key: Key) -> impl Iterator<Item = u64> {
+        let tables = self.sessions.get(key).into_iter().flat_map(|session| &session.tables);
+        let exchanges = tables.flat_map(|table| table.slots.iter().flatten());
+        let held = exchanges.filter_map(|exchange| self.exchanges.get(*exchange));
+        held.filter(|exchange| exchange.data_in.reservation.reserved() > 0).map(|exchange| exchange.lun)
     }
 
     fn submit_request(&mut self, session: Key, key: Key) {
@@ -101,8 +145,22 @@ impl Engine {
 
     /// Reserves memory for the Data-In of a command, or queues its session for it.
     fn reserve_data_in(&mut self, key: Key, len: u32) -> bool {
+        self.reserve_data_in_by(key, len, DataQuotas::admit)
+    }
+
+    /// As [`Self::reserve_data_in`], for a command of a logical unit that has no such memory.
+    fn reserve_first_data_in(&mut self, key: Key, len: u32) -> bool {
+        self.reserve_data_in_by(key, len, DataQuotas::admit_first_of_lun)
+    }
+
+    fn reserve_data_in_by(
+        &mut self,
+        key: Key,
+        len: u32,
+        admit: impl FnOnce(&mut DataQuotas, Instant, Key, &mut DataShares, u32) -> Admission,
+    ) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
-        let admission = self.quotas.admit(self.now, key, &mut session.shares, len);
+        let admission = admit(&mut self.quotas, self.now, key, &mut session.shares, len);
         if admission == Admission::OutOfMemory {
             self.stats.held_back += 1;
         }
@@ -115,7 +173,7 @@ impl Engine {
             let Some(key) = self.quotas.data_in.next_waiter(self.now) else { break };
             if let Some(session) = self.sessions.get_mut(key) {
                 session.shares.data_in.mark_dequeued();
-                self.submit_ready(key);
+                self.serve_memory_waiters(key);
             }
         }
         for _ in 0..WAITERS_PER_TURN {
@@ -144,10 +202,21 @@ impl Engine {
         let Some(exchange) = self.exchanges.get(key).filter(|exchange| exchange.result.is_none()) else {
             return;
         };
-        if exchange.holder == Holder::DeviceServer {
-            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
+        match exchange.holder {
+            Holder::DeviceServer => self.events.push_back(Event::TaskGone { task: TaskRef(key) }),
+            Holder::Session => {
+                if let Some(session) = self.sessions.get_mut(exchange.session) {
+                    session.memory_waiters.remove(exchange.lun, |waiter| *waiter == key);
+                }
+            }
+            Holder::OrphanData | Holder::Finished => {}
         }
         self.fail_in_order(key, ending);
         self.queue_result(key);
     }
 }
+
+/// For how many logical units the exchanges of the session are searched one by one. A logical unit that waits
+/// usually has memory, and then the search soon finds it. For more of them, one pass over all exchanges costs
+/// less.
+const LUNS_CHECKED_SINGLY: usize = 8;

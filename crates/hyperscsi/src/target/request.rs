@@ -210,6 +210,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(exchange.session) else { return };
         let unborn_level = core::mem::replace(&mut exchange.level, level);
         exchange.holder = Holder::Session;
+        exchange.lun = command.lun;
         exchange.out.len = command.data_out_len;
         exchange.data_in.len = command.data_in_len;
         session.traffic.commands += 1;

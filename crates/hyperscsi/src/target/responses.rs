@@ -58,7 +58,7 @@ impl Engine {
         self.quotas
             .data_in
             .release(self.sessions.get_mut(session).map(|session| &mut session.shares.data_in), len);
-        self.submit_ready(session);
+        self.serve_memory_waiters(session);
     }
 
     /// Passes everything that a session has to send to its transport.

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use base::arena::{Arena, Key};
 use base::ether::EtherPort;
 use base::time::Instant;
+use transport::lun_queues::LunQueues;
 use transport::quota::DataShares;
 
 use super::contract::Traffic;
@@ -32,8 +33,8 @@ pub(super) struct Session {
     pub(super) tables: [ExchangeTable; 2],
     /// Exchanges that an Abort frame created; they hold no slot.
     pub(super) wishes: Vec<Key>,
-    /// Requests that wait for memory for their Data-In, and the requests behind them.
-    pub(super) ready: VecDeque<Key>,
+    /// Commands whose turn has come and that wait for memory for their Data-In.
+    pub(super) memory_waiters: LunQueues<Key>,
     pub(super) shares: DataShares,
     /// Exchanges that have something to send.
     pub(super) to_flush: VecDeque<Key>,
@@ -192,7 +193,7 @@ impl Session {
             parameters: identity.parameters,
             tables: PnSpace::ALL.map(ExchangeTable::new),
             wishes: Vec::new(),
-            ready: VecDeque::new(),
+            memory_waiters: LunQueues::default(),
             shares: DataShares::default(),
             to_flush: VecDeque::new(),
             withdrawn: Vec::new(),

@@ -3,6 +3,10 @@
 //! A function names the exchange before it in AFTER, so the function is submitted to the layer above when
 //! every task that it may affect was submitted. Every task that it ends gets a response or an Abort message,
 //! which says that none follows. So the function's own response need not fence other responses.
+//!
+//! No function waits for memory. A command that waits for memory for its Data-In is unknown to the layer
+//! above, so the transport ends it: ABORT TASK gives it up, and a function that ends many tasks ends it with
+//! BUSY before that function is submitted.
 
 use base::arena::Key;
 use base::time::Instant;
@@ -58,12 +62,40 @@ impl Engine {
             | TmfFunction::LOGICAL_UNIT_RESET
             | TmfFunction::TARGET_WARM_RESET
             | TmfFunction::TARGET_COLD_RESET
-            | TmfFunction::QUERY_TASK_SET
             | TmfFunction::I_T_NEXUS_RESET
             | TmfFunction::QUERY_ASYNCHRONOUS_EVENT => None,
+            // The layer above does not know the commands that wait for memory.
+            TmfFunction::QUERY_TASK_SET if self.has_memory_waiters(session, manage.lun) => {
+                return self.fail_at_once(key, TaskResult::Managed(TmfResult::SUCCEEDED));
+            }
+            TmfFunction::QUERY_TASK_SET => None,
             _ => return self.fail_at_once(key, TaskResult::Managed(TmfResult::NOT_SUPPORTED)),
         };
+        self.end_memory_waiters(session, &manage);
         self.push_tmf_event(session, key, manage, task);
+    }
+
+    fn has_memory_waiters(&self, session: Key, lun: u64) -> bool {
+        self.sessions.get(session).is_some_and(|state| state.memory_waiters.contains(lun))
+    }
+
+    /// Ends the commands that wait for memory and that a function affects. The function may be refused, so
+    /// they get a response that is true in any case.
+    fn end_memory_waiters(&mut self, session: Key, manage: &Request) {
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        let ended = state.memory_waiters.take(|lun| match manage.function {
+            TmfFunction::ABORT_TASK_SET | TmfFunction::CLEAR_TASK_SET | TmfFunction::LOGICAL_UNIT_RESET => {
+                lun == manage.lun
+            }
+            TmfFunction::TARGET_WARM_RESET
+            | TmfFunction::TARGET_COLD_RESET
+            | TmfFunction::I_T_NEXUS_RESET => true,
+            _ => false,
+        });
+        for exchange in ended {
+            self.stats.busy += 1;
+            self.fail_at_once(exchange, TaskResult::busy());
+        }
     }
 
     fn push_tmf_event(&mut self, session: Key, key: Key, manage: Request, task: Option<Key>) {
@@ -97,7 +129,7 @@ impl Engine {
         }
         match (exchange.holder, &exchange.request) {
             (Holder::DeviceServer, RequestState::Started) => Ok(task),
-            // Everything before the function was submitted, so this exchange is behind the function.
+            // This exchange waits for memory, or it is behind the function.
             (Holder::Session | Holder::OrphanData, _) if is_abort => {
                 self.fail_at_once(task, TaskResult::GivenUp(AbortResult::NEVER_BEGUN));
                 Err(TmfResult::COMPLETE)

@@ -3,6 +3,7 @@
 
 use base::buffer::Bytes;
 use base::time::Duration;
+use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
 use security::Level;
 use transport::command::TaskAttribute;
@@ -195,4 +196,67 @@ fn a_session_that_is_given_up_is_built_anew_and_only_what_may_run_again_does() {
     let stats = world.initiators[0].session.stats();
     assert_eq!((stats.logins, stats.replays), (2, 1));
     assert_eq!(world.server.tasks.len(), 1, "the target ended those of the old session");
+}
+
+/// Returns a world with an initiator of which a read of logical unit 1 holds all the memory for Data-In and
+/// does not end, and which has two more reads of it under way, the last one shorter.
+fn hung() -> (World, [TaskId; 3]) {
+    let limits = EngineLimits { unsent_bytes_max: 128 << 10, ..EngineLimits::default() };
+    let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
+    world.join(world.plan_of(1));
+    world.up();
+    let linger = Request { data_in_len: 128 << 10, ..Request::new(1, cdb(LINGER, 0, 0)) };
+    let holder = world.submit(0, linger);
+    world.rest(SECOND);
+    let waiting = [100, 1].map(|blocks| world.read(0, 1, 0, blocks));
+    world.rest(SECOND);
+    assert_eq!((world.server.tasks.len(), world.server.executed), (1, 1), "they wait for memory");
+    (world, [holder, waiting[0], waiting[1]])
+}
+
+#[test]
+fn a_logical_unit_that_answers_nothing_holds_up_no_other() {
+    let (mut world, [holder, first, last]) = hung();
+    for lba in 0..4 {
+        let write = world.write(0, 2, lba * 1000, 600, 3);
+        world.good(0, write);
+        // Longer than the limit of the session.
+        let reads =
+            [(lba * 1000, 600), (lba * 1000, 1)].map(|(lba, blocks)| (world.read(0, 2, lba, blocks), blocks));
+        for (read, blocks) in reads {
+            assert!(world.good(0, read) == pattern(2, lba * 1000, blocks, 3));
+        }
+    }
+    let done = [first, last].map(|task| world.initiators[0].ended.contains_key(&task));
+    assert_eq!((done, world.server.tasks.len()), ([false; 2], 1));
+    let id = manage(&mut world, 0, TmfFunction::ABORT_TASK, 1, Some(holder));
+    assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
+    assert_eq!(world.end(0, holder).end, TaskResult::Aborted);
+    world.good(0, first);
+    world.good(0, last);
+    world.rest(2 * SECOND);
+    world.is_clean();
+}
+
+#[test]
+fn functions_pass_the_commands_that_wait_for_memory() {
+    let (mut world, [holder, first, last]) = hung();
+    let id = manage(&mut world, 0, TmfFunction::ABORT_TASK, 1, Some(first));
+    assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
+    assert_eq!(world.end(0, first).end, TaskResult::NotSent);
+    for (function, result) in [
+        (TmfFunction::QUERY_TASK_SET, TmfResult::SUCCEEDED),
+        (TmfFunction::LOGICAL_UNIT_RESET, TmfResult::COMPLETE),
+    ] {
+        let id = manage(&mut world, 0, function, 1, None);
+        assert_eq!(answer(&mut world, 0, id), Some(result));
+    }
+    assert_eq!(world.end(0, holder).end, TaskResult::Aborted);
+    let outcome = world.end(0, last);
+    assert_eq!(status(&outcome), Some(transport::status::BUSY));
+    assert_eq!(world.server.executed, 1, "no command that waited was executed");
+    let again = world.read(0, 1, 0, 100);
+    world.good(0, again);
+    world.rest(2 * SECOND);
+    world.is_clean();
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::io::ReadWriteFlags;
 
-use super::sync::{Attempt, progress, raw, transfer};
+use super::sync::{Attempt, StableWrites, progress, raw, transfer};
 use super::{Errno, FileOpKind, PendingOp};
 use crate::clock::Clock;
 
@@ -57,6 +57,7 @@ pub(super) struct FileBehavior {
     writes_without_wait: AtomicU8,
     rest_until: AtomicU64,
     watched: AtomicU32,
+    pub(super) stable_writes: StableWrites,
 }
 
 const UNKNOWN: u8 = 0;
@@ -85,6 +86,7 @@ impl FileBehavior {
             writes_without_wait: AtomicU8::new(UNKNOWN),
             rest_until: AtomicU64::new(0),
             watched: AtomicU32::new(0),
+            stable_writes: StableWrites::default(),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Executes operations with plain system calls, and tracks their progress.
 
+use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use base::buffer::{Buf, DataList};
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -32,13 +34,89 @@ pub(crate) type SlicesMut<'a> = SmallVec<[IoSliceMut<'a>; 16]>;
 
 /// Records the result of a call for `work`: how many bytes (zero for calls that transfer none), or an error.
 pub(crate) fn progress(work: &mut PendingOp, result: Result<usize, Errno>) -> Attempt {
+    if is_stable_through_cache(&work.op) {
+        let stable_writes = &work.op.file.inner.habits.stable_writes;
+        match result {
+            Ok(_) => stable_writes.succeeded(),
+            Err(Errno::OPNOTSUPP) if !stable_writes.may_lack_support() => {
+                return Attempt::Finished(Err(FileError { errno: Errno::OPNOTSUPP, done: work.done }));
+            }
+            Err(_) => {}
+        }
+    }
     advance(&mut work.op, &mut work.done, result)
+}
+
+/// Whether a file supports `RWF_DSYNC`.
+///
+/// `EOPNOTSUPP` is the answer of a file that does not. It can also be the report of a failed write-back, which
+/// the kernel makes only once. The same call tells them apart: a report is not repeated.
+#[derive(Debug, Default)]
+pub(super) struct StableWrites(AtomicU8);
+
+const UNKNOWN: u8 = 0;
+const SUPPORTED: u8 = 1;
+/// One write has failed, and is tried again.
+const IN_DOUBT: u8 = 2;
+const UNSUPPORTED: u8 = 3;
+
+impl StableWrites {
+    /// Handles a write that succeeded. What is in doubt is decided by the write that failed.
+    fn succeeded(&self) {
+        let _ = self.0.compare_exchange(UNKNOWN, SUPPORTED, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Handles `EOPNOTSUPP`. Returns whether the write is to be tried again by [`Self::write`].
+    fn may_lack_support(&self) -> bool {
+        let _ = self.0.compare_exchange(UNKNOWN, IN_DOUBT, Ordering::Relaxed, Ordering::Relaxed);
+        self.0.load(Ordering::Relaxed) != SUPPORTED
+    }
+
+    /// Makes one write with `dsync`, or with `fallback` if the file does not support that.
+    fn write(
+        &self,
+        mut dsync: impl FnMut() -> Result<usize, Errno>,
+        fallback: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        loop {
+            let known = self.0.load(Ordering::Relaxed);
+            if known == UNSUPPORTED {
+                return fallback();
+            }
+            match (dsync(), known) {
+                (Err(Errno::OPNOTSUPP | Errno::NOSYS), UNKNOWN) => {
+                    let _ = self.may_lack_support();
+                }
+                (Err(Errno::OPNOTSUPP | Errno::NOSYS), IN_DOUBT) => {
+                    self.0.store(UNSUPPORTED, Ordering::Relaxed);
+                }
+                (Ok(_), IN_DOUBT) => {
+                    self.0.store(SUPPORTED, Ordering::Relaxed);
+                    return Err(Errno::OPNOTSUPP);
+                }
+                (result, _) => {
+                    if result.is_ok() {
+                        self.succeeded();
+                    }
+                    return result;
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether an operation is a write that may get the report of another one's failed write-back.
+fn is_stable_through_cache(op: &FileOp) -> bool {
+    matches!(op.kind, FileOpKind::Write { stable: true, .. }) && !op.file.direct()
 }
 
 fn advance(op: &mut FileOp, done: &mut usize, result: Result<usize, Errno>) -> Attempt {
     let failed = |errno| Attempt::Finished(Err(FileError { errno, done: *done }));
     let count = match result {
         Ok(count) => count,
+        // It may be the report of a failed write-back, whatever its number is. The kernel makes it only once,
+        // and a second call would succeed.
+        Err(errno) if matches!(op.kind, FileOpKind::Sync { .. }) => return failed(errno),
         Err(Errno::INTR | Errno::AGAIN) => return Attempt::Again,
         Err(Errno::OPNOTSUPP) => return Attempt::Blocked,
         Err(errno) => return failed(errno),
@@ -149,7 +227,7 @@ pub(crate) fn run_to_end(mut op: FileOp, mut done: usize) -> FileDone {
                 }
             }
             _ => match change(&op) {
-                Err(Errno::INTR) => {}
+                Err(Errno::INTR) if !matches!(op.kind, FileOpKind::Sync { .. }) => {}
                 result => break result.map_err(|errno| FileError { errno, done: 0 }),
             },
         }
@@ -163,13 +241,29 @@ fn transfer_blocking(op: &mut FileOp, done: usize) -> Result<usize, Errno> {
     {
         return transfer(op, done, ReadWriteFlags::empty());
     }
-    match transfer(op, done, ReadWriteFlags::DSYNC) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-            let count = transfer(op, done, ReadWriteFlags::empty())?;
-            rustix::fs::fdatasync(op.file.file())?;
-            Ok(count)
-        }
-        result => result,
+    let op = RefCell::new(op);
+    let dsync = || transfer(&mut op.borrow_mut(), done, ReadWriteFlags::DSYNC);
+    let fallback = || {
+        let op = &mut op.borrow_mut();
+        let count = transfer(op, done, ReadWriteFlags::empty())?;
+        rustix::fs::fdatasync(op.file.file()).map_err(final_errno)?;
+        Ok(count)
+    };
+    let file = op.borrow().file.clone();
+    if file.direct() {
+        return match dsync() {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fallback(),
+            result => result,
+        };
+    }
+    file.inner.habits.stable_writes.write(dsync, fallback)
+}
+
+/// Returns the error of a sync whose caller repeats what ends with some errors: a sync must not be repeated.
+const fn final_errno(errno: Errno) -> Errno {
+    match errno {
+        Errno::INTR | Errno::AGAIN | Errno::OPNOTSUPP => Errno::IO,
+        errno => errno,
     }
 }
 
@@ -239,4 +333,57 @@ pub(crate) fn conclude(op: FileOp, result: Result<(), FileError>) -> FileDone {
         _ => FileOutcome::Done,
     });
     FileDone { token, result }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "all of this is test code, where a panic is the verdict")]
+mod tests {
+    use std::cell::Cell;
+    use std::fs::File;
+
+    use super::*;
+
+    const UNSURE: Result<usize, Errno> = Err(Errno::OPNOTSUPP);
+
+    #[test]
+    fn a_sync_that_fails_is_not_repeated_whatever_the_error_is() {
+        let file = IoFile::new(File::open("/dev/null").unwrap(), false);
+        for errno in [Errno::OPNOTSUPP, Errno::AGAIN, Errno::INTR, Errno::IO] {
+            let kind = FileOpKind::Sync { data_only: true };
+            let mut op = FileOp { token: 0, file: file.clone(), kind };
+            let attempt = advance(&mut op, &mut 0, Err(errno));
+            let expected = FileError { errno, done: 0 };
+            assert!(matches!(attempt, Attempt::Finished(Err(error)) if error == expected), "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_stable_write_that_is_not_supported_is_told_from_one_that_reports_a_failure() {
+        let write = |known: &StableWrites, results: &[Result<usize, Errno>]| {
+            let at = Cell::new(0);
+            let dsync = || {
+                at.set(at.get() + 1);
+                results[at.get() - 1]
+            };
+            let result = known.write(dsync, || Ok(99));
+            assert_eq!(at.get(), results.len(), "calls");
+            result
+        };
+        // The first write gets a report.
+        let known = StableWrites::default();
+        assert_eq!(write(&known, &[UNSURE, Ok(1)]), UNSURE);
+        assert_eq!(write(&known, &[Ok(1)]), Ok(1));
+        assert_eq!(write(&known, &[UNSURE]), UNSURE);
+        // The file supports no such write.
+        let known = StableWrites::default();
+        assert_eq!(write(&known, &[UNSURE, UNSURE]), Ok(99));
+        assert_eq!(write(&known, &[]), Ok(99));
+        assert!(known.may_lack_support());
+        // A ring got the report, and its other write succeeds before the first one is tried again.
+        let known = StableWrites::default();
+        assert!(known.may_lack_support());
+        known.succeeded();
+        assert_eq!(write(&known, &[Ok(1)]), UNSURE);
+        assert!(!known.may_lack_support());
+    }
 }

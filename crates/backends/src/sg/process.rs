@@ -285,9 +285,10 @@ impl ScsiDevice {
         if self.link.is_some() {
             return self.commands.iter().filter_map(Command::deadline).min();
         }
-        let Outage { since, retry_at, given_up, .. } = self.outage.filter(|_| self.leaving.is_none())?;
+        let Outage { since, retry_at, given_up, .. } = self.outage?;
         let limit = self.spec.patience.filter(|_| !given_up).and_then(|limit| since.checked_add(limit));
-        Some(limit.map_or(retry_at, |limit| limit.min(retry_at)))
+        let retry_at = self.leaving.is_none().then_some(retry_at);
+        [limit, retry_at].into_iter().flatten().min()
     }
 
     fn pass_deadlines(&mut self, now: Instant) {

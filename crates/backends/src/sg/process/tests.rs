@@ -529,3 +529,17 @@ fn a_device_that_another_process_served_gets_no_commands_if_it_is_another_one_or
     let told = news(&mut device);
     assert!(told.len() == 1 && told[0].contains("cannot connect to"), "{told:?}");
 }
+
+#[test]
+fn a_command_does_not_wait_longer_than_the_limit_for_a_process_that_removed_the_device_and_stays() {
+    let rig = Rig::new("stays");
+    let (mut device, connection) = rig.open();
+    device.spec.patience = Some(Duration::from_millis(50));
+    connection.removed();
+    device.wait(None);
+    assert!(device.receive().is_none() && !device.is_connected());
+    device.submit(command(7, 300_000)).unwrap();
+    assert!(device.next_deadline().is_some(), "nothing ends the wait");
+    assert_eq!(ended(&mut device), (7, did::NO_CONNECT));
+    assert!(device.next_deadline().is_none(), "there is no connection until the process has left");
+}

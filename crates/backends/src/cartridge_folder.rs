@@ -9,7 +9,8 @@
 //! A flush makes durable every file that was written since it was last flushed, and the folder if a file was
 //! made. The successes of flushes that are under way together count together, as those of
 //! [`crate::store::FileStore`] do, and as there, every flush fails after one has failed: the kernel reports a
-//! failed write-back once. The page cache then holds what the disk may not, so the label cannot be read any
+//! failed write-back once, on NFS also to a write, so that a write that fails there counts as a flush that
+//! failed. The page cache then holds what the disk may not, so the label cannot be read any
 //! more and the cartridge cannot be loaded again: a new process reads what is on the disk.
 
 use std::collections::btree_map::Entry;
@@ -32,6 +33,7 @@ use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput};
 
 use crate::errno_map;
+use crate::geometry;
 use crate::open::{FileIdentity, OpenError, identity, lock};
 use crate::overlap::{Overlap, Ticket};
 use crate::store::{BUF_LEN_MAX, IO_LEN_MAX};
@@ -236,6 +238,8 @@ pub struct CartridgeStore {
     jobs: BTreeMap<u64, Job>,
     flushes: BTreeMap<OpId, Flush>,
     overlap: Overlap,
+    /// Writes may take the report of a failed write-back, as flushes do.
+    reports_in_writes: bool,
     token_next: u64,
     ready: VecDeque<Completion>,
     sync_failed: Option<Fault>,
@@ -273,6 +277,8 @@ enum Job {
     Change {
         id: OpId,
         file: FileId,
+        /// That of a write that may take the report of another one's failure.
+        ticket: Option<Ticket>,
     },
     /// A part of a flush: of a file, or of the folder.
     Sync {
@@ -295,6 +301,7 @@ impl CartridgeStore {
     pub fn new(folder: CartridgeFolder, queue: FileQueue) -> Self {
         let CartridgeFolder { folder, label, is_read_only, has_unknown_changes, .. } = folder;
         let changes = u64::from(has_unknown_changes);
+        let reports_in_writes = geometry::reports_in_writes(&label);
         Self {
             folder: OpenFile::new(folder, changes),
             files: BTreeMap::from([(FileId::Label, OpenFile::new(label, changes))]),
@@ -303,6 +310,7 @@ impl CartridgeStore {
             jobs: BTreeMap::new(),
             flushes: BTreeMap::new(),
             overlap: Overlap::default(),
+            reports_in_writes,
             token_next: 0,
             ready: VecDeque::new(),
             sync_failed: None,
@@ -354,7 +362,8 @@ impl CartridgeStore {
                 let (number, at) = FileId::of_address(at);
                 let Some(file) = self.file(number, true)? else { return Err(Fault::OutOfRange.into()) };
                 let kind = FileOpKind::Write { at, data, stable: false };
-                self.start(Job::Change { id, file: number }, file, kind);
+                let ticket = self.reports_in_writes.then(|| self.overlap.begin());
+                self.start(Job::Change { id, file: number, ticket }, file, kind);
             }
             OpAction::Flush => return self.flush(id),
             OpAction::Deallocate { at, len } => {
@@ -363,7 +372,7 @@ impl CartridgeStore {
                 match self.file(number, false)? {
                     Some(file) => {
                         let kind = FileOpKind::Fallocate { mode: FallocateMode::PunchHole, at, len };
-                        self.start(Job::Change { id, file: number }, file, kind);
+                        self.start(Job::Change { id, file: number, ticket: None }, file, kind);
                     }
                     None => self.complete(id, Ok(OpOutput::Done(DataList::new()))),
                 }
@@ -489,7 +498,10 @@ impl CartridgeStore {
                 });
                 self.complete(id, result);
             }
-            Job::Change { id, file } => {
+            Job::Change { id, file, ticket } => {
+                if let Some(ticket) = ticket {
+                    self.write_ended(ticket, result.as_ref().err().map(|failure| failure.fault));
+                }
                 if let Some(opened) = self.files.get_mut(&file) {
                     opened.changes += 1;
                 }
@@ -502,6 +514,17 @@ impl CartridgeStore {
                 );
             }
             Job::Sync { id, file, covers } => self.synced(id, file, covers, result.map(drop)),
+        }
+    }
+
+    /// Ends a write that may have taken the report of another one's failure, if it has failed.
+    fn write_ended(&mut self, ticket: Ticket, failed: Option<Fault>) {
+        match failed {
+            Some(fault) => {
+                self.sync_failed.get_or_insert(fault);
+                self.overlap.fail(ticket, fault, &mut self.ready);
+            }
+            None => self.overlap.leave(ticket, &mut self.ready),
         }
     }
 
@@ -711,6 +734,29 @@ mod tests {
             }
             let results: Vec<_> = store.ready.drain(..).map(|done| done.result.unwrap_err().fault).collect();
             assert_eq!(results, [Fault::Medium; 2]);
+        }
+    }
+
+    #[test]
+    fn where_writes_take_reports_one_that_fails_is_a_flush_that_failed() {
+        for takes_reports in [false, true] {
+            let scratch = Scratch::new(if takes_reports { "takes" } else { "keeps" });
+            let (mut store, _reactor) = scratch.serve();
+            store.reports_in_writes = takes_reports;
+            store.files.get_mut(&FileId::Label).unwrap().changes += 1;
+            store.submit(Op { id: OpId(1), action: OpAction::Flush });
+            let data = base::buffer::Bytes::copied_from(&[1; 512]).into();
+            let at = FileId::Label.address(0).unwrap();
+            let durability = store::api::Durability::Cached;
+            store.submit(Op { id: OpId(2), action: OpAction::Write { at, data, durability } });
+            let mut jobs = std::mem::take(&mut store.jobs).into_values();
+            let (sync, change) = (jobs.next().unwrap(), jobs.next().unwrap());
+            store.finish(sync, Ok(FileOutcome::Done));
+            assert_eq!(store.ready.is_empty(), takes_reports, "a success that does not count");
+            store.finish(change, Err(FileError { errno: Errno::NOSPC, done: 0 }));
+            let results = store.ready.drain(..).map(|done| (done.id.0, done.result.is_ok()));
+            assert_eq!(BTreeSet::from_iter(results), BTreeSet::from([(1, !takes_reports), (2, false)]));
+            assert_eq!(store.is_flush_broken(), takes_reports);
         }
     }
 

@@ -4,11 +4,16 @@ use std::fs::File;
 use std::path::Path;
 
 use drivers::files::Errno;
-use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, Statx, StatxFlags, fallocate, fstatvfs, seek, statx};
+use rustix::fs::{
+    AtFlags, FallocateFlags, SeekFrom, Statx, StatxFlags, fallocate, fstatfs, fstatvfs, seek, statx,
+};
 
 /// The alignment assumed for `O_DIRECT` if the kernel does not report it: no medium in use has larger
 /// sectors.
 const CAUTIOUS_ALIGNMENT: u32 = 4096;
+
+/// `NFS_SUPER_MAGIC` of linux/magic.h.
+const NFS: u64 = 0x6969;
 
 /// Alignments and features of an open medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +26,9 @@ pub(crate) struct Geometry {
     pub(crate) rotational: bool,
     /// Whether storage can be deallocated.
     pub(crate) can_deallocate: bool,
+    /// Whether a write that is not stable may take the report of a failed write-back, see
+    /// [`reports_in_writes`].
+    pub(crate) reports_in_writes: bool,
 }
 
 pub(crate) fn of_file(file: &File, direct: bool) -> Result<Geometry, Errno> {
@@ -32,6 +40,7 @@ pub(crate) fn of_file(file: &File, direct: bool) -> Result<Geometry, Errno> {
         preferred_block_len: preferred(facts.stx_blksize, granule),
         rotational: is_set(facts.stx_dev_major, facts.stx_dev_minor, "rotational"),
         can_deallocate: punches(file, facts.stx_size),
+        reports_in_writes: !direct && reports_in_writes(file),
     })
 }
 
@@ -47,6 +56,8 @@ pub(crate) fn of_block_device(file: &File, direct: bool) -> Result<Geometry, Err
         preferred_block_len: preferred(physical, logical),
         rotational: is_set(major, minor, "rotational"),
         can_deallocate: is_set(major, minor, "discard_max_bytes"),
+        // The node of a device may be in any file system.
+        reports_in_writes: false,
     })
 }
 
@@ -83,6 +94,13 @@ pub(crate) fn expect_room(file: &File, len: u64) -> Result<(), Errno> {
     let system = fstatvfs(file)?;
     let room = system.f_bfree.saturating_mul(system.f_frsize);
     if len.saturating_sub(used) > room { Err(Errno::NOSPC) } else { Ok(()) }
+}
+
+/// Returns whether a buffered write to a regular file may end with the report that an earlier write was not
+/// written back, so that the next `fdatasync` succeeds. The NFS client of Linux does so where the server has no
+/// space.
+pub(crate) fn reports_in_writes(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|facts| u64::try_from(facts.f_type) == Ok(NFS))
 }
 
 fn facts(file: &File) -> Result<Statx, Errno> {

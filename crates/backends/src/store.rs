@@ -11,6 +11,9 @@
 //! The report may also be that of a flush or stable write that is under way at the same time and succeeds
 //! without it. So the successes of these count together, see `overlap.rs`. A write past the page cache
 //! (`O_DIRECT`) reports its own failure, and does not take part.
+//!
+//! On NFS every write through the page cache may take such a report. So each one that fails there counts as a
+//! flush that failed.
 
 mod durable;
 mod job;
@@ -58,8 +61,11 @@ pub struct FileStore {
     ready: VecDeque<Completion>,
     /// Acknowledged changes may not be durable yet. True at first: an earlier process may have left some.
     unsynced: bool,
-    /// The flushes and the stable writes through the page cache that are under way.
+    /// The operations under way that may take the report of a failed write-back: flushes, and stable writes
+    /// through the page cache.
     overlap: Overlap,
+    /// So may the other writes through the page cache.
+    reports_in_writes: bool,
     sync_failed: Option<Fault>,
     /// The last error of the system, for the log.
     last_error: Option<Errno>,
@@ -113,6 +119,7 @@ impl FileStore {
             ready: VecDeque::new(),
             unsynced: true,
             overlap: Overlap::default(),
+            reports_in_writes: layout.reports_in_writes,
             sync_failed: None,
             last_error: None,
             cut: false,
@@ -248,8 +255,8 @@ impl FileStore {
         };
         // A stable write that fails for lack of space is tried again, see `write_failed`.
         let through_cache = stable && !self.file.direct();
-        let again = through_cache.then(|| data.clone());
-        let ticket = through_cache.then(|| self.overlap.begin());
+        let again = (through_cache && !self.reports_in_writes).then(|| data.clone());
+        let ticket = (through_cache || self.reports_in_writes).then(|| self.overlap.begin());
         let work = Work::Write { at, stable, ticket, original, again, first_errno: None };
         self.submit(Job { id, work }, FileOpKind::Write { at, data, stable });
     }
@@ -298,7 +305,9 @@ impl FileStore {
             ZeroWay::ZeroOut => FileOpKind::ZeroOut { at, len },
             ZeroWay::Write => FileOpKind::Write { at, data: self.zeros(len), stable: false },
         };
-        self.submit(Job { id, work: Work::Zero { at, len, way, stable } }, kind);
+        let is_reporter = way == ZeroWay::Write && self.reports_in_writes;
+        let ticket = is_reporter.then(|| self.overlap.begin());
+        self.submit(Job { id, work: Work::Zero { at, len, way, stable, ticket } }, kind);
     }
 
     /// Returns up to [`ZERO_PIECE`] bytes of zeros.
@@ -360,7 +369,8 @@ impl FileStore {
                 }
                 // The write cache was disabled while the write was under way.
                 Ok(FileOutcome::Wrote(_)) if !stable && !self.profile.volatile_cache => {
-                    self.changed(id, true)
+                    self.leave(ticket);
+                    self.changed(id, true);
                 }
                 Ok(FileOutcome::Wrote(data)) => {
                     drop(again);
@@ -372,7 +382,12 @@ impl FileStore {
                         }
                         None => data,
                     };
-                    self.succeed(ticket, id, data);
+                    if stable {
+                        self.succeed(ticket, id, data);
+                    } else {
+                        self.leave(ticket);
+                        self.succeed(None, id, data);
+                    }
                 }
                 Ok(_) => {
                     self.leave(ticket);
@@ -386,7 +401,7 @@ impl FileStore {
             Work::Sync(ticket) => match result {
                 Ok(_) => self.succeed(Some(ticket), id, DataList::new()),
                 Err(error) => {
-                    let fault = errno_map::fault_of(error.errno);
+                    let fault = errno_map::sync_fault_of(error.errno);
                     self.lose(Some(ticket), fault);
                     self.complete(id, Err(fault.into()));
                 }
@@ -395,7 +410,13 @@ impl FileStore {
                 Ok(_) => self.changed(id, stable),
                 Err(error) => self.complete(id, Err(errno_map::fault_of(error.errno).into())),
             },
-            Work::Zero { at, len, way, stable } => self.zero_finished(id, (at, len), way, stable, result),
+            Work::Zero { at, len, way, stable, ticket } => {
+                match &result {
+                    Err(error) if ticket.is_some() => self.lose(ticket, errno_map::fault_of(error.errno)),
+                    _ => self.leave(ticket),
+                }
+                self.zero_finished(id, (at, len), way, stable, result);
+            }
             Work::Clone => {
                 let done = result.map(|_| OpOutput::Done(DataList::new()));
                 self.complete(id, done.map_err(|error| errno_map::fault_of(error.errno).into()));

@@ -37,6 +37,7 @@ impl FileStore {
     /// Handles a failed write. The error of a stable write through the page cache may be the only report that
     /// *earlier* writes are lost; then flushes fail from now on. Lack of space is common, and harmless if the
     /// write itself lacked it, so this case is distinguished: the write is tried again without `RWF_DSYNC`.
+    /// On NFS every attempt may take the report, so nothing distinguishes it.
     pub(super) fn write_failed(
         &mut self,
         id: OpId,
@@ -44,7 +45,10 @@ impl FileStore {
         (ticket, again): (Option<Ticket>, Option<DataList>),
         error: FileError,
     ) {
-        let fault = errno_map::fault_of(error.errno);
+        let fault = match again {
+            Some(_) => errno_map::sync_fault_of(error.errno),
+            None => errno_map::fault_of(error.errno),
+        };
         match again {
             Some(data) if fault == Fault::NoSpace => {
                 let first_errno = Some(error.errno);
@@ -53,6 +57,7 @@ impl FileStore {
                 return self.submit(Job { id, work }, FileOpKind::Write { at, data, stable: false });
             }
             Some(_) if matches!(fault, Fault::Medium | Fault::Gone) => self.lose(ticket, fault),
+            None if self.reports_in_writes => self.lose(ticket, fault),
             _ => self.leave(ticket),
         }
         let at = (fault == Fault::Medium).then(|| at.saturating_add(wide(error.done)));

@@ -24,7 +24,7 @@ pub(super) enum Work {
         at: u64,
         /// Whether the write must be durable when it is acknowledged.
         stable: bool,
-        /// That of a stable write through the page cache.
+        /// That of a write that may take the report of another write's failure.
         ticket: Option<Ticket>,
         /// The data from the submitter, if a copy of it is written.
         original: Option<DataList>,
@@ -44,6 +44,8 @@ pub(super) enum Work {
         len: u64,
         way: ZeroWay,
         stable: bool,
+        /// That of zeros that are written where such a write may take the report of another one's failure.
+        ticket: Option<Ticket>,
     },
     Extents,
     Clone,

@@ -58,6 +58,14 @@ impl Rig {
         self.begin(OpAction::Flush)
     }
 
+    /// Begins the sync of a change, whatever failed before.
+    fn begin_sync(&mut self) -> Job {
+        let failed = self.store.sync_failed.take();
+        let job = self.flush();
+        self.store.sync_failed = failed;
+        job
+    }
+
     fn write(&mut self, durability: Durability) -> Job {
         let data = Bytes::copied_from(&[1; 512]).into();
         self.begin(OpAction::Write { at: 0, data, durability })
@@ -161,6 +169,55 @@ fn a_write_that_is_tried_again_for_space_holds_the_others() {
             rig.end(again, Err(FileError { errno: Errno::NOSPC, done: 0 }));
             assert_eq!(rig.ended(), [(2, true), (1, false)]);
         }
+    }
+}
+
+#[test]
+fn where_writes_take_reports_each_one_that_fails_is_a_flush_that_failed() {
+    let full = || Err(FileError { errno: Errno::NOSPC, done: 0 });
+    type Begin = fn(&mut Rig) -> Job;
+    let zeros: Begin = |rig| {
+        let durability = Durability::Cached;
+        let action = OpAction::WriteZeroes { at: 0, len: 512, may_deallocate: false, durability };
+        let job = rig.begin(action);
+        rig.end(job, Err(FileError { errno: Errno::OPNOTSUPP, done: 0 }));
+        rig.job()
+    };
+    let cached: Begin = |rig| rig.write(Durability::Cached);
+    for (name, begin) in [("cached", cached), ("stable", Rig::stable), ("zeros", zeros)] {
+        for takes_reports in [false, true] {
+            let mut rig = Rig::new(&format!("takes-{name}-{takes_reports}"));
+            rig.store.reports_in_writes = takes_reports;
+            let flush = rig.flush();
+            let write = begin(&mut rig);
+            rig.end(flush, Ok(()));
+            assert_eq!(rig.ended().is_empty(), takes_reports || name == "stable", "{name}");
+            rig.end(write, full());
+            if name == "stable" && !takes_reports {
+                let again = rig.job();
+                rig.end(again, full());
+            }
+            let failed = rig.store.ready.iter().filter(|done| done.result.is_err()).count();
+            assert_eq!(failed, 1 + usize::from(takes_reports), "{name}");
+            assert_eq!(rig.store.has_lost_writes(), takes_reports, "{name}");
+            rig.ended();
+            // A write that succeeds waits for nothing.
+            let (_flush, write) = (rig.begin_sync(), cached(&mut rig));
+            rig.end(write, Ok(()));
+            assert!(matches!(rig.ended()[..], [(_, true)]), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_sync_that_reports_an_unsupported_write_back_is_a_medium_error() {
+    let begins: [fn(&mut Rig) -> Job; 2] = [Rig::flush, Rig::stable];
+    for begin in begins {
+        let mut rig = Rig::new("write-back");
+        let job = begin(&mut rig);
+        rig.end(job, Err(FileError { errno: Errno::OPNOTSUPP, done: 0 }));
+        let fault = rig.store.ready.pop_front().unwrap().result.unwrap_err().fault;
+        assert_eq!((fault, rig.store.has_lost_writes()), (Fault::Medium, true));
     }
 }
 

@@ -33,7 +33,10 @@ pub(crate) struct Geometry {
 
 pub(crate) fn of_file(file: &File, direct: bool) -> Result<Geometry, Errno> {
     let facts = facts(file)?;
-    let (granule, memory_alignment) = if direct { direct_alignment(&facts) } else { (1, 1) };
+    let (granule, memory_alignment) = match direct {
+        true => direct_alignment(&facts).unwrap_or((CAUTIOUS_ALIGNMENT, CAUTIOUS_ALIGNMENT)),
+        false => (1, 1),
+    };
     Ok(Geometry {
         logical_block_len: granule,
         memory_alignment,
@@ -107,12 +110,19 @@ fn facts(file: &File) -> Result<Statx, Errno> {
     statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN)
 }
 
-fn direct_alignment(facts: &Statx) -> (u32, u32) {
-    let told = facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && facts.stx_dio_offset_align != 0;
-    if told {
-        (facts.stx_dio_offset_align, facts.stx_dio_mem_align.max(1))
-    } else {
-        (CAUTIOUS_ALIGNMENT, CAUTIOUS_ALIGNMENT)
+/// Returns whether I/O on an open file bypasses the page cache if it was opened with `O_DIRECT`. Some file
+/// systems open such a file and use the page cache, for example ext4 if it encrypts or compresses the file.
+pub(crate) fn can_be_direct(file: &File) -> Result<bool, Errno> {
+    Ok(direct_alignment(&facts(file)?).is_some())
+}
+
+/// Returns the alignments of offsets and of addresses that direct I/O needs, or `None` if the file has none.
+fn direct_alignment(facts: &Statx) -> Option<(u32, u32)> {
+    let is_told = facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    match facts.stx_dio_offset_align {
+        _ if !is_told => Some((CAUTIOUS_ALIGNMENT, CAUTIOUS_ALIGNMENT)),
+        0 => None,
+        granule => Some((granule, facts.stx_dio_mem_align.max(1))),
     }
 }
 
@@ -136,4 +146,21 @@ fn is_set(major: u32, minor: u32, attribute: &str) -> bool {
         .iter()
         .find_map(|path| std::fs::read_to_string(Path::new(path)).ok())
         .is_some_and(|text| text.trim() != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_direct_io_is_told_from_one_whose_alignment_is_unknown() {
+        let mut known = facts(&File::open("/proc/self/exe").unwrap()).unwrap();
+        known.stx_mask |= StatxFlags::DIOALIGN.bits();
+        (known.stx_dio_offset_align, known.stx_dio_mem_align) = (512, 4);
+        assert_eq!(direct_alignment(&known), Some((512, 4)));
+        (known.stx_dio_offset_align, known.stx_dio_mem_align) = (0, 0);
+        assert_eq!(direct_alignment(&known), None);
+        known.stx_mask &= !StatxFlags::DIOALIGN.bits();
+        assert_eq!(direct_alignment(&known), Some((CAUTIOUS_ALIGNMENT, CAUTIOUS_ALIGNMENT)));
+    }
 }

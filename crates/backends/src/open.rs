@@ -279,7 +279,7 @@ pub enum OpenError {
         /// The size given.
         want: u64,
     },
-    /// The file system does not support bypassing the page cache.
+    /// The file system does not support bypassing the page cache, or not for this file.
     #[error("{path} cannot be opened with O_DIRECT")]
     NoDirect {
         /// The medium.
@@ -361,12 +361,14 @@ impl FileSpec {
     }
 
     /// Opens a file that this process serves once more, by a descriptor that holds its lock
-    /// ([`Opened::duplicate`]): the lock would refuse any other descriptor. The lock stays as it is.
+    /// ([`Opened::duplicate`]): the lock would refuse any other descriptor. The lock, the size and the storage
+    /// stay as they are.
     ///
     /// # Errors
     /// [`OpenError`]
     pub fn open_again(&self, locked: File) -> Result<Opened, OpenError> {
-        self.fit(locked)
+        let size = self.expect_size(&locked)?;
+        self.measure(locked, size)
     }
 
     /// Sets the size of an open, locked file and measures it.
@@ -377,6 +379,9 @@ impl FileSpec {
 
     fn measure(&self, file: File, size: u64) -> Result<Opened, OpenError> {
         let path = &self.path;
+        if self.direct && !geometry::can_be_direct(&file).map_err(query(path))? {
+            return Err(OpenError::NoDirect { path: path.clone() });
+        }
         let layout = geometry::of_file(&file, self.direct).map_err(query(path))?;
         let identity = identity(&file, path)?;
         Ok(Opened {
@@ -392,11 +397,11 @@ impl FileSpec {
         })
     }
 
-    /// Returns the size of a file that another process serves, if it is the requested one.
+    /// Returns the size of a file that is served already, if it is the requested one.
     ///
     /// Nothing is made durable: `fsync` would take the report of a failed write-back from the open file
-    /// description, which both processes share, and if the other process served on, it would acknowledge
-    /// blocks that are lost.
+    /// description, which the store that serves the file uses too, and a later flush would succeed although
+    /// blocks are lost.
     fn expect_size(&self, file: &File) -> Result<u64, OpenError> {
         let path = &self.path;
         let have = geometry::size(file).map_err(query(path))?;

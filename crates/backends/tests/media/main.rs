@@ -455,6 +455,18 @@ fn creates_and_grows_a_file_and_keeps_what_is_in_it() {
     assert_eq!(mode & 0o077, 0, "only its owner may read it");
 }
 
+/// What a size needs is made durable by `fsync`, which would take a report that the store of the file needs.
+#[test]
+fn a_file_that_is_opened_once_more_keeps_its_size() {
+    let scratch = Scratch::new();
+    let path = scratch.file("disk");
+    let opened = spec(path.clone(), MIB).open().unwrap();
+    let larger = spec(path.clone(), 2 * MIB).open_again(opened.duplicate().unwrap());
+    assert!(matches!(larger, Err(OpenError::OtherSize { .. })), "{larger:?}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), MIB);
+    assert!(spec(path, MIB).open_again(opened.duplicate().unwrap()).is_ok());
+}
+
 #[test]
 fn what_cannot_be_given_its_size_is_left_as_it_was() {
     let scratch = Scratch::new();

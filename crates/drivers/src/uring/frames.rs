@@ -177,6 +177,8 @@ impl Frames {
     /// Handles the result of a frame that was sent.
     pub(super) fn gone(&mut self, watch: u32, result: Result<usize, Errno>) -> Event<'static> {
         let batch = self.table.get_mut(&watch).and_then(|port| port.leaving.take());
+        // The next frame of the port has no completion yet.
+        self.leaving.retain(|it| *it != watch);
         self.forget(watch);
         match batch {
             Some(batch) => Event::FrameSent { watch, batch, result: result.map(|_| ()) },
@@ -192,5 +194,18 @@ impl Frames {
     /// Leaks the memory that the kernel may still use.
     pub(super) fn leak(&mut self) {
         std::mem::forget(take(&mut self.table));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_that_has_a_completion_is_not_concluded_once_more() {
+        let mut frames = Frames::default();
+        frames.leaving.extend([3, 4]);
+        frames.gone(3, Err(Errno::NOBUFS));
+        assert!(frames.silent().eq([Tag::FrameSent(4)]));
     }
 }

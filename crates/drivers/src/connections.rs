@@ -92,6 +92,9 @@ struct Conn {
     batches: u64,
     /// The progress of the peer when it was last seen to accept data.
     seen: Option<Seen>,
+    /// The kernel does not count the bytes that the peer has accepted, as with a Unix socket: progress is the
+    /// end of a send, so that sends must be short.
+    shows_no_progress: bool,
     /// The batch that is being filled.
     filling: Option<Transmit>,
     /// The state machine has more to send than was taken.
@@ -421,7 +424,8 @@ impl Connections {
             return;
         }
         let mut batch = conn.filling.take().unwrap_or_else(|| self.batches.pop().unwrap_or_default());
-        if self.unsent_bytes >= self.unsent_bytes_max / 2 {
+        let is_short_of_memory = self.unsent_bytes >= self.unsent_bytes_max / 2;
+        if is_short_of_memory || (conn.shows_no_progress && self.stall.is_some()) {
             batch.narrow();
         }
         if !batch.is_full() {
@@ -567,10 +571,12 @@ impl Connections {
 
 impl Conn {
     fn new(socket: Rc<OwnedFd>, peer: IpAddr, is_own: bool) -> Self {
+        let shows_no_progress = !is_own && tcp_acked::bytes_acked(&socket).is_none();
         Self {
             socket,
             peer,
             is_own,
+            shows_no_progress,
             state: State::Open,
             why: DisconnectReason::Closed,
             receiving: false,

@@ -66,6 +66,7 @@ with_both_engines! {
     holds_one_small_batch_for_each_when_many_do_not_read,
     ends_a_peer_that_takes_nothing,
     keeps_a_peer_that_takes_little,
+    keeps_a_peer_of_a_local_socket_that_takes_little,
     keeps_each_connection_apart,
     runs_what_is_posted,
     tells_a_medium_whenever_its_eventfd_is_signalled,
@@ -311,6 +312,27 @@ fn keeps_a_peer_that_takes_little(engine: EngineChoice) {
         let all = receive(&mut slow, 16 << 10);
         assert!(all.iter().enumerate().all(|(at, byte)| *byte == babble_byte(round * (16 << 10) + at)));
         std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(rig.ask(|parrot| parrot.gone.is_empty()));
+}
+
+/// The kernel does not tell how much of a send a local socket has taken.
+fn keeps_a_peer_of_a_local_socket_that_takes_little(engine: EngineChoice) {
+    const PIECE: usize = 16 << 10;
+    let config = Config { engine, stall: Some(Duration::from_millis(1000)), ..Config::default() };
+    let Some(rig) = Rig::start_with(config) else { return };
+    let (mut slow, theirs) = UnixStream::pair().unwrap();
+    slow.set_read_timeout(Some(HANG)).unwrap();
+    let address = "192.0.2.1:3260".parse().unwrap();
+    let socket = theirs.into();
+    let adoption = Adoption { socket, portal: PORTAL, local: address, peer: address, bytes: Vec::new() };
+    rig.handle.adopt(adoption).unwrap();
+    slow.write_all(&frame(BABBLE, 32 << 20)).unwrap();
+    for round in 0..80 {
+        let mut bytes = vec![0; PIECE];
+        slow.read_exact(&mut bytes).unwrap();
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == babble_byte(round * PIECE + at)));
+        std::thread::sleep(Duration::from_millis(50));
     }
     assert!(rig.ask(|parrot| parrot.gone.is_empty()));
 }

@@ -373,8 +373,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 Event::ConnectDone { attempt } => dialled.push(attempt),
                 Event::Nothing => {}
                 Event::Readable { watch } if self.signals.note(watch) => {}
-                Event::Readable { watch } => self.ports.note(watch),
                 // The peer sends it again to the process that goes on.
+                Event::Readable { watch } if self.parking.is_parked() => self.ports.discard_received(watch),
+                Event::Readable { watch } => self.ports.note(watch),
                 Event::Frame { .. } if self.parking.is_parked() => {}
                 Event::Frame { watch, taken } => self.ports.frame(machine, now, watch, taken),
                 Event::FramesFailed => self.ports.failed(),

@@ -191,10 +191,36 @@ impl Ports {
     /// Records that a socket is readable.
     pub(crate) fn note(&mut self, number: u32) {
         if number != LINKS {
-            self.readable.push(number);
+            if !self.readable.contains(&number) {
+                self.readable.push(number);
+            }
         } else if let Some(links) = &self.links {
             links::take(links);
             self.changed = true;
+        }
+    }
+
+    /// Discards the frames that have arrived on a readable socket, as many as a port receives in one turn.
+    pub(crate) fn discard_received(&mut self, number: u32) {
+        let Some(Some(port)) = self.ports.get_mut(crate::slab::index(number)) else {
+            return self.note(number);
+        };
+        let socket = &port.socket.socket;
+        if let Some(ring) = &mut port.ring {
+            let (frames, _) = ring.receive(self.clock, |_, _| {});
+            // An error keeps the socket readable until it is taken.
+            self.changed |= frames == 0 && socket::take_error(socket).is_some();
+            return;
+        }
+        for _ in 0..RECEIVES_PER_TURN {
+            match self.intake.receive(socket, |_| {}) {
+                Ok((_, true)) => {}
+                Ok((_, false)) => break,
+                Err(_) => {
+                    self.changed = true;
+                    break;
+                }
+            }
         }
     }
 

@@ -102,6 +102,14 @@ on_a_cable! {
             a.rest(&mut b);
         }
         assert_eq!((a.frames(), b.frames()), (0, 0));
+        // A frame wakes the reactor at most a few times.
+        let before = a.stats().wakeups;
+        for number in 0..5 {
+            b.send(0, cable.alpha, &[number; 46]);
+            b.turn();
+        }
+        let turns = a.turns_in(Duration::from_millis(100));
+        assert!(turns <= 25, "{turns} turns, {} wakeups", a.stats().wakeups - before);
         a.unpark();
         a.until(&mut b, |_, b| b.frames() == 20);
         assert_eq!(b.take_frames()[0].payload[0], 100);

@@ -290,6 +290,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             self.eventful = true;
             self.files.collect();
             self.handle_messages(machine, now);
+            // What was signalled while the reactor was parked, if it is not parked any more.
+            self.pass_signals(machine, now);
         }
         self.pass_deadlines(machine, now);
         self.drain(machine, now);
@@ -394,11 +396,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 Event::Sent { conn, batch, result } => self.connections.sent(conn, batch, result),
             }
         }
-        while !self.parking.is_parked()
-            && let Some(medium) = self.signals.next_raised()
-        {
-            machine.medium_ready(now, medium);
-        }
+        self.pass_signals(machine, now);
         for attempt in dialled {
             self.conclude_dial(machine, now, attempt);
         }
@@ -411,6 +409,15 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             self.connections.admit(&mut *self.engine, machine, now, candidate);
         }
         found
+    }
+
+    /// Informs the state machine of the media that were signalled. They stay noted while the reactor is parked.
+    fn pass_signals(&mut self, machine: &mut M, now: Instant) {
+        while !self.parking.is_parked()
+            && let Some(medium) = self.signals.next_raised()
+        {
+            machine.medium_ready(now, medium);
+        }
     }
 
     /// Admits a connection that this reactor initiated, or records that it failed.

@@ -68,7 +68,9 @@ impl Signals {
         if let Some((medium, event)) = self.table.get(&watch) {
             // Before the medium is asked, so that no signal is overlooked.
             consume(event);
-            self.raised.push(*medium);
+            if !self.raised.contains(medium) {
+                self.raised.push(*medium);
+            }
         }
         (FIRST..=LAST).contains(&watch)
     }

@@ -25,6 +25,7 @@ use drivers::message_queue::{Adoption, Stopped};
 use rustix::event::{EventfdFlags, eventfd};
 
 use parking::{
+    a_signal_that_comes_while_it_is_parked_is_told_when_it_goes_on,
     accepts_no_connection_until_it_is_told_to, accepts_no_connection_while_it_is_parked,
     awaits_the_end_of_sends_before_it_is_parked, goes_on_after_an_attempt_that_failed,
     goes_on_when_parking_is_ended_before_it_is_complete, hands_connections_over_without_losing_a_byte,
@@ -70,6 +71,7 @@ with_both_engines! {
     keeps_each_connection_apart,
     runs_what_is_posted,
     tells_a_medium_whenever_its_eventfd_is_signalled,
+    a_signal_that_comes_while_it_is_parked_is_told_when_it_goes_on,
     adopts_a_connection_with_its_bytes,
     adopts_a_local_socket_with_the_addresses_of_its_relay,
     calls_the_machine_when_its_time_comes,

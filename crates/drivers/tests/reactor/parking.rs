@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use base::rng::Rng;
-use base::state_machine::{ConnId, PortalId};
+use base::state_machine::{ConnId, MediumId, PortalId};
 use drivers::config::{Config, EngineChoice, Limits};
 use drivers::message_queue::{Adoption, Handle};
 use drivers::reactor::{Reactor, ReactorError};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::parrot::{Conn, ECHO, Parrot, frame};
 use crate::rig::{HANG, LOOK, PORTAL, Rig, pattern, receive, send};
@@ -284,6 +286,35 @@ pub(crate) fn takes_over_more_connections_than_a_limit_allows_and_counts_them(en
     successor.handle.post(move |parrot, _| answer.send(parrot.conns.len()).unwrap()).unwrap();
     assert_eq!(answers.recv_timeout(HANG).unwrap(), 2, "a further connection is over the limit");
     successor.leave();
+}
+
+pub(crate) fn a_signal_that_comes_while_it_is_parked_is_told_when_it_goes_on(engine: EngineChoice) {
+    let config = Config { engine, spin_mode: LOOK.get(), ..Config::default() };
+    let mut reactor = match Reactor::new(&config) {
+        Ok(reactor) => reactor,
+        Err(ReactorError::NoUring(_)) => return,
+        Err(why) => panic!("{why}"),
+    };
+    let (mut parrot, handle) = (Parrot::default(), reactor.handle());
+    let medium = MediumId(1 << 31);
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    handle.watch(medium, event.try_clone().unwrap()).unwrap();
+    let mut run = |parrot: &mut Parrot, wait| reactor.run_once(parrot, Some(wait)).unwrap();
+    let (short, none) = (Duration::from_millis(20), Duration::ZERO);
+    run(&mut parrot, short);
+    assert_eq!(parrot.media_ready, [medium], "it may have been signalled before");
+    handle.park(|_, _| {}).unwrap();
+    for _ in 0..3 {
+        run(&mut parrot, short);
+    }
+    rustix::io::write(&event, &1_u64.to_ne_bytes()).unwrap();
+    for _ in 0..3 {
+        run(&mut parrot, short);
+    }
+    assert_eq!(parrot.media_ready, [medium]);
+    handle.unpark().unwrap();
+    run(&mut parrot, none);
+    assert_eq!(parrot.media_ready, [medium; 2]);
 }
 
 pub(crate) fn goes_on_after_an_attempt_that_failed(engine: EngineChoice) {

@@ -109,22 +109,13 @@ mod serve {
     /// Returns a connection inside TLS.
     fn relay() -> RelayState {
         let direction = |secret, sequence| DirectionState { secret: Bytes::from(vec![secret; 32]), sequence };
+        let [handshake, received, incoming, outgoing, unsent] = [24, 23, 5, 6, 8].map(|byte| vec![byte].into());
+        let (send, receive) = (direction(1, 2), direction(3, 4));
+        let (owes_key_update, fruitless, network_ended, is_closed) = (true, 1, false, false);
+        let (portal, suite, incoming_ended, outgoing_ended) = (1, 0x1301, false, false);
         RelayState {
-            portal: 1,
-            suite: 0x1301,
-            send: direction(1, 2),
-            receive: direction(3, 4),
-            handshake: vec![24].into(),
-            owes_key_update: true,
-            fruitless: 1,
-            received: vec![23, 3, 3].into(),
-            network_ended: false,
-            is_closed: false,
-            incoming: vec![5].into(),
-            incoming_ended: false,
-            outgoing: vec![6, 7].into(),
-            outgoing_ended: false,
-            unsent: vec![8].into(),
+            portal, suite, send, receive, handshake, owes_key_update, fruitless, received, network_ended, is_closed,
+            incoming, incoming_ended, outgoing, outgoing_ended, unsent,
         }
     }
 

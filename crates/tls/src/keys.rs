@@ -96,7 +96,8 @@ impl Suite {
     }
 }
 
-/// One direction of a connection: the secret, the keys that follow from it, and the number of the next record.
+/// One direction of a connection: the secret, the keys that follow from it, and the number of the next
+/// record.
 pub(crate) struct Direction {
     suite: Suite,
     secret: Zeroizing<Vec<u8>>,

@@ -1,25 +1,21 @@
 //! Connections of portals that move to another process.
 //!
-//! [`Portal::pause_relays`](crate::Portal::pause_relays) stops the relays of a portal between two records. Each keeps its
-//! thread and its state, and tells what another process needs to go on ([`MovingRelay`]). That process makes
-//! a [`MovedRelay`] of it, which does nothing before
-//! [`Portal::take_over`](crate::Portal::take_over). Then the relays here end
-//! ([`PausedRelays::leave`]), and shut nothing down. If the other process does not take them over, they go on
-//! as if nothing had been ([`PausedRelays`] is dropped).
+//! [`Portal::pause_relays`](crate::Portal::pause_relays) stops the relays of a portal between two records.
+//! Each keeps its thread and its state, and tells what another process needs to go on ([`MovingRelay`]). That
+//! process makes a [`MovedRelay`](crate::MovedRelay) of it, which does nothing before
+//! [`Portal::take_over`](crate::Portal::take_over). Then the relays here end ([`PausedRelays::leave`]), and
+//! shut nothing down. If the other process does not take them over, they go on as if nothing had been
+//! ([`PausedRelays`] is dropped).
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 use zeroize::Zeroizing;
 
-use crate::places::Place;
 use crate::record::RecordState;
-use crate::relay::Relay;
 
 /// The state of a relay between two records. It contains the secrets of the connection, so it must not be
 /// stored or logged.
@@ -230,53 +226,5 @@ impl PausedRelays {
 impl Drop for PausedRelays {
     fn drop(&mut self) {
         self.relays.end_pause(if self.is_left { Phase::Left } else { Phase::Relaying });
-    }
-}
-
-/// A connection that another process gives up. Dropping this closes its sockets here, and shuts nothing down.
-#[derive(Debug)]
-pub struct MovedRelay {
-    peer: IpAddr,
-    begin: Sender<Begin>,
-}
-
-/// Lets the thread of a [`MovedRelay`] begin: with its place and its portal, if that is open.
-type Begin = Option<(Place, Registered)>;
-
-impl MovedRelay {
-    /// Checks the state of a connection, and starts its thread, which waits.
-    ///
-    /// # Errors
-    /// The state is damaged, or the system has no memory left for the thread.
-    pub fn new(moving: MovingRelay) -> io::Result<Self> {
-        let MovingRelay { state, network, local } = moving;
-        let network = TcpStream::from(network);
-        // A connection that was lost meanwhile has no address any more; its relay notices that.
-        let peer = network.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
-        let relay = Relay::moved(state, network).map_err(io::Error::other)?;
-        let (begin, begun) = channel::<Begin>();
-        let work = move || {
-            let Ok(begin) = begun.recv() else { return };
-            let (_place, registered) = begin.unzip();
-            // The reactor sees its end of the pair close, whatever the reason.
-            drop(relay.run(local, registered.as_ref()));
-        };
-        std::thread::Builder::new().name("tls".to_owned()).spawn(work)?;
-        Ok(Self { peer, begin })
-    }
-
-    pub(crate) const fn peer(&self) -> IpAddr {
-        self.peer
-    }
-
-    pub(crate) fn begin_at(self, place: Place, registered: Registered) {
-        // Its thread waits for this.
-        let _ = self.begin.send(Some((place, registered)));
-    }
-
-    /// Goes on without its portal, which is not open.
-    pub fn begin(self) {
-        // Its thread waits for this.
-        let _ = self.begin.send(None);
     }
 }

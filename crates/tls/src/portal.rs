@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::acceptor::{Acceptor, Pauser};
 use crate::handshake::Handshake;
-use crate::moving::{MovedRelay, PausedRelays, Relays};
+use crate::moved::MovedRelay;
+use crate::moving::{PausedRelays, Relays};
 use crate::places::Places;
 use crate::relay::Relay;
 use crate::{ServerSettings, Share, TlsError};

@@ -289,8 +289,8 @@ impl RecordLayer {
         }
     }
 
-    /// Returns the record layer of a server with this state. Returns `None` if it is none that [`Self::state`]
-    /// can return.
+    /// Returns the record layer of a server with this state. Returns `None` if it is none that
+    /// [`Self::state`] can return.
     pub(crate) fn of_server(state: RecordState) -> Option<Self> {
         let RecordState { suite, send, receive, handshake, owes_key_update, fruitless } = state;
         let suite = Suite::by_code(suite)?;

@@ -138,7 +138,6 @@ impl Daemon {
         numbers.reactors = count;
         assign_ports(&mut numbers, &config, &state, succession.is_some())?;
         let runtime = numbers.runtime_config(config, &addresses, &owners);
-        let former = runtime.owners();
         let mut provisional = FileRollback::default();
         let mut open = |index| {
             let media = succession.as_mut().map(|succession| &mut succession.media);
@@ -202,12 +201,12 @@ impl Daemon {
             environment,
             program,
             ids: numbers,
+            last_owners: runtime.owners(),
             runtime,
             state,
             disks,
             bindings,
             store_bindings_at: None,
-            last_owners: former,
             forgotten_discs: Vec::new(),
             reactors,
             router,

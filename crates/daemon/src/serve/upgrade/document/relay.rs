@@ -1,5 +1,5 @@
-//! The connections of portals with TLS, as they move to another process. Their secrets are here as the keys of
-//! AEAD digests are in the state of a session.
+//! The connections of portals with TLS, as they move to another process. Their secrets are here as the keys
+//! of AEAD digests are in the state of a session.
 
 use std::fmt::{self, Write as _};
 

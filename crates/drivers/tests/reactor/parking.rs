@@ -80,10 +80,10 @@ pub(crate) fn loses_no_byte_when_it_parks(engine: EngineChoice) {
     let mut rng = Rng::from_seed(1);
     for _ in 0..CYCLES {
         let parked = park(&rig.handle, calls);
-        thread::sleep(std::time::Duration::from_micros(rng.below(300)));
+        thread::sleep(Duration::from_micros(rng.below(300)));
         assert_eq!(rig.ask(calls), parked, "something was received while the reactor was parked");
         rig.handle.unpark().unwrap();
-        thread::sleep(std::time::Duration::from_micros(rng.below(2000)));
+        thread::sleep(Duration::from_micros(rng.below(2000)));
     }
     loads.into_iter().for_each(Load::end);
     let parrot = rig.stop(HANG);
@@ -115,7 +115,7 @@ pub(crate) fn accepts_no_connection_while_it_is_parked(engine: EngineChoice) {
     }
     for _ in 0..20 {
         assert_eq!(rig.ask(|parrot| (parrot.conns.len(), parrot.received_calls)), (1, 0));
-        thread::sleep(std::time::Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     rig.handle.unpark().unwrap();
     assert_eq!((receive(&mut stream, 3), receive(&mut before, 3)), (b"abc".to_vec(), b"abc".to_vec()));
@@ -138,7 +138,7 @@ pub(crate) fn accepts_no_connection_until_it_is_told_to(engine: EngineChoice) {
     assert_eq!(receive(&mut before, 3), b"abc", "what is connected is served");
     for _ in 0..20 {
         assert_eq!(rig.ask(|parrot| parrot.conns.len()), 1);
-        thread::sleep(std::time::Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     rig.handle.accept(true).unwrap();
     assert_eq!(receive(&mut stream, 3), b"abc");
@@ -149,7 +149,7 @@ pub(crate) fn stops_in_order_while_it_is_parked(engine: EngineChoice) {
     let _stream = rig.connect();
     rig.await_that("the connection", |parrot| parrot.conns.len() == 1);
     park(&rig.handle, |_| ());
-    let parrot = rig.stop(std::time::Duration::ZERO);
+    let parrot = rig.stop(Duration::ZERO);
     assert_eq!(parrot.gone.len(), 1);
 }
 
@@ -239,7 +239,7 @@ pub(crate) fn hands_connections_over_without_losing_a_byte(engine: EngineChoice)
     let mut rng = Rng::from_seed(2);
     let mut serving = first;
     for _ in 0..CYCLES {
-        thread::sleep(std::time::Duration::from_micros(rng.below(3000)));
+        thread::sleep(Duration::from_micros(rng.below(3000)));
         let next = Successor::start(engine, None).unwrap();
         hand_over(&serving.handle, &next.handle, (local, peer));
         // The order in which the two go on and leave does not matter.
@@ -336,7 +336,7 @@ pub(crate) fn goes_on_after_an_attempt_that_failed(engine: EngineChoice) {
         next.handle.take_over(sockets.into_iter().map(adopt).collect(), job).unwrap();
         taken.recv_timeout(HANG).unwrap();
         for _ in 0..3 {
-            thread::sleep(std::time::Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
             let (reply, received) = mpsc::channel();
             let count = move |parrot: &mut Parrot, _| {
                 reply.send((parrot.received_calls, parrot.loaned_bytes)).unwrap();
@@ -383,7 +383,7 @@ pub(crate) fn sends_nothing_and_calls_nothing_while_it_is_parked(engine: EngineC
     rig.ask(|parrot| parrot.babble(ConnId(0), 3));
     let (answer, answers) = mpsc::channel();
     let alarm = move |parrot: &mut Parrot, now| {
-        parrot.ring_in(now, std::time::Duration::from_micros(1));
+        parrot.ring_in(now, Duration::from_micros(1));
         answer.send(()).unwrap();
     };
     rig.handle.post(alarm).unwrap();
@@ -393,7 +393,7 @@ pub(crate) fn sends_nothing_and_calls_nothing_while_it_is_parked(engine: EngineC
         assert_eq!(rig.ask(|parrot| parrot.conns[&0].transmitted), 0, "bytes were sent");
         assert_eq!(rig.ask(|parrot| parrot.rung.len()), 0, "time passed");
         assert_eq!(stream.peek(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-        thread::sleep(std::time::Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     stream.set_nonblocking(false).unwrap();
     rig.handle.unpark().unwrap();
@@ -416,7 +416,7 @@ pub(crate) fn keeps_what_it_is_given_while_it_is_parked(engine: EngineChoice) {
     rig.handle.adopt(adoption).unwrap();
     for _ in 0..20 {
         assert_eq!(rig.ask(|parrot| parrot.conns.len()), 0);
-        thread::sleep(std::time::Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     rig.handle.unpark().unwrap();
     adopted.write_all(b"abc").unwrap();
@@ -464,7 +464,7 @@ pub(crate) fn awaits_the_end_of_sends_before_it_is_parked(engine: EngineChoice) 
         let (answer, parked) = mpsc::channel();
         let job = move |parrot: &mut Parrot, _| answer.send(parrot.conns[&0].transmitted).unwrap();
         rig.handle.park(job).unwrap();
-        match parked.recv_timeout(std::time::Duration::from_millis(500)) {
+        match parked.recv_timeout(Duration::from_millis(500)) {
             Ok(transmitted) => {
                 // The kernel has everything when the reactor is parked.
                 assert_eq!((transmitted, rig.stats().bytes_out), (total, total.try_into().unwrap()));

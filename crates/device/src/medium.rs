@@ -571,7 +571,8 @@ const fn is_cached(action: &OpAction) -> bool {
 const fn touch_of(action: &OpAction) -> AccessKind {
     match action {
         OpAction::Read { .. } => AccessKind::Reads,
-        OpAction::Write { .. } => AccessKind::Writes,
+        // Some media zero a range by writing it, in pieces.
+        OpAction::Write { .. } | OpAction::WriteZeroes { .. } => AccessKind::Writes,
         _ => AccessKind::Other,
     }
 }

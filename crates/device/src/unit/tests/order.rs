@@ -120,6 +120,22 @@ fn an_aca_task_is_refused_where_there_is_no_aca() {
     rig.finish(key, &[]).check(SenseKey::ILLEGAL_REQUEST, Asc::INVALID_MESSAGE_ERROR);
 }
 
+/// Some media zero blocks by writing them.
+#[test]
+fn a_read_and_zeros_of_the_same_block_are_not_with_the_medium_together() {
+    /// NDOB of WRITE SAME.
+    const ZEROS: u8 = 1;
+    let (mut rig, gate) = slow();
+    gate.close();
+    let zeros = rig.start(A, &cdb_16(op::WRITE_SAME_16, ZEROS, 0, 8), 0, 0);
+    let behind = read(&mut rig, Simple, 7);
+    assert_eq!(gate.held(), 1, "the read waits for the zeros");
+    gate.open();
+    rig.ready();
+    rig.finish(zeros, &[]).good();
+    assert_eq!(rig.finish(behind, &[]).good(), [0; 512]);
+}
+
 /// The page cache of Linux shows a reader a block that is partly written, so that a READ of one host would
 /// receive half of a WRITE of another.
 #[test]

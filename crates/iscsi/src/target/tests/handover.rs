@@ -762,6 +762,18 @@ fn limits_of_new_connections_do_not_hold_up_those_of_another_engine() {
 }
 
 #[test]
+fn numbers_of_connections_that_were_taken_over_do_not_count_as_connections() {
+    let (mut world, _) = idle_session(0);
+    world.engine.limits.connections_max = 2;
+    move_session(&mut world, 7);
+    world.next_conn = 8;
+    let new = world.connect();
+    assert_eq!(world.ended(new), None, "the second of two");
+    let third = world.connect();
+    assert_eq!(world.ended(third), Some(Action::Abort(third)));
+}
+
+#[test]
 fn immediate_data_that_was_cut_off_does_not_keep_a_session_busy() {
     for is_replaced in [true, false] {
         let (mut world, conns, tsih) = session(2, 2);

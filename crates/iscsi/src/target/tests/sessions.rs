@@ -480,6 +480,10 @@ fn connections_and_sessions_beyond_the_limit_are_refused() {
     let third = world.connect();
     world.login_on(third, 0, &[]);
     assert_eq!(world.ended(first), Some(Action::Abort(first)));
+    while world.engine.open_conns < 3 {
+        let next = world.connect();
+        assert_eq!(world.ended(next), None);
+    }
     let fourth = world.connect();
     assert_eq!(world.ended(fourth), Some(Action::Abort(fourth)));
 }

@@ -19,8 +19,8 @@ pub fn fault_of(errno: Errno) -> Fault {
     }
 }
 
-/// Returns the kind of failure for the error of a sync, or of a stable write. Every file that is served supports
-/// these, so an error that says otherwise is that of a write-back.
+/// Returns the kind of failure for the error of a sync, or of a stable write. Every file that is served
+/// supports these, so an error that says otherwise is that of a write-back.
 pub(crate) fn sync_fault_of(errno: Errno) -> Fault {
     match fault_of(errno) {
         Fault::Unsupported => Fault::Medium,

@@ -100,8 +100,8 @@ pub(crate) fn expect_room(file: &File, len: u64) -> Result<(), Errno> {
 }
 
 /// Returns whether a buffered write to a regular file may end with the report that an earlier write was not
-/// written back, so that the next `fdatasync` succeeds. The NFS client of Linux does so where the server has no
-/// space.
+/// written back, so that the next `fdatasync` succeeds. The NFS client of Linux does so where the server has
+/// no space.
 pub(crate) fn reports_in_writes(file: &File) -> bool {
     fstatfs(file).is_ok_and(|facts| u64::try_from(facts.f_type) == Ok(NFS))
 }

@@ -361,8 +361,8 @@ impl FileSpec {
     }
 
     /// Opens a file that this process serves once more, by a descriptor that holds its lock
-    /// ([`Opened::duplicate`]): the lock would refuse any other descriptor. The lock, the size and the storage
-    /// stay as they are.
+    /// ([`Opened::duplicate`]): the lock would refuse any other descriptor. The lock, the size and the
+    /// storage stay as they are.
     ///
     /// # Errors
     /// [`OpenError`]

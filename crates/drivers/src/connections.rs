@@ -92,8 +92,7 @@ struct Conn {
     batches: u64,
     /// The progress of the peer when it was last seen to accept data.
     seen: Option<Seen>,
-    /// The kernel does not count the bytes that the peer has accepted, as with a Unix socket: progress is the
-    /// end of a send, so that sends must be short.
+    /// The kernel does not count what the peer has accepted: only the end of a send shows progress.
     shows_no_progress: bool,
     /// The batch that is being filled.
     filling: Option<Transmit>,

@@ -411,7 +411,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         found
     }
 
-    /// Informs the state machine of the media that were signalled. They stay noted while the reactor is parked.
+    /// Informs the state machine of the media that were signalled. They stay noted while the reactor is
+    /// parked.
     fn pass_signals(&mut self, machine: &mut M, now: Instant) {
         while !self.parking.is_parked()
             && let Some(medium) = self.signals.next_raised()

@@ -30,7 +30,7 @@ struct DiskKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DiskName {
     pub(super) naa: Naa,
-    /// With another logical block length each LBA addresses other data. [`REPLACED`] is the length of no disk.
+    /// With another logical block length each LBA addresses other data. No disk has the length [`REPLACED`].
     pub(super) block_bytes: u32,
     pub(super) encrypted: bool,
 }

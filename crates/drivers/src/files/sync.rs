@@ -49,8 +49,8 @@ pub(crate) fn progress(work: &mut PendingOp, result: Result<usize, Errno>) -> At
 
 /// Whether a file supports `RWF_DSYNC`.
 ///
-/// `EOPNOTSUPP` is the answer of a file that does not. It can also be the report of a failed write-back, which
-/// the kernel makes only once. The same call tells them apart: a report is not repeated.
+/// `EOPNOTSUPP` is the answer of a file that does not. It can also be the report of a failed write-back,
+/// which the kernel makes only once. The same call tells them apart: a report is not repeated.
 #[derive(Debug, Default)]
 pub(super) struct StableWrites(AtomicU8);
 

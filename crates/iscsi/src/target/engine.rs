@@ -291,8 +291,8 @@ impl Engine {
     pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         self.now = now;
         self.stats.connections += 1;
-        // The number of a connection says nothing: connections that were taken over may have all those below the
-        // limit. The driver keeps numbers small.
+        // The number of a connection says nothing: connections that were taken over may have all those below
+        // the limit. The driver keeps numbers small.
         let connections_max = usize::try_from(self.limits.connections_max).unwrap_or(usize::MAX);
         if self.open_conns >= connections_max || !self.reserve_login_slot(arrival.peer) {
             self.actions.push_back(Action::Abort(conn));

@@ -24,7 +24,7 @@ from verdicts import expect, same
 CASES = [(0, 1, "none", "uring"), (1, 1, "crc32c", "epoll"), (2, 4, "crc32c", "uring")]
 SIZE = 16 * MIB
 TLS_HOST = "127.0.0.3"
-NOP_OUT = 0x40
+NOP_OUT, LOGOUT, LOGOUT_RESPONSE = 0x40, 0x46, 0x26
 INQUIRY = bytes([0x12, 0, 0, 0, 36, 0])
 # How often sessions inside TLS move.
 TLS_UPGRADES = 10
@@ -288,6 +288,9 @@ def test_a_disk_that_was_replaced_is_not_another_one_in_the_next_process(tmp_pat
         server.start(fresh=False)
         initiator = log_in(host)
         same("the peripheral qualifier after a restart", initiator.command(INQUIRY, read=36)[1][0] >> 5, 3)
+        # Only a logout clears the record.
+        initiator.socket.sendall(pdu(LOGOUT, 0x80, 1, at24=initiator.cmd_sn, at28=initiator.exp_stat_sn))
+        same("the response to a logout", initiator.receive()[0][0], LOGOUT_RESPONSE)
         initiator.close()
         for name in (host, "iqn.2026-11.org.targe:other"):
             initiator = log_in(name)

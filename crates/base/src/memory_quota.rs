@@ -122,7 +122,7 @@ impl MemoryQuota {
     }
 
     /// As [`Self::try_reserve`], for a step that must not wait for what the session already holds. The
-    /// session may then hold [`BEYOND`] times what remains free. A small step may use all of the quota.
+    /// session may then hold `BEYOND` times what remains free. A small step may use all of the quota.
     pub fn try_reserve_beyond(&mut self, now: Instant, share: &mut QuotaShare, len: usize) -> bool {
         let used = self.used.saturating_add(len);
         let held = share.held.saturating_add(len);

@@ -42,7 +42,7 @@ impl Medium {
         let mut state = self.state.lock().unwrap();
         change(&mut state.profile);
         let len = state.profile.len;
-        state.ram.resize(len);
+        state.ram.resize(len).expect("all chunks are in memory");
     }
 
     /// Makes later operations wait for [`Self::release`].

@@ -2,10 +2,16 @@
 //!
 //! A read copies nothing: it returns references to the chunks. A write to a chunk that is still shared (with
 //! a response that is being sent) copies the chunk first, so data that was read never changes.
+//!
+//! The chunks can move to a [`ChunkStorage`] while the medium is in use, and another process can make a medium
+//! of that storage. There a chunk returns to memory when it is first used.
+
+mod moving;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem;
 
 use base::buffer::{Buf, Bytes, DataList};
 use base::int_cast::to_u64;
@@ -14,9 +20,11 @@ use crate::api::{
     Capabilities, Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, OpOutput, Space, Store,
 };
 
+pub use self::moving::{ChunkRun, ChunkStorage};
+
 /// The length of a chunk in bytes. A write to a shared chunk copies at most this much; smaller chunks need a
 /// larger table.
-const CHUNK: usize = 64 << 10;
+pub const CHUNK: usize = 64 << 10;
 
 /// The number of chunks under one entry of the upper table: 32 MiB of medium.
 const CHUNKS_PER_SHEET: usize = 512;
@@ -31,12 +39,32 @@ pub struct Ram {
     sheets: Vec<Option<Sheet>>,
     /// The number of allocated chunks.
     chunks: u64,
+    /// The number of chunks that are in the storage.
+    stored: u64,
+    /// There is one while chunks are in it, or are to move there.
+    storage: Option<Box<dyn ChunkStorage>>,
+    /// Whether chunks are to stay in the storage when they are read.
+    is_moving: bool,
+    /// The chunk that [`Self::next_to_move`] begins with.
+    cursor: u64,
     zeros: Bytes,
     completions: VecDeque<Completion>,
 }
 
-/// `CHUNKS_PER_SHEET` chunks; those never written are `None`.
-type Sheet = Box<[Option<Bytes>]>;
+/// `CHUNKS_PER_SHEET` chunks.
+type Sheet = Box<[Chunk]>;
+
+/// The place of a chunk.
+#[derive(Clone, Debug, Default)]
+enum Chunk {
+    /// It was never written, or was deallocated.
+    #[default]
+    Hole,
+    /// It is in memory. The storage can have a copy of it, which does not count.
+    Memory(Bytes),
+    /// It is in the storage.
+    Stored,
+}
 
 /// The part of an operation that lies in one chunk.
 #[derive(Clone, Copy)]
@@ -58,17 +86,32 @@ impl Ram {
         let sheets = len.div_ceil(to_u64(CHUNK * CHUNKS_PER_SHEET));
         let mut table = Vec::new();
         table.resize_with(usize::try_from(sheets).unwrap_or(0), || None);
-        Self { len, sheets: table, chunks: 0, zeros: zero_chunk(), completions: VecDeque::new() }
+        Self {
+            len,
+            sheets: table,
+            chunks: 0,
+            stored: 0,
+            storage: None,
+            is_moving: false,
+            cursor: 0,
+            zeros: zero_chunk(),
+            completions: VecDeque::new(),
+        }
     }
 
     /// Changes the size to `len` bytes. Data beyond the new end is lost; added bytes read as zeros.
-    pub fn resize(&mut self, len: u64) {
+    ///
+    /// # Errors
+    /// [`Fault::Medium`], if a part of the chunk at the new end cannot be read from the storage. Nothing has
+    /// changed then.
+    pub fn resize(&mut self, len: u64) -> Result<(), Failure> {
         let grown = Self::new(len).sheets.len();
         if len < self.len {
-            self.deallocate(len, self.len - len);
+            self.deallocate(len, self.len - len)?;
         }
         self.sheets.resize_with(grown, || None);
         self.len = len;
+        Ok(())
     }
 
     fn perform(&mut self, action: OpAction) -> Result<OpOutput, Failure> {
@@ -76,11 +119,11 @@ impl Ram {
         match action {
             OpAction::Read { at, len } => {
                 self.check_transfer(at, len)?;
-                Ok(OpOutput::Data(self.read(at, len)))
+                self.read(at, len).map(OpOutput::Data)
             }
             OpAction::Write { at, data, .. } => {
                 self.check_transfer(at, data.len())?;
-                self.write(at, &data);
+                self.write(at, &data)?;
                 Ok(OpOutput::Done(data))
             }
             OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => Err(Fault::Unsupported.into()),
@@ -88,12 +131,12 @@ impl Ram {
             OpAction::Deallocate { at, len }
             | OpAction::WriteZeroes { at, len, may_deallocate: true, .. } => {
                 self.check(at, len)?;
-                self.deallocate(at, len);
+                self.deallocate(at, len)?;
                 done
             }
             OpAction::WriteZeroes { at, len, may_deallocate: false, .. } => {
                 self.check(at, len)?;
-                self.write_zeros(at, len);
+                self.write_zeros(at, len)?;
                 done
             }
             OpAction::MapStatus { at, len, count_max } => {
@@ -117,16 +160,24 @@ impl Ram {
         self.check(at, to_u64(len))
     }
 
-    fn read(&self, at: u64, len: usize) -> DataList {
+    fn read(&mut self, at: u64, len: usize) -> Result<DataList, Failure> {
+        if !self.is_moving {
+            self.load(at, to_u64(len))?;
+        }
         let mut list = DataList::new();
         for piece in pieces(at, to_u64(len)) {
-            let chunk = self.chunk(piece.chunk).unwrap_or(&self.zeros);
-            list.push(chunk.slice(piece.start, piece.end));
+            list.push(match self.chunk(piece.chunk) {
+                Chunk::Memory(chunk) => chunk.slice(piece.start, piece.end),
+                Chunk::Hole => self.zeros.slice(piece.start, piece.end),
+                Chunk::Stored => self.read_stored(piece)?,
+            });
         }
-        list
+        Ok(list)
     }
 
-    fn write(&mut self, at: u64, data: &DataList) {
+    fn write(&mut self, at: u64, data: &DataList) -> Result<(), Failure> {
+        // Nothing fails from then on: a write is carried out as a whole or not at all.
+        self.load(at, to_u64(data.len()))?;
         let mut at = at;
         for part in data.parts() {
             let mut from = 0;
@@ -140,39 +191,46 @@ impl Ram {
             }
             at = at.saturating_add(to_u64(part.len()));
         }
+        Ok(())
     }
 
-    fn write_zeros(&mut self, at: u64, len: u64) {
+    fn write_zeros(&mut self, at: u64, len: u64) -> Result<(), Failure> {
+        self.load(at, len)?;
         let zeros = self.zeros.clone();
         for piece in pieces(at, len) {
             if let Some(chunk) = self.allocated(piece.chunk) {
                 chunk.overwrite(piece.start, zeros.get(..piece.len()).unwrap_or_default());
             }
         }
+        Ok(())
     }
 
-    fn deallocate(&mut self, at: u64, len: u64) {
+    fn deallocate(&mut self, at: u64, len: u64) -> Result<(), Failure> {
         let zeros = self.zeros.clone();
         let medium_len = self.len;
-        let mut freed = 0;
         for piece in pieces(at, len) {
             let whole = piece.start == 0
                 && (piece.end == CHUNK || piece.chunk * to_u64(CHUNK) + to_u64(piece.end) == medium_len);
-            let Some(slot) = self.slot(piece.chunk) else { continue };
             if whole {
-                freed += u64::from(slot.take().is_some());
-            } else if let Some(chunk) = slot {
-                chunk.overwrite(piece.start, zeros.get(..piece.len()).unwrap_or_default());
+                let chunk = self.slot(piece.chunk).map(mem::take).unwrap_or_default();
+                self.chunks -= u64::from(!matches!(chunk, Chunk::Hole));
+                self.stored -= u64::from(matches!(chunk, Chunk::Stored));
+            } else {
+                self.load_chunk(piece.chunk)?;
+                if let Some(Chunk::Memory(chunk)) = self.slot(piece.chunk) {
+                    chunk.overwrite(piece.start, zeros.get(..piece.len()).unwrap_or_default());
+                }
             }
         }
-        self.chunks -= freed;
+        self.discard(at, len);
+        Ok(())
     }
 
     fn extents(&self, at: u64, len: u64, count_max: usize) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = at;
         for piece in pieces(at, len) {
-            let mapped = self.chunk(piece.chunk).is_some();
+            let mapped = !matches!(self.chunk(piece.chunk), Chunk::Hole);
             let state = if mapped { ExtentState::Mapped } else { ExtentState::Hole };
             let len = to_u64(piece.len());
             let full = extents.len() >= count_max;
@@ -186,28 +244,41 @@ impl Ram {
         extents
     }
 
-    fn chunk(&self, number: u64) -> Option<&Bytes> {
+    fn chunk(&self, number: u64) -> &Chunk {
         let (sheet, within) = place(number);
-        self.sheets.get(sheet)?.as_ref()?.get(within)?.as_ref()
+        let sheet = self.sheets.get(sheet).and_then(Option::as_ref);
+        sheet.and_then(|sheet| sheet.get(within)).unwrap_or(&Chunk::Hole)
     }
 
     /// Returns the slot of a chunk, if its sheet exists.
-    fn slot(&mut self, number: u64) -> Option<&mut Option<Bytes>> {
+    fn slot(&mut self, number: u64) -> Option<&mut Chunk> {
         let (sheet, within) = place(number);
         self.sheets.get_mut(sheet)?.as_mut()?.get_mut(within)
     }
 
-    /// Returns a chunk for writing and allocates it if it was never written.
-    fn allocated(&mut self, number: u64) -> Option<&mut Bytes> {
+    /// Returns the slot of a chunk, and makes its sheet if there is none.
+    fn slot_made(&mut self, number: u64) -> Option<&mut Chunk> {
         let (sheet, within) = place(number);
         let sheet = self.sheets.get_mut(sheet)?.get_or_insert_with(|| {
             let mut chunks = Vec::new();
-            chunks.resize_with(CHUNKS_PER_SHEET, || None);
+            chunks.resize_with(CHUNKS_PER_SHEET, Chunk::default);
             chunks.into_boxed_slice()
         });
-        let slot = sheet.get_mut(within)?;
-        self.chunks += u64::from(slot.is_none());
-        Some(slot.get_or_insert_with(zero_chunk))
+        sheet.get_mut(within)
+    }
+
+    /// Returns a chunk for writing and allocates it if it was never written. It must not be in the storage.
+    fn allocated(&mut self, number: u64) -> Option<&mut Bytes> {
+        let was_hole = matches!(self.chunk(number), Chunk::Hole);
+        self.chunks += u64::from(was_hole);
+        let slot = self.slot_made(number)?;
+        if was_hole {
+            *slot = Chunk::Memory(zero_chunk());
+        }
+        match slot {
+            Chunk::Memory(chunk) => Some(chunk),
+            Chunk::Hole | Chunk::Stored => None,
+        }
     }
 }
 

@@ -57,7 +57,8 @@ mod serve {
     mod document;
 
     use document::{
-        Bytes, DeviceState, DirectionState, Document, ExportState, FORMAT, MAGIC, ReactorState, RelayState,
+        Bytes, DeviceState, DirectionState, Document, ExportState, FORMAT, MAGIC, MemoryState, ReactorState,
+        RelayState,
     };
     use iscsi::digest::Crc32c;
     use nbd::handshake::ExportInfo;
@@ -100,7 +101,10 @@ mod serve {
         let exports: Vec<ExportState> = exports.iter().enumerate().map(export).collect();
         let reactors = vec![ReactorState { shard, connections, tls_addresses: Vec::new() }];
         let relays = exports.iter().take(1).map(|_: &ExportState| relay()).collect();
-        let document = Document { reactors, cartridges: Vec::new(), exports, devices, relays };
+        let unit = || "naa.5000000000000004".to_owned();
+        let memory = |_: &ExportState| MemoryState { unit: unit(), len: 1 << 20, chunks: vec![(0, 2), (9, 1)] };
+        let memories = exports.iter().take(1).map(memory).collect();
+        let document = Document { reactors, cartridges: Vec::new(), exports, devices, memories, relays };
         let bytes = document.encode(FORMAT).unwrap();
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         bytes[end + 1..].to_vec()

@@ -3,8 +3,8 @@
 //! A read copies nothing: it returns references to the chunks. A write to a chunk that is still shared (with
 //! a response that is being sent) copies the chunk first, so data that was read never changes.
 //!
-//! The chunks can move to a [`ChunkStorage`] while the medium is in use, and another process can make a medium
-//! of that storage. There a chunk returns to memory when it is first used.
+//! The chunks can move to a [`ChunkStorage`] while the medium is in use, and another process can make a
+//! medium of that storage. There a chunk returns to memory when it is first used.
 
 mod moving;
 

@@ -13,7 +13,7 @@ import time
 PIECE = 200
 # Longer than any test.
 SILENCE_S = 600
-HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1, 2, 3, 4]}
+HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1, 2, 3, 4, 5]}
 
 
 def send(stream, message):

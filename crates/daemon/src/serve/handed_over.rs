@@ -54,6 +54,17 @@ pub(super) struct MovedExport {
     pub(super) socket: Option<OwnedFd>,
 }
 
+/// The memory of a LUN, as it moves to another process.
+#[derive(Debug)]
+pub(super) struct MovedMemory {
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Each run of chunks that are allocated: the number of the first one, and how many there are.
+    pub(super) chunks: Vec<(u64, u64)>,
+    /// The file of the chunks, each at its place in the medium.
+    pub(super) file: File,
+}
+
 /// What comes with the sessions, because it could change until they were frozen.
 #[derive(Debug, Default)]
 pub(super) struct LateMedia {
@@ -64,12 +75,15 @@ pub(super) struct LateMedia {
     pub(super) exports: BTreeMap<String, MovedExport>,
     /// The devices that commands are passed to, by the identifier of the unit.
     pub(super) devices: BTreeMap<String, MovedSg>,
+    /// The memory of LUNs, by the identifier of the unit.
+    pub(super) memories: BTreeMap<String, MovedMemory>,
 }
 
 impl LateMedia {
     /// Returns whether everything was taken.
     pub(super) fn is_empty(&self) -> bool {
-        self.cartridges.is_empty() && self.exports.is_empty() && self.devices.is_empty()
+        let Self { cartridges, exports, devices, memories } = self;
+        cartridges.is_empty() && exports.is_empty() && devices.is_empty() && memories.is_empty()
     }
 }
 

@@ -16,7 +16,6 @@ use drivers::files::Files;
 use store::Store;
 use store::luks2::DATA_OFFSET;
 use store::null::Null;
-use store::ram::Ram;
 use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
@@ -24,6 +23,7 @@ use super::disk::{Disk, DiskInfo};
 use super::handed_over::{HandedOverMedia, LateMedia, MovedExport};
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys};
+use super::memory::{Memory, OpenMemory};
 use super::nbd::{ATTEMPT_MAX, ExportAddress, ExportConnection, NbdExport, NbdExports, OpenExport};
 use super::pass_through::PassThrough;
 use super::state::StateDir;
@@ -44,7 +44,9 @@ enum Bare {
     /// A file or device, and its path.
     Disk(Opened, PathBuf),
     /// Memory.
-    Ram(ByteLen),
+    Ram(OpenMemory),
+    /// Memory of this length that comes with the sessions of another process.
+    AwaitedRam(ByteLen),
     /// No storage: reads return zeros.
     Null(ByteLen),
     /// A drive, and the image of the disc in it.
@@ -130,7 +132,7 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 }
 
 /// Returns the drive of a unit, if the unit is one, with what is in it in the process that serves. The
-/// configuration can name another medium. Exports and devices are awaited.
+/// configuration can name another medium. Exports, devices and memory are awaited.
 fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
     let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
     match &unit.medium {
@@ -162,6 +164,7 @@ fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>,
             let spec = SgSpec { path: path.clone(), shared_with_host: *shared_with_host };
             Ok(Some(Bare::AwaitedSg(spec)))
         }
+        Medium::Ram { size } => Ok(Some(Bare::AwaitedRam(*size))),
         _ => Ok(None),
     }
 }
@@ -201,7 +204,7 @@ fn open_bare(
             let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
             return opened.map(Bare::Sg).map_err(failed);
         }
-        Medium::Ram { size } => return Ok(Bare::Ram(*size)),
+        Medium::Ram { size } => return Ok(Bare::Ram(OpenMemory::new(size.0))),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
         Medium::Block { path, direct } => {
             let (read_only, write_cache) = (unit.read_only, unit.write_cache);
@@ -353,7 +356,7 @@ enum PlacedBare {
     /// A file or device.
     Disk(Disk),
     /// Memory.
-    Ram(ByteLen),
+    Ram(Memory),
     /// No storage: reads return zeros.
     Null(ByteLen),
     /// A drive for discs.
@@ -376,6 +379,7 @@ impl OpenMedium {
             Bare::Sg(device) => device.identity(),
             Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
             Bare::Ram(_)
+            | Bare::AwaitedRam(_)
             | Bare::Null(_)
             | Bare::Drive(_)
             | Bare::Library(_)
@@ -387,8 +391,8 @@ impl OpenMedium {
     }
 
     /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
-    /// the file of a library, the connection to an NBD server, a device of this host, and what a device of
-    /// another process is.
+    /// the file of a library, the connection to an NBD server, a device of this host, what a device of another
+    /// process is, and memory.
     pub(super) fn receive(&mut self, unit: &Unit, late: &mut LateMedia) -> Result<(), MediaError> {
         let failed = |why| MediaError { unit: unit.label.clone(), why };
         // A cryptographic erase may have replaced a key since it was read.
@@ -426,6 +430,13 @@ impl OpenMedium {
                 self.bare = Bare::Sg(device);
                 Ok(())
             }
+            Bare::AwaitedRam(size) => {
+                let moved = late.memories.remove(&unit.identity.naa.to_string());
+                let moved = moved.ok_or_else(|| failed("its memory is missing".to_owned()))?;
+                let memory = OpenMemory::take(size.0, moved);
+                self.bare = Bare::Ram(memory.ok_or_else(|| failed("its memory does not fit".to_owned()))?);
+                Ok(())
+            }
             Bare::Disk(..) | Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Nbd(_) | Bare::Sg(_) => {
                 Ok(())
             }
@@ -450,17 +461,19 @@ impl OpenMedium {
             Bare::Nbd(export) => PlacedBare::Nbd(exports.add(export, UnitId(id.0), label, pool)),
             Bare::Library(library) => PlacedBare::Library(library),
             Bare::Sg(device) => PlacedBare::Sg(PassThrough::new(device, files.queue(id), label)),
-            Bare::Ram(size) => PlacedBare::Ram(size),
+            Bare::Ram(memory) => PlacedBare::Ram(Memory::new(memory)),
             Bare::Null(size) => PlacedBare::Null(size),
             // It was received before.
-            Bare::AwaitedNbd(_) | Bare::AwaitedSg(_) | Bare::AwaitedScsi(_) => PlacedBare::Null(ByteLen(0)),
+            Bare::AwaitedNbd(_) | Bare::AwaitedSg(_) | Bare::AwaitedScsi(_) | Bare::AwaitedRam(_) => {
+                PlacedBare::Null(ByteLen(0))
+            }
         };
         ReactorMedium { bare, keys: self.keys }
     }
 }
 
 impl ReactorMedium {
-    /// Makes the store that a unit uses. Memory is empty in each new store. `wake` notifies the reactor from
+    /// Makes the store that a unit uses. `wake` notifies the reactor from
     /// another thread that the medium has results.
     pub(super) fn store(&self, pool: &Pool, wake: impl Fn() + Clone + Send + 'static) -> Box<dyn Store> {
         let bare: Box<dyn Store> = match &self.bare {
@@ -469,7 +482,7 @@ impl ReactorMedium {
             PlacedBare::Tape(tape) => Box::new(tape.clone()),
             PlacedBare::Nbd(export) => Box::new(export.clone()),
             PlacedBare::Sg(device) => Box::new(device.clone()),
-            PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
+            PlacedBare::Ram(memory) => Box::new(memory.clone()),
             PlacedBare::Null(size) => Box::new(Null::new(size.0)),
             PlacedBare::Library(_) => Box::new(Null::new(0)),
         };
@@ -491,6 +504,14 @@ impl ReactorMedium {
     pub(super) fn pass_through(&self) -> Option<PassThrough> {
         match &self.bare {
             PlacedBare::Sg(device) => Some(device.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns the memory, if the medium is that.
+    pub(super) fn memory(&self) -> Option<Memory> {
+        match &self.bare {
+            PlacedBare::Ram(memory) => Some(memory.clone()),
             _ => None,
         }
     }

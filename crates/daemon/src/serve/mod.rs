@@ -22,6 +22,7 @@ mod lun_maintenance;
 mod media;
 mod media_key;
 mod media_watch;
+mod memory;
 mod metrics;
 mod name_servers;
 mod nbd;

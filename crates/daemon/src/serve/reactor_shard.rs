@@ -40,6 +40,7 @@ use super::discs::{DiscDrive, NewDisc};
 use super::disk::{Disk, DiskInfo};
 use super::media::OpenMedium;
 use super::media_watch::MediaWatch;
+use super::memory::Memory;
 use super::nbd::{NbdExport, NbdExports};
 use super::pass_through::PassThrough;
 use super::runtime_config::RuntimeConfig;
@@ -68,6 +69,7 @@ pub(super) struct ReactorShard {
     /// The tape libraries, by the unit of the changer.
     libraries: BTreeMap<UnitId, ServedLibrary>,
     devices: BTreeMap<UnitId, PassThrough>,
+    memories: BTreeMap<UnitId, Memory>,
     /// The discs that are put into drives when the ones in there are saved.
     pending_discs: BTreeMap<UnitId, NewDisc>,
     /// Where the persistent state of each unit is saved.
@@ -170,6 +172,7 @@ impl ReactorShard {
             frame_traces: Vec::new(),
             libraries: BTreeMap::new(),
             devices: BTreeMap::new(),
+            memories: BTreeMap::new(),
             pending_discs: BTreeMap::new(),
             state_files,
             arrivals: BTreeMap::new(),
@@ -240,6 +243,7 @@ impl ReactorShard {
             }
             self.devices.insert(id, device);
         }
+        self.memories.extend(placed.memory().map(|memory| (id, memory)));
         let (disk, drive, library) = placed.into_parts();
         self.drives.extend(drive.map(|drive| (id, drive)));
         if let Some(disk) = disk {

@@ -1,9 +1,9 @@
 //! How the chunks of a medium in memory move to a storage that outlives its process.
 //!
 //! While a medium moves, the caller takes chunks with [`Ram::next_to_move`], copies them to the storage, and
-//! returns them to [`Ram::moved`]. A chunk that was written meanwhile stays in memory, and is taken again. What
-//! is left at the end, the caller copies while nothing uses the medium. Another process makes the medium of
-//! the storage and the list of its chunks.
+//! returns them to [`Ram::moved`]. A chunk that was written meanwhile stays in memory, and is taken again.
+//! What is left at the end, the caller copies while nothing uses the medium. Another process makes the medium
+//! of the storage and the list of its chunks.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -78,8 +78,8 @@ impl Ram {
         (self.chunks - self.stored).saturating_mul(to_u64(CHUNK))
     }
 
-    /// Returns the next chunks that are not in the storage, each with its place in the medium; none at the end
-    /// of the medium. After that it begins anew.
+    /// Returns the next chunks that are not in the storage, each with its place in the medium; none at the
+    /// end of the medium. After that it begins anew.
     pub fn next_to_move(&mut self, count_max: usize) -> Vec<(u64, Bytes)> {
         let mut found = Vec::new();
         let end = self.len.div_ceil(to_u64(CHUNK));

@@ -46,7 +46,8 @@ pub(super) fn receive_media(
     if late.is_empty() {
         return Ok(());
     }
-    let why = "a cartridge, a connection or a device belongs to a LUN that is not in the configuration now";
+    let why =
+        "a cartridge, a connection, a device or memory belongs to a LUN that is not in the configuration now";
     Err(ServeError::Failed(why.to_owned()))
 }
 

@@ -1,6 +1,7 @@
 //! Live upgrade: this process serves until another one has taken over, see [`crate::serve::upgrade`].
 
 mod freeze;
+mod memory_copy;
 mod obstacles;
 mod process;
 
@@ -30,18 +31,20 @@ use crate::serve::bindings::STORE_DELAY;
 use crate::serve::changes::{failure, on_one_line};
 use crate::serve::daemon_event::{DaemonEvent, UpgradeOrder};
 use crate::serve::handed_over::{MovedCartridge, MovedMedium};
+use crate::serve::memory::MovingMemory;
 use crate::serve::reactor_shard::handover::{ExportedReactor, MovingExport, Obstacle};
 use crate::serve::router::Router;
 use crate::serve::service_manager;
 use crate::serve::tls_portals::tls_of;
 use crate::serve::upgrade::PREPARE_MAX;
 use crate::serve::upgrade::document::{
-    CartridgeState, DeviceState, Document, ExportState, FORMAT, ReactorState,
+    CartridgeState, DeviceState, Document, ExportState, FORMAT_WITHOUT_MEMORY, MemoryState, ReactorState,
 };
 use crate::serve::upgrade::messages::{Answer, Hello, Socket, Welcome};
 use crate::serve::upgrade::relays;
 use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
 use freeze::{Acceptors, Frozen, Unaccepting, ask};
+use memory_copy::MemoryCopy;
 use obstacles::{format_of, unmovable_medium};
 use process::{Outcome, Process};
 
@@ -62,7 +65,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 struct Exported {
     document: Zeroizing<Vec<u8>>,
     /// The connections, then the files of cartridges, the connections to NBD servers, the locks of devices,
-    /// and both sockets of each relay.
+    /// the files of memory, and both sockets of each relay.
     sockets: Vec<OwnedFd>,
     sessions: usize,
     connections: usize,
@@ -155,11 +158,14 @@ impl Daemon {
         // Each connection has two descriptors while it moves.
         raise_file_limit_for_upgrade(&self.runtime.config);
         let wait = request.wait_s.map_or(WAIT, |seconds| Duration::from_secs(seconds.into()));
+        let mut memory = MemoryCopy::begin(&self.reactors)?;
+        // Later only what changes meanwhile is left to be copied.
+        memory.catch_up(&mut || self.attend()).map_err(|obstacle| obstacle.sentence)?;
         let (mut until, mut attempts, mut late) = (None, 0, 0);
         loop {
             let (mut process, hello) = self.start_successor(binary.clone(), revision.as_deref())?;
             let until = *until.get_or_insert_with(|| Instant::now() + wait);
-            let (frozen, exported) = self.freeze_until(until, &mut attempts, &hello)?;
+            let (frozen, exported) = self.freeze_until(until, &mut attempts, &hello, &mut memory)?;
             if let Err(refusal) = process.give(&exported.document, &exported.sockets, frozen.deadline()) {
                 drop(frozen);
                 let is_late = refusal.is_late();
@@ -175,6 +181,7 @@ impl Daemon {
             drop(exported);
             let began = frozen.began();
             let pid = self.commit_upgrade(&mut process, frozen)?;
+            memory.leave();
             return Ok(Upgraded {
                 version: hello.version,
                 pid,
@@ -313,11 +320,12 @@ impl Daemon {
         deadline: Instant,
         attempts: &mut u32,
         hello: &Hello,
+        memory: &mut MemoryCopy,
     ) -> Result<(Frozen, Exported), String> {
         loop {
             self.attend()?;
             *attempts += 1;
-            let Obstacle { sentence: why, can_end } = match self.freeze(hello) {
+            let Obstacle { sentence: why, can_end } = match self.freeze(hello, memory) {
                 Ok(frozen) => return Ok(frozen),
                 Err(why) => why,
             };
@@ -334,7 +342,7 @@ impl Daemon {
         }
     }
 
-    fn freeze(&mut self, hello: &Hello) -> Result<(Frozen, Exported), Obstacle> {
+    fn freeze(&mut self, hello: &Hello, memory: &mut MemoryCopy) -> Result<(Frozen, Exported), Obstacle> {
         let cannot_pause = |error: io::Error| Obstacle {
             sentence: format!("cannot pause the TLS portals: {}", crate::os_error(&error)),
             can_end: false,
@@ -348,6 +356,7 @@ impl Daemon {
         if self.store_bindings_at.is_some() {
             return Err("the record of which disks hosts have used cannot be stored".into());
         }
+        memory.catch_up(&mut || self.attend())?;
         let mut frozen = Frozen::begin(unaccepting);
         frozen.wait_until_idle()?;
         let exported = frozen.park()?;
@@ -373,12 +382,14 @@ impl Daemon {
             cartridges: Vec::new(),
             exports: Vec::new(),
             devices: Vec::new(),
+            memories: Vec::new(),
             relays: Vec::new(),
         };
-        let (mut sockets, mut files, mut servers, mut locks) = <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
+        let (mut sockets, mut files, mut servers) = <(Vec<_>, Vec<_>, Vec<_>)>::default();
+        let (mut locks, mut memory_files) = <(Vec<_>, Vec<_>)>::default();
         let mut sessions = 0;
         for (at, exported) in reactors.into_iter().enumerate() {
-            let ExportedReactor { shard, connections, cartridges, exports, devices } = exported;
+            let ExportedReactor { shard, connections, cartridges, exports, devices, memories } = exported;
             sessions += connections.len();
             let arrived = || connections.iter().flatten();
             let conns = arrived().map(|(conn, _)| *conn).collect();
@@ -412,12 +423,17 @@ impl Daemon {
                 document.devices.push(DeviceState { unit, kind, block_len, transfer_max, names, is_locked });
                 locks.extend(lock.map(OwnedFd::from));
             }
+            for (unit, MovingMemory { len, chunks, file, rest }) in memories {
+                rest.copy().map_err(|error| memory_copy::failed(&error))?;
+                document.memories.push(MemoryState { unit, len, chunks });
+                memory_files.push(OwnedFd::from(file));
+            }
         }
         let mut format = format_of(&self.runtime.config);
         let mut ends = Vec::new();
         // Without a session they end with this process.
         if document.reactors.iter().any(|reactor| !reactor.tls_addresses.is_empty()) {
-            format = FORMAT;
+            format = format.max(FORMAT_WITHOUT_MEMORY);
             for (portal, MovingRelay { state, network, local }) in relays {
                 // The sessions of a portal that was removed keep the upgrade from getting here.
                 let Some(at) = portals.iter().position(|known| *known == portal) else { continue };
@@ -437,6 +453,7 @@ impl Daemon {
         sockets.extend(files);
         sockets.extend(servers);
         sockets.extend(locks);
+        sockets.extend(memory_files);
         sockets.extend(ends);
         Ok(Exported { document, sockets, sessions, connections })
     }

@@ -15,8 +15,13 @@ use super::ReactorShard;
 use crate::serve::discs::DiscDrive;
 use crate::serve::disk::Disk;
 use crate::serve::handed_over::{MovedCartridge, MovedMedium};
+use crate::serve::memory::{Memory, MovingMemory, TakenChunks};
 use crate::serve::pass_through::PassThrough;
 use crate::serve::tape::Tape;
+
+/// The most bytes of memory that a reactor leaves to be copied while the sessions are frozen: what takes a
+/// small part of the time that they may be.
+const MEMORY_REST_MAX: u64 = 64 << 20;
 
 /// The sessions and units of a reactor, as they move to another process.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub(in crate::serve) struct ExportedReactor {
     pub(in crate::serve) exports: Vec<MovingExport>,
     /// The devices that commands are passed to, with the NAA identifiers of their units.
     pub(in crate::serve) devices: Vec<(String, MovedSg)>,
+    /// The memory of LUNs, with the NAA identifiers of their units.
+    pub(in crate::serve) memories: Vec<(String, MovingMemory)>,
 }
 
 /// How a connection of an initiator arrived. The driver has a local socket for one inside TLS, which does not
@@ -156,6 +163,39 @@ impl ReactorShard {
         self.nbd.prepare_handover(true);
     }
 
+    /// Begins to copy the memory of LUNs. Returns whether there is any.
+    pub(in crate::serve) fn begin_memory_move(&self) -> io::Result<bool> {
+        self.memories.values().try_for_each(Memory::begin_move)?;
+        Ok(!self.memories.is_empty())
+    }
+
+    /// Takes chunks back that were copied, and returns the next ones, of about `len_max` bytes; `None` when
+    /// it has been through the memory of all LUNs. Then it begins anew.
+    pub(in crate::serve) fn move_memory(
+        &self,
+        copied: Option<(UnitId, TakenChunks)>,
+        len_max: u64,
+    ) -> Option<(UnitId, TakenChunks)> {
+        let from = copied.as_ref().map_or(UnitId(0), |(id, _)| *id);
+        if let Some((id, taken)) = copied
+            && let Some(memory) = self.memories.get(&id)
+        {
+            memory.moved(taken);
+        }
+        let next = |(id, memory): (&UnitId, &Memory)| Some((*id, memory.next_to_move(len_max)?));
+        self.memories.range(from..).find_map(next)
+    }
+
+    /// Returns how many bytes of the memory of LUNs are still to be copied.
+    pub(in crate::serve) fn memory_to_move(&self) -> u64 {
+        self.memories.values().map(Memory::len_to_move).sum()
+    }
+
+    /// Ends the copying: the memory of LUNs stays in this process.
+    pub(in crate::serve) fn end_memory_move(&self) {
+        self.memories.values().for_each(Memory::end_move);
+    }
+
     /// Makes durable what keeps tape drives and exports from moving. Call this as often as [`Self::busy`].
     pub(in crate::serve) fn prepare_handover(&mut self, now: Instant) {
         self.nbd.prepare_handover(false);
@@ -220,12 +260,24 @@ impl ReactorShard {
         };
         let devices = self.devices.iter().filter_map(device).collect::<Result<_, _>>();
         let devices = devices.map_err(|sentence| Obstacle { sentence, can_end: false })?;
+        if self.memory_to_move() > MEMORY_REST_MAX {
+            return Err("hosts write to memory faster than it is copied".into());
+        }
+        let memory = |(id, memory): (&UnitId, &Memory)| {
+            let unit = self.naa(*id)?.to_string();
+            Some(memory.export().transpose()?.map(|moving| (unit, moving)))
+        };
+        let memories = self.memories.iter().filter_map(memory).collect::<io::Result<_>>();
+        let memories = memories.map_err(|error| Obstacle {
+            sentence: format!("cannot pass memory on: {}", crate::os_error(&error)),
+            can_end: false,
+        })?;
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.
         let arrival = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
         let arrived = |conns: Vec<ConnId>| conns.into_iter().filter_map(arrival).collect();
         let connections = connections.into_iter().map(arrived).collect();
-        Ok(ExportedReactor { shard, connections, cartridges, exports, devices })
+        Ok(ExportedReactor { shard, connections, cartridges, exports, devices, memories })
     }
 
     /// Takes over the sessions and units of another process. The driver must be parked.

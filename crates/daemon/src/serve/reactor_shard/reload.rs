@@ -225,6 +225,7 @@ impl ReactorShard {
         self.tapes.remove(&id);
         self.libraries.remove(&id);
         self.devices.remove(&id);
+        self.memories.remove(&id);
         let unit = before.unit(id);
         let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
         let path = unit.and_then(|unit| unit.medium.path().cloned());

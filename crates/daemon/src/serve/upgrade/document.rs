@@ -27,11 +27,14 @@ pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
 /// writes, or does not know it; a field that is added has a default, and is not written while it has that.
 ///
 /// Version 2 has what is in drives, version 3 the connections to NBD servers, the devices of other processes,
-/// and the devices that commands are passed to, version 4 sessions inside TLS.
-pub(in crate::serve) const FORMAT: u32 = 4;
+/// and the devices that commands are passed to, version 4 sessions inside TLS, version 5 LUNs in memory.
+pub(in crate::serve) const FORMAT: u32 = 5;
 
-/// The version of a daemon without sessions inside TLS. This release writes it then, so that a release that
-/// does not know the newest version can take over.
+/// The version of a daemon without LUNs in memory. This release writes the oldest version with room for its
+/// state, so that a release that does not know the newest one can take over.
+pub(in crate::serve) const FORMAT_WITHOUT_MEMORY: u32 = 4;
+
+/// The version of a daemon without sessions inside TLS either.
 pub(in crate::serve) const FORMAT_WITHOUT_TLS: u32 = 3;
 
 /// The version of a daemon that has no LUNs at NBD servers and no such devices either.
@@ -42,7 +45,7 @@ pub(in crate::serve) const FORMAT_WITHOUT_DRIVES: u32 = 1;
 
 /// The versions that this release reads.
 pub(in crate::serve) const FORMATS: &[u32] =
-    &[FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT_WITHOUT_TLS, FORMAT];
+    &[FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT_WITHOUT_TLS, FORMAT_WITHOUT_MEMORY, FORMAT];
 
 /// The longest document in bytes: 65 535 sessions of 1 KiB, and as many units.
 pub(in crate::serve) const DOCUMENT_LEN_MAX: usize = 128 << 20;
@@ -70,10 +73,25 @@ pub(in crate::serve) struct Document {
     /// sockets of the exports, in the same order. A device can be opened again until the sessions are frozen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) devices: Vec<DeviceState>,
-    /// The connections inside TLS. Two sockets of each follow the files of the devices, in the same order:
+    /// The memory of LUNs. The file of each follows the files of the devices, in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::serve) memories: Vec<MemoryState>,
+    /// The connections inside TLS. Two sockets of each follow the files of the memories, in the same order:
     /// the TCP socket, and the relay's end of the pair whose other end is the connection of a reactor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) relays: Vec<RelayState>,
+}
+
+/// The memory of a LUN.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::serve) struct MemoryState {
+    /// The NAA identifier of the unit.
+    pub(in crate::serve) unit: String,
+    /// Its length in bytes.
+    pub(in crate::serve) len: u64,
+    /// Each run of allocated chunks of 64 KiB, in order: the number of the first one, and how many there are.
+    pub(in crate::serve) chunks: Vec<(u64, u64)>,
 }
 
 /// A device that commands are passed to.
@@ -313,6 +331,7 @@ mod tests {
             cartridges: Vec::new(),
             exports: Vec::new(),
             devices: Vec::new(),
+            memories: Vec::new(),
             relays: Vec::new(),
         }
     }
@@ -322,7 +341,7 @@ mod tests {
         let bytes = nothing().encode(FORMAT).unwrap();
         assert!(Document::decode(&bytes).unwrap().reactors.is_empty());
         assert!(
-            bytes.starts_with(br#"{"magic":"targe-upgrade","format":4,"#),
+            bytes.starts_with(br#"{"magic":"targe-upgrade","format":5,"#),
             "older releases read this much"
         );
         let without_drives = nothing().encode(FORMAT_WITHOUT_DRIVES).unwrap();
@@ -391,7 +410,7 @@ mod tests {
     #[test]
     fn the_format_of_another_release_is_named() {
         let text = String::from_utf8(nothing().encode(FORMAT).unwrap()).unwrap();
-        let other = text.replace("\"format\":4", "\"format\":99");
+        let other = text.replace("\"format\":5", "\"format\":99");
         let error = Document::decode(other.as_bytes()).unwrap_err();
         assert!(matches!(error, DocumentError::OtherFormat { format: 99, .. }), "{error}");
     }

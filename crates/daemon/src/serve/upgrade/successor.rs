@@ -21,13 +21,13 @@ use tls::{MovedRelay, MovingRelay};
 
 use super::channel::Channel;
 use super::document::{
-    CartridgeState, DeviceState, Document, ExportState, FORMATS, MAGIC, ReactorState, RelayState,
+    CartridgeState, DeviceState, Document, ExportState, FORMATS, MAGIC, MemoryState, ReactorState, RelayState,
 };
 use super::messages::{Answer, Commit, Hello, Socket, Welcome};
 use super::relays::from_document;
 use super::{MESSAGE_MAX, PREPARE_MAX, VARIABLE};
 use crate::serve::ServeError;
-use crate::serve::handed_over::{HandedOverMedia, LateMedia, MovedCartridge, MovedExport};
+use crate::serve::handed_over::{HandedOverMedia, LateMedia, MovedCartridge, MovedExport, MovedMemory};
 use crate::serve::placement::{Owners, Placement};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
@@ -177,14 +177,16 @@ impl Succession {
     /// # Errors
     /// They did not come.
     pub(in crate::serve) fn late_media(sessions: &mut Sessions) -> Result<LateMedia, ServeError> {
-        let missing = || ServeError::Failed("a cartridge, a connection or a device is missing".to_owned());
+        let missing =
+            || ServeError::Failed("a cartridge, a connection, a device or memory is missing".to_owned());
         let Sessions { document, sockets, .. } = sessions;
         let (cartridges, exports) =
             (std::mem::take(&mut document.cartridges), std::mem::take(&mut document.exports));
-        let devices = std::mem::take(&mut document.devices);
+        let (devices, memories) =
+            (std::mem::take(&mut document.devices), std::mem::take(&mut document.memories));
         let sockets_of_exports = exports.iter().filter(|export| export.has_socket).count();
         let locks = devices.iter().filter(|device| device.is_locked).count();
-        let count = 2 * cartridges.len() + sockets_of_exports + locks;
+        let count = 2 * cartridges.len() + sockets_of_exports + locks + memories.len();
         let first = sockets.len().checked_sub(count).ok_or_else(missing)?;
         let mut descriptors = sockets.split_off(first).into_iter();
         let mut media = LateMedia::default();
@@ -205,6 +207,10 @@ impl Succession {
             let locked = is_locked.then(|| descriptors.next().ok_or_else(missing)).transpose()?;
             let info = DeviceInfo { kind, block_len, transfer_max };
             media.devices.insert(unit, MovedSg { info, names, locked: locked.map(File::from) });
+        }
+        for MemoryState { unit, len, chunks } in memories {
+            let file = descriptors.next().ok_or_else(missing)?.into();
+            media.memories.insert(unit, MovedMemory { len, chunks, file });
         }
         Ok(media)
     }
@@ -452,13 +458,14 @@ mod tests {
                     .map(|(unit, has_socket)| ExportState::new(unit.to_owned(), &info, has_socket))
                     .into(),
                 devices: vec![device("process", false), device("node", true)],
+                memories: vec![MemoryState { unit: "memory".to_owned(), len: 9, chunks: vec![(0, 1)] }],
                 relays: Vec::new(),
             },
             sockets,
             relays: Vec::new(),
         };
-        let (one, other) = UnixStream::pair().unwrap();
-        let descriptors = [one, other].map(OwnedFd::from);
+        let ((one, other), (third, _)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        let descriptors = [one, other, third].map(OwnedFd::from);
         let numbers = descriptors.each_ref().map(AsRawFd::as_raw_fd);
         let mut media = Succession::late_media(&mut sessions(descriptors.into())).unwrap();
         let number = |socket: Option<OwnedFd>| socket.map(|socket| socket.as_raw_fd());
@@ -467,6 +474,8 @@ mod tests {
         let locks = ["node", "process"]
             .map(|unit| number(media.devices.remove(unit).unwrap().locked.map(OwnedFd::from)));
         assert_eq!(locks, [Some(numbers[1]), None]);
+        let memory = media.memories.remove("memory").unwrap();
+        assert_eq!((memory.len, memory.chunks, memory.file.as_raw_fd()), (9, vec![(0, 1)], numbers[2]));
         assert!(media.is_empty() && Succession::late_media(&mut sessions(Vec::new())).is_err());
     }
 
@@ -477,6 +486,7 @@ mod tests {
             cartridges: Vec::new(),
             exports: Vec::new(),
             devices: Vec::new(),
+            memories: Vec::new(),
             relays: vec![RelayState::for_tests()],
         };
         let (one, other) = UnixStream::pair().unwrap();

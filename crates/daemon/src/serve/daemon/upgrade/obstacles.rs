@@ -2,7 +2,9 @@
 //! configuration.
 
 use crate::config::{Config, Medium};
-use crate::serve::upgrade::document::{FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT_WITHOUT_TLS};
+use crate::serve::upgrade::document::{
+    FORMAT, FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT_WITHOUT_TLS,
+};
 
 /// Returns the first LUN whose medium cannot move to another process, and why, as a sentence.
 pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
@@ -19,7 +21,8 @@ pub(super) fn unmovable_medium(config: &Config) -> Option<String> {
             | Medium::Sg { .. }
             | Medium::VhostUserBlk { .. }
             | Medium::VhostUserScsi { .. } => return None,
-            Medium::Ram { .. } => "its data is in the memory of this process",
+            Medium::Ram { .. } if unit.encrypt.is_some() => "its key is in the memory of this process only",
+            Medium::Ram { .. } => return None,
         };
         Some(format!("{}: {why}", unit.label))
     })
@@ -38,9 +41,8 @@ pub(super) fn format_of(config: &Config) -> u32 {
         Medium::Disc { .. } | Medium::Tape { .. } | Medium::Changer { .. } | Medium::LibraryDrive { .. } => {
             FORMAT_WITHOUT_EXPORTS
         }
-        Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. } | Medium::Ram { .. } => {
-            FORMAT_WITHOUT_DRIVES
-        }
+        Medium::Ram { .. } => FORMAT,
+        Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. } => FORMAT_WITHOUT_DRIVES,
     };
     config.units.iter().map(|unit| of_unit(&unit.medium)).max().unwrap_or(FORMAT_WITHOUT_DRIVES)
 }
@@ -74,7 +76,8 @@ mod tests {
         assert_eq!(obstacle("nbd:nbd://localhost/disk"), None);
         assert_eq!(obstacle("vhost-user-blk:disk.sock"), None);
         assert_eq!(obstacle("vhost-user-scsi:disk.sock"), None);
-        assert!(obstacle("ram:1M").unwrap().contains("memory of this process"));
+        assert_eq!(obstacle("ram:1M"), None);
+        assert!(obstacle("ram:1M,encrypt=key").unwrap().contains("its key is in the memory"));
     }
 
     #[test]
@@ -88,6 +91,7 @@ mod tests {
             (&[nbd, disc], 3),
             (&[block], 3),
             (&[scsi], 3),
+            (&["ram:1M", null], 5),
         ] {
             assert_eq!(format_of(&config(specs)), format, "{specs:?}");
         }

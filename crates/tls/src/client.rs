@@ -12,6 +12,8 @@ use crate::{ClientSettings, TlsError};
 
 /// Connects to `peer`, whose certificate must be for `name`, and starts the thread that relays. `patience`
 /// limits the TCP connection. Returns the local socket, and the address of this end of the TCP connection.
+/// If the local socket is closed while bytes for the peer are held, the connection is reset and they are
+/// dropped: a write that was given up must not reach the peer later.
 /// This waits for the network: it is not for a thread of a reactor.
 ///
 /// # Errors
@@ -25,7 +27,8 @@ pub fn connect(
     let (relay, address) = connect_relay(peer, name, settings, patience)?;
     let (ours, theirs) = UnixStream::pair()?;
     // The result is of no interest: the reactor sees its end of the pair close.
-    std::thread::Builder::new().name("tls".to_owned()).spawn(move || drop(relay.run(theirs.into(), None)))?;
+    let run = move || drop(relay.run_for_initiator(theirs.into()));
+    std::thread::Builder::new().name("tls".to_owned()).spawn(run)?;
     Ok((ours, address))
 }
 

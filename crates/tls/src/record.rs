@@ -27,6 +27,9 @@ const KEY_UPDATE: u8 = 24;
 /// A handshake message has its type and its length before its body.
 const MESSAGE_HEADER_LEN: usize = 4;
 
+/// The header of a KeyUpdate: its type and its length, which is always the same.
+const KEY_UPDATE_HEADER: [u8; MESSAGE_HEADER_LEN] = [KEY_UPDATE, 0, 0, 1];
+
 /// The alerts that are sent or have a meaning of their own (RFC 8446 §B.2).
 const CLOSE_NOTIFY: u8 = 0;
 const USER_CANCELED: u8 = 90;
@@ -204,11 +207,16 @@ impl RecordLayer {
             if !is_allowed {
                 return Err(Violation::UnexpectedMessage);
             }
+            let header = self.handshake.get(..MESSAGE_HEADER_LEN).unwrap_or(&self.handshake);
+            // A part that another process would refuse in an upgrade is refused at once.
+            if kind == KEY_UPDATE && !KEY_UPDATE_HEADER.starts_with(header) {
+                return Err(Violation::DecodeError);
+            }
             let Some([_, a, b, c]) = self.handshake.first_chunk::<MESSAGE_HEADER_LEN>().copied() else {
                 return Ok(());
             };
             let len = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
-            if kind == KEY_UPDATE && len != 1 || len > HANDSHAKE_LEN_MAX {
+            if len > HANDSHAKE_LEN_MAX {
                 return Err(Violation::DecodeError);
             }
             let end = MESSAGE_HEADER_LEN + len;
@@ -297,7 +305,7 @@ impl RecordLayer {
         // The only message that can be there in part is a KeyUpdate.
         let is_legal = send.sequence <= suite.records_max().saturating_add(1)
             && receive.sequence <= SEQUENCE_MAX
-            && [KEY_UPDATE, 0, 0, 1].starts_with(&handshake)
+            && KEY_UPDATE_HEADER.starts_with(&handshake)
             && fruitless <= FRUITLESS_MAX;
         is_legal.then_some(())?;
         let send = Direction::new(suite, send.secret, send.sequence)?;

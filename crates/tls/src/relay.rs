@@ -136,7 +136,10 @@ impl Relay {
             if left == Some(Duration::ZERO) {
                 return Err(ErrorKind::TimedOut.into());
             }
-            let is_paused = self.wait(&local, left, registered)?;
+            let (is_paused, has_gone) = self.wait(&local, left, registered)?;
+            if has_gone {
+                deadline = deadline.or_else(|| Some(Instant::now() + CLOSING_TIMEOUT));
+            }
             if let Some(registered) = registered.filter(|_| is_paused)
                 && !registered.park(|| self.moving(&local))
             {
@@ -163,7 +166,8 @@ impl Relay {
         ended
     }
 
-    /// Sleeps until a socket is ready for what this relay can do, or it is to pause. Returns whether it is.
+    /// Sleeps until a socket is ready for what this relay can do, or it is to pause. Returns whether it is,
+    /// and whether the local end has gone while bytes for the peer are held. `left` limits the sleep.
     ///
     /// # Errors
     /// That of `poll`. `ConnectionReset` if the local end has gone and what it sent is to be dropped.
@@ -172,7 +176,7 @@ impl Relay {
         local: &Local,
         left: Option<Duration>,
         registered: Option<&Registered>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<(bool, bool)> {
         let (mut ours, mut theirs) = (PollFlags::empty(), PollFlags::empty());
         let receives = !self.network_ended && !self.incoming_ended && self.incoming.is_empty();
         theirs.set(PollFlags::IN, receives);
@@ -181,9 +185,11 @@ impl Relay {
         ours.set(PollFlags::OUT, !self.incoming.is_empty());
         let holds = !self.outgoing.is_empty() || !self.unsent().is_empty();
         ours.set(PollFlags::RDHUP, self.drops_at_end && holds);
-        // A socket that nothing is wanted of would end the sleep by its hang-up.
+        // A socket that nothing is wanted of still ends the sleep by its hang-up. That is wanted once: a peer
+        // that takes nothing must not keep a connection whose local end has gone.
+        let is_watched = !ours.is_empty() || left.is_none();
         let mut fds = Vec::with_capacity(3);
-        if !ours.is_empty() {
+        if is_watched {
             fds.push(PollFd::new(&local.0, ours));
         }
         if !theirs.is_empty() {
@@ -194,11 +200,12 @@ impl Relay {
         }
         wait(&mut fds, left)?;
         let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let is_gone = !ours.is_empty() && fds.first().is_some_and(|local| local.revents().intersects(ends));
+        let is_gone = is_watched && fds.first().is_some_and(|local| local.revents().intersects(ends));
         if is_gone && holds && self.drops_at_end {
             return Err(ErrorKind::ConnectionReset.into());
         }
-        Ok(registered.is_some() && fds.last().is_some_and(|signal| !signal.revents().is_empty()))
+        let is_paused = registered.is_some() && fds.last().is_some_and(|signal| !signal.revents().is_empty());
+        Ok((is_paused, is_gone && holds))
     }
 
     /// Moves bytes from the network to the local end, as far as is possible without waiting.

@@ -197,7 +197,13 @@ fn connections_move_while_bytes_cross_and_go_on_when_they_do_not_move() {
 #[test]
 fn what_a_relay_holds_moves_and_ends_are_passed_on_afterwards() {
     let files = Files::new();
-    let (first, mut ours, mut theirs) = both_ends(&files);
+    let (first, address, delivered) = portal(files.server("target", None).unwrap());
+    let (mut ours, near) = UnixStream::pair().unwrap();
+    let (relay, _) = connect_relay(address, "127.0.0.1", &files.client("authority", None), PATIENCE).unwrap();
+    // A peer that sends what it holds before it closes the connection.
+    std::thread::spawn(move || relay.run(near.into(), None));
+    let mut theirs = delivered.recv_timeout(PATIENCE).unwrap().unwrap().socket;
+    theirs.set_read_timeout(Some(PATIENCE)).unwrap();
     ours.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let (bytes, mut written) = (vec![7; 1 << 20], 0);
     while let Ok(len) = ours.write(&bytes) {
@@ -461,13 +467,8 @@ fn what_an_initiator_that_has_gone_left_at_the_proxy_never_reaches_a_target_that
     let (relay, _) = connect_relay(address, "127.0.0.1", &files.client("authority", None), PATIENCE).unwrap();
     let relay = std::thread::spawn(move || relay.run_for_initiator(near.into()));
     let mut target = delivered.recv_timeout(PATIENCE).unwrap().unwrap().socket;
-    // The target receives nothing until every buffer on the way is full. On a busy machine, the relay may not
-    // run for a while before.
-    initiator.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
-    let (bytes, mut written) = (vec![7; 1 << 20], 0);
-    while let Ok(len) = initiator.write(&bytes) {
-        written += len;
-    }
+    // The target receives nothing until then.
+    let written = fill(&mut initiator);
     initiator.shutdown(Shutdown::Write).unwrap();
     initiator.set_read_timeout(Some(PATIENCE)).unwrap();
     // The proxy closes this connection, and does not wait for the target.
@@ -478,4 +479,40 @@ fn what_an_initiator_that_has_gone_left_at_the_proxy_never_reaches_a_target_that
     target.set_read_timeout(Some(PATIENCE)).unwrap();
     target.read_to_end(&mut got).unwrap();
     assert!(got.len() < written, "{} of {written} bytes reached the target", got.len());
+}
+
+#[test]
+fn what_was_given_up_does_not_reach_a_target_that_was_stalled() {
+    let files = Files::new();
+    let (_portal, mut initiator, mut target) = both_ends(&files);
+    let written = fill(&mut initiator);
+    drop(initiator);
+    let mut got = Vec::new();
+    // The connection was reset, so the target may find an error instead of the end.
+    let _ = target.read_to_end(&mut got);
+    assert!(got.len() < written, "{} of {written} bytes reached the target", got.len());
+}
+
+#[test]
+fn a_peer_that_takes_nothing_does_not_keep_a_connection_that_the_portal_has_ended() {
+    let files = Files::new();
+    let (portal, _initiator, mut target) = both_ends(&files);
+    fill(&mut target);
+    assert_eq!(portal.connections(), 1);
+    drop(target);
+    let until = Instant::now() + PATIENCE;
+    while portal.connections() > 0 {
+        assert!(Instant::now() < until, "the relay waits for its peer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Writes until every buffer on the way is full. On a busy machine, the relay may not run for a while before.
+fn fill(end: &mut UnixStream) -> usize {
+    end.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
+    let (bytes, mut written) = (vec![7; 1 << 20], 0);
+    while let Ok(len) = end.write(&bytes) {
+        written += len;
+    }
+    written
 }

@@ -280,6 +280,7 @@ fn only_what_may_follow_a_handshake_is_accepted() {
         (HANDSHAKE, &two, Err(UnexpectedMessage), Ok(Received::Nothing)),
         (HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 2], Err(IllegalParameter), Err(IllegalParameter)),
         (HANDSHAKE, &[KEY_UPDATE, 0, 0, 2], Err(DecodeError), Err(DecodeError)),
+        (HANDSHAKE, &[KEY_UPDATE, 9], Err(DecodeError), Err(DecodeError)),
         (HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0, 4], Err(UnexpectedMessage), Err(UnexpectedMessage)),
         // A request for a certificate, which this end has not said that it answers.
         (HANDSHAKE, &[13, 0, 0, 0], Err(UnexpectedMessage), Err(UnexpectedMessage)),

@@ -391,8 +391,8 @@ impl OpenMedium {
     }
 
     /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
-    /// the file of a library, the connection to an NBD server, a device of this host, what a device of another
-    /// process is, and memory.
+    /// the file of a library, the connection to an NBD server, a device of this host, what a device of
+    /// another process is, and memory.
     pub(super) fn receive(&mut self, unit: &Unit, late: &mut LateMedia) -> Result<(), MediaError> {
         let failed = |why| MediaError { unit: unit.label.clone(), why };
         // A cryptographic erase may have replaced a key since it was read.

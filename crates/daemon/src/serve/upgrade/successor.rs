@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
@@ -359,7 +359,16 @@ fn local_socket(socket: OwnedFd) -> Option<OwnedFd> {
 
 fn addresses(socket: OwnedFd) -> io::Result<(SocketAddr, SocketAddr, OwnedFd)> {
     let stream = TcpStream::from(socket);
-    Ok((stream.local_addr()?, stream.peer_addr()?, stream.into()))
+    let local = stream.local_addr()?;
+    let peer = match stream.peer_addr() {
+        // The peer has reset the connection. Its session is told so when it goes on.
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => match local {
+            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        },
+        other => other?,
+    };
+    Ok((local, peer, stream.into()))
 }
 
 /// Describes that the process that serves did not do what it was to do next.
@@ -410,6 +419,18 @@ mod tests {
         let [of_a, of_any, of_b] = actual;
         assert_eq!(taken, [(0, of_b), (1, of_a), (2, of_any)]);
         assert_eq!(succession.places, [Some(1), Some(2), Some(0)], "for the connections");
+    }
+
+    #[test]
+    fn a_connection_that_was_reset_meanwhile_is_taken() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ours, _) = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+        drop(peer);
+        assert!(ours.peek(&mut [0]).is_err(), "the reset has arrived");
+        let (local, peer, _) = addresses(ours.into()).unwrap();
+        assert_eq!((local, peer), (listener.local_addr().unwrap(), "0.0.0.0:0".parse().unwrap()));
     }
 
     #[test]

@@ -184,7 +184,9 @@ impl Process {
             let _ = self.child.as_mut().map(Child::kill);
         }
         match self.receive(step, Instant::now() + MESSAGE_MAX) {
-            Ok(Answer::Serving) => Outcome::Served,
+            Ok(Answer::Serving) if !is_killed => Outcome::Served,
+            // It received the message right before it was killed.
+            Ok(Answer::Serving) => Outcome::Lost(Refusal::Failed(step, io::ErrorKind::TimedOut.into())),
             Ok(other) => {
                 Outcome::Lost(Refusal::Said(format!("it says {other:?} instead of serving the sessions")))
             }

@@ -61,7 +61,8 @@ mod tests {
     fn config(specs: &[&str]) -> Config {
         let scratch = Scratch::new();
         let _device = UnixListener::bind(scratch.path().join("disk.sock")).unwrap();
-        let secret = OpenOptions::new().create_new(true).write(true).mode(0o600).open(scratch.path().join("key"));
+        let secret =
+            OpenOptions::new().create_new(true).write(true).mode(0o600).open(scratch.path().join("key"));
         secret.unwrap().write_all(&[b'k'; 32]).unwrap();
         let environment = Environment::for_tests(scratch.path());
         let luns = specs.iter().map(|spec| (*spec).to_owned()).collect();

@@ -48,10 +48,11 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     })
 }
 
-/// Returns whether another process uses the state directory: one that has taken over, or one that this
-/// process was to take over from.
+/// Returns whether another process can use the state directory: one that has taken over, one that this
+/// process was to take over from, or a daemon that ran before.
 const fn is_in_use(served: &Result<Ended, ServeError>) -> bool {
-    matches!(served, Ok(Ended::HandedOver) | Err(ServeError::NotTakenOver(_)))
+    use ServeError::{Admin, NotTakenOver, StateInUse};
+    matches!(served, Ok(Ended::HandedOver) | Err(NotTakenOver(_) | StateInUse { .. } | Admin(_)))
 }
 
 /// Ends this process in order when stdin closes. The kernel closes the other end of a pipe when the program
@@ -203,6 +204,7 @@ mod tests {
         let why = || ServeError::Failed("no memory".to_owned());
         assert!(is_in_use(&Ok(Ended::HandedOver)));
         assert!(is_in_use(&Err(ServeError::NotTakenOver(Box::new(why())))));
+        assert!(is_in_use(&Err(ServeError::StateInUse { path: "state".into() })));
         assert!(!is_in_use(&Ok(Ended::Stopped)));
         assert!(!is_in_use(&Err(why())), "also in a process that has taken over");
     }

@@ -62,10 +62,17 @@ def pretend(stream, step, config):
     if step == "does not know exports":
         send(stream, HELLO | {"formats": [1, 2]})
         return receive(stream)
-    send(stream, HELLO | {"formats": [1, 2, 3]} if step == "does not know TLS" else HELLO)
+    knows_lock = step == "takes the lock of the state directory"
+    hello = HELLO | {"takes_state_lock": True} if knows_lock else HELLO
+    send(stream, hello | {"formats": [1, 2, 3]} if step == "does not know TLS" else hello)
     if step == "ends after its first message":
         return
-    receive(stream)
+    welcome, _ = receive(stream)
+    # An older release refuses what it does not know.
+    if ("StateLock" in json.loads(welcome)["sockets"]) != knows_lock:
+        return send(stream, {"Failed": f"the sockets are {welcome}"})
+    if knows_lock:
+        return send(stream, {"Failed": "it has the lock of the state directory"})
     if step == "keeps silent before it is prepared":
         return time.sleep(SILENCE_S)
     if step == "lacks memory":

@@ -39,7 +39,7 @@ pub(crate) static ROOT: Section = Section {
             "state_dir",
             Path,
             Told("`$XDG_STATE_HOME/targe`, else `~/.local/state/targe`"),
-            "Where persistent reservations, saved mode parameters, the disks that hosts have used under their LUNs, the keys of encrypted devices and the default disk are kept. Created with mode 0700 if missing.",
+            "Where persistent reservations, saved mode parameters, the disks that hosts have used under their LUNs, the keys of encrypted devices and the default disk are kept. Created with mode 0700 if missing. One daemon at a time can use it.",
         ),
         key(
             "admin_socket",

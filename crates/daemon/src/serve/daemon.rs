@@ -35,7 +35,7 @@ use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::service_manager::{self, Watchdog};
-use super::state::StateDir;
+use super::state::{StateDir, StateLock};
 use super::state_writer::{self, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
 use super::upgrade::Succession;
@@ -123,8 +123,7 @@ impl Daemon {
     ) -> Result<Self, ServeError> {
         let config = Arc::new(loaded.config);
         core_dumps::prevent(&config);
-        let state = StateDir::open(&config.state_dir)?;
-        let mut sockets = Sockets::of(&config, succession.as_mut())?;
+        let (state, mut sockets) = lock_state(&config, succession.as_mut())?;
         let mut numbers = IdAllocator::default();
         let Listening { clear, tls, addresses, portal_sockets } =
             sockets.listen(&config, numbers.portals(&config))?;
@@ -428,6 +427,20 @@ impl Daemon {
         crate::info!("stopped");
         if failed.is_empty() { Ok(Ended::Stopped) } else { Err(ServeError::Failed(failed.join("; "))) }
     }
+}
+
+/// Opens the sockets and the state directory, and locks that before anything in it is read. The admin socket
+/// is first: its error names what `targe status` needs.
+fn lock_state(
+    config: &Config,
+    mut succession: Option<&mut Succession>,
+) -> Result<(StateDir, Sockets), ServeError> {
+    let mut state = StateDir::open(&config.state_dir)?;
+    let sockets = Sockets::of(config, succession.as_deref_mut())?;
+    // An older release that serves has no lock to hand over.
+    let handed_over = succession.and_then(|succession| succession.state_lock.take());
+    state.keep(handed_over.map_or_else(|| StateLock::acquire(&config.state_dir), Ok)?);
+    Ok((state, sockets))
 }
 
 /// Assigns identifiers to the target ports.

@@ -71,6 +71,12 @@ pub enum ServeError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] state::StateError),
+    /// Another daemon uses the state directory.
+    #[error("another targe is running: it uses the state directory {}", path.display())]
+    StateInUse {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The admin socket cannot be opened.
     #[error(transparent)]
     Admin(#[from] AdminSocketError),

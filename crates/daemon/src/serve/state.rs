@@ -5,6 +5,8 @@
 //! and the directory is made durable. A reader finds either the old state or the new one. If the directory
 //! cannot be made durable, the former file is put back: what was refused must not be there after a restart.
 
+mod lock;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -12,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::persistent_state::unfinished_sanitize;
+
+pub(super) use lock::StateLock;
 
 use super::sanitize_record::SanitizeRecord;
 use super::target_ports::{Damaged, TargetPorts};
@@ -27,6 +31,8 @@ const STATE_LEN_MAX: usize = device::persistent_state::MAX_LEN + 1;
 pub struct StateDir {
     root: Directory,
     units: Directory,
+    /// Kept as long as anything can write to the directory.
+    lock: Option<Arc<StateLock>>,
 }
 
 /// A directory that stays open, so that a lack of descriptors cannot keep it from being made durable.
@@ -60,7 +66,18 @@ impl StateDir {
         for directory in [path, &units] {
             check_closed(directory)?;
         }
-        Ok(Self { root: Directory::open(path.to_path_buf())?, units: Directory::open(units)? })
+        let (root, units) = (Directory::open(path.to_path_buf())?, Directory::open(units)?);
+        Ok(Self { root, units, lock: None })
+    }
+
+    /// Keeps the lock of the directory until this and every clone of it are dropped.
+    pub(super) fn keep(&mut self, lock: StateLock) {
+        self.lock = Some(Arc::new(lock));
+    }
+
+    /// Returns the lock of the directory, if this keeps it.
+    pub(super) fn lock(&self) -> Option<&StateLock> {
+        self.lock.as_deref()
     }
 
     /// Returns the path of a unit's state file.

@@ -106,6 +106,27 @@ fn what_stands_in_the_way_is_named() {
 }
 
 #[test]
+fn one_state_directory_is_that_of_one_daemon() {
+    let fixture = Fixture::new();
+    fixture.write("other.toml", &ram_targets(&["other"]));
+    let daemon = fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
+    let ports = fs::read(fixture.path("state/targe/ports")).unwrap();
+    let other = ["--config", "other.toml", "--socket", "other/admin.sock"];
+    let (exit, stdout, stderr) = fixture.run(&[&["serve"], &other[..]].concat());
+    let told = format!(
+        "targe: another targe is running: it uses the state directory {}\n",
+        fixture.path("state/targe").display()
+    );
+    assert_eq!((exit, &*stdout, &*stderr), (1, "", &*told));
+    assert_eq!(fs::read(fixture.path("state/targe/ports")).unwrap(), ports);
+    // Commands that only read need no lock.
+    assert_eq!(fixture.run(&["check", "other.toml"]).0, 0);
+    daemon.ask("status");
+    daemon.kill();
+    fixture.serve(&other).kill();
+}
+
+#[test]
 fn check_tells_every_mistake_on_stdout() {
     let fixture = Fixture::new();
     fixture.write("good.toml", &ram_targets(&["a", "b"]));

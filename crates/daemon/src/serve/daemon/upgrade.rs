@@ -203,7 +203,7 @@ impl Daemon {
         let hello = process.hello(format_of(&self.runtime.config), &mut || self.attend())?;
         let cannot_pass =
             |error: io::Error| format!("cannot pass sockets and files on: {}", crate::os_error(&error));
-        let (welcome, sockets) = self.welcome().map_err(cannot_pass)?;
+        let (welcome, sockets) = self.welcome(&hello).map_err(cannot_pass)?;
         process.send(&welcome, &sockets)?;
         drop(sockets);
         let prepared = process.answer("prepares to take over", PREPARE_MAX, &mut || self.attend())?;
@@ -276,7 +276,7 @@ impl Daemon {
     }
 
     /// Returns what the other process needs to prepare.
-    fn welcome(&self) -> io::Result<(Welcome, Vec<OwnedFd>)> {
+    fn welcome(&self, hello: &Hello) -> io::Result<(Welcome, Vec<OwnedFd>)> {
         let (mut sockets, mut descriptors) = (Vec::new(), Vec::new());
         let mut add = |socket, descriptor| {
             sockets.push(socket);
@@ -293,6 +293,9 @@ impl Daemon {
         let [admin, lock] = self.admin.descriptors()?;
         add(Socket::Admin, admin);
         add(Socket::AdminLock, lock);
+        if let Some(lock) = self.state.lock().filter(|_| hello.takes_state_lock) {
+            add(Socket::StateLock, lock.descriptor()?);
+        }
         if let Some(http) = &self.http_socket {
             add(Socket::Http, http.try_clone()?.into());
         }

@@ -17,6 +17,9 @@ pub(in crate::serve) struct Hello {
     pub(in crate::serve) version: String,
     /// The versions of the format that it reads.
     pub(in crate::serve) formats: Vec<u32>,
+    /// Whether it knows [`Socket::StateLock`]. An older release does not, and would refuse it.
+    #[serde(default)]
+    pub(in crate::serve) takes_state_lock: bool,
 }
 
 /// The answer to [`Hello`], with the descriptors of the sockets and media.
@@ -50,6 +53,8 @@ pub(in crate::serve) enum Socket {
     Admin,
     /// The lock of that socket.
     AdminLock,
+    /// The lock of the state directory.
+    StateLock,
     /// The listening socket of the HTTP server.
     Http,
     /// A file or device of a LUN.

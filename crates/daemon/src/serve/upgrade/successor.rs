@@ -32,6 +32,7 @@ use crate::serve::placement::{Owners, Placement};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
 use crate::serve::runtime_config::RuntimeConfig;
+use crate::serve::state::StateLock;
 use crate::serve::tls_portals::tls_of;
 
 /// How long the process that serves may try to find a moment in which nothing is under way: as long as a
@@ -54,6 +55,8 @@ pub(in crate::serve) struct Succession {
     pub(in crate::serve) activated: Vec<(TcpListener, String)>,
     /// The listening socket of the admin API, and its lock.
     pub(in crate::serve) admin: Option<[OwnedFd; 2]>,
+    /// The lock of the state directory; an older release has none.
+    pub(in crate::serve) state_lock: Option<StateLock>,
     pub(in crate::serve) http: Option<TcpListener>,
     /// The media of the LUNs.
     pub(in crate::serve) media: HandedOverMedia,
@@ -89,6 +92,7 @@ impl Succession {
             magic: MAGIC.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             formats: FORMATS.to_vec(),
+            takes_state_lock: true,
         };
         channel.send(&hello, &[], MESSAGE_MAX).map_err(failed)?;
         let (welcome, descriptors) = channel.receive::<Welcome>(PREPARE_MAX).map_err(failed)?;
@@ -113,6 +117,7 @@ impl Succession {
             places: Vec::new(),
             activated: Vec::new(),
             admin: None,
+            state_lock: None,
             http: None,
             media: HandedOverMedia::default(),
             reactors: welcome.reactors,
@@ -127,6 +132,7 @@ impl Succession {
                 Socket::Activated(name) => new.activated.push((descriptor.into(), name)),
                 Socket::Admin => admin = Some(descriptor),
                 Socket::AdminLock => lock = Some(descriptor),
+                Socket::StateLock => new.state_lock = Some(StateLock::take_over(descriptor)),
                 Socket::Http => new.http = Some(descriptor.into()),
                 Socket::Medium => new.media.files.add(descriptor.into())?,
                 Socket::Library { changer } => new.media.add_library(changer, descriptor.into()),

@@ -17,7 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,9 @@ pub use self::attach::AttachMethod;
 const KEEP_PAUSE: Duration = Duration::from_secs(3);
 /// The most pauses between two attempts to start a process: a node that was fenced is refused for ever.
 const KEEP_PAUSES_MAX: u32 = 64;
+/// How long the kernel may take to release a device after the last unmount.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The settings of a node, which the operator chooses.
 #[derive(Clone, Debug)]
@@ -280,7 +283,8 @@ impl Node {
         }
     }
 
-    /// Unmounts and detaches a volume. Nothing happens if it is not attached.
+    /// Unmounts and detaches a volume. Nothing happens if it is not attached. A volume that is still used is
+    /// not detached: what was not written to it yet would be lost.
     pub(crate) fn unstage(&self, id: &str, staging_path: &Path) -> CsiResult<()> {
         let _busy = self.claim(id)?;
         let Some(staged) = self.staged(id)? else { return Ok(()) };
@@ -290,8 +294,13 @@ impl Node {
         }
         // Without the process of a ublk device, unmounting would wait for ever.
         let _ = self.settings.restore(&staged);
+        let device = self.settings.device_left(&staged);
+        check_unpublished(&staged, device.as_deref())?;
         while mounts::at(staging_path)?.is_some() {
             mounts::unmount(staging_path, false)?;
+        }
+        if let Some(device) = device {
+            check_unused(&staged, &device)?;
         }
         self.settings.detach(&staged)?;
         record::remove(&self.records_dir(), id)
@@ -476,6 +485,49 @@ fn is_at(staged: &Staged, device: mounts::Number, path: &Path) -> CsiResult<bool
         },
         false => Ok(mounts::at(path)?.is_some_and(|found| found.device == Some(device))),
     }
+}
+
+/// Refuses a volume that is published at a path of this host. Its staging mount stays, so that the volume can
+/// be used as before.
+fn check_unpublished(staged: &Staged, device: Option<&Path>) -> CsiResult<()> {
+    let mut paths = Vec::new();
+    if staged.block {
+        paths.extend(device.map(mounts::binds_of).transpose()?.unwrap_or_default());
+    } else {
+        let mut numbers = BTreeSet::new();
+        numbers.extend(device.map(mounts::number_of).transpose()?);
+        // A device that has gone has no name any more, but keeps its number as long as it is mounted.
+        numbers.extend(mounts::at(&staged.staging_path)?.and_then(|mount| mount.device));
+        for number in numbers {
+            paths.extend(mounts::of(number)?);
+        }
+    }
+    let staging_path = mounts::resolved(&staged.staging_path);
+    let staging_path = staging_path.strip_prefix("/").unwrap_or(&staging_path);
+    // A container can have the host's root as a folder, where each mount is seen again.
+    match paths.iter().find(|path| !path.ends_with(staging_path)) {
+        Some(path) => Err(CsiError::precondition(format!(
+            "volume {} is still published at {}; unpublish it there first",
+            staged.id,
+            path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a volume whose device still has an exclusive user, at no path that this process can see.
+fn check_unused(staged: &Staged, device: &Path) -> CsiResult<()> {
+    let began = Instant::now();
+    while mounts::is_in_use(device) {
+        if began.elapsed() > RELEASE_MAX {
+            return Err(CsiError::precondition(format!(
+                "a program still uses volume {}, such as one that has a file open; end it first",
+                staged.id
+            )));
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+    Ok(())
 }
 
 /// A process that does not start.

@@ -291,6 +291,48 @@ def test_a_node_leaves_no_disk_behind_when_the_target_has_gone(request, tmp_path
     ends_well(request, driver)
 
 
+def test_a_volume_that_is_still_published_is_not_detached(request, tmp_path):
+    need_loop()
+    driver = driver_of(request, tmp_path)
+    calls = driver.calls
+    staged, target, block_staged, block_target = (str(tmp_path / name) for name in ("staged", "target", "block-staged", "block-target"))
+    volume, block_volume = calls.create("files", 48 * MIB), calls.create("raw", 8 * MIB, block=True)
+    calls.stage(volume, staged, calls.publish(volume, NODE))
+    calls.node_publish(volume, staged, target)
+    calls.stage(block_volume, block_staged, calls.publish(block_volume, NODE, block=True), block=True)
+    calls.node_publish(block_volume, block_staged, block_target, block=True)
+    with open(f"{target}/file", "w") as file:
+        file.write("not written out yet")
+    for _ in range(2):
+        same("unstaged", code_of(calls.unstage, volume, staged), "FAILED_PRECONDITION")
+        same("unstaged", code_of(calls.unstage, block_volume, block_staged), "FAILED_PRECONDITION")
+    # Nothing was changed: another pod can use it.
+    second = str(tmp_path / "second")
+    calls.node_publish(volume, staged, second)
+    calls.node_unpublish(volume, second)
+    tool("sync", "-f", f"{target}/file")
+    # A file that is still open keeps a file system that is at no path any more.
+    with open(f"{target}/file") as file:
+        tool("umount", "--lazy", target)
+        calls.node_unpublish(volume, target)
+        same("unstaged while a file is open", code_of(calls.unstage, volume, staged), "FAILED_PRECONDITION")
+        same("the file", file.read(), "not written out yet")
+        calls.stage(volume, staged, calls.publish(volume, NODE))
+        calls.node_publish(volume, staged, target)
+    calls.node_unpublish(volume, target)
+    calls.unstage(volume, staged)
+    with open(block_target, "r+b") as device:
+        device.write(b"raw data")
+    calls.node_unpublish(block_volume, block_target)
+    calls.unstage(block_volume, block_staged)
+    with open(f"{driver.pool}/{block_volume}.img", "rb") as image:
+        same("the data", image.read(8), b"raw data")
+    for one in (volume, block_volume):
+        calls.unpublish(one, NODE)
+        calls.delete(one)
+    ends_well(request, driver)
+
+
 @pytest.fixture(scope="module", params=["btrfs", "xfs"])
 def reflinks(request, tmp_path_factory):
     """A folder whose files can share storage."""

@@ -1,12 +1,13 @@
 //! Mounts of this host, and numbers and sizes of its block devices.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{major, minor};
+use rustix::fs::{OFlags, major, minor};
 
 use super::program::{run_well, text};
 use crate::error::{CsiError, CsiResult};
@@ -14,6 +15,8 @@ use crate::error::{CsiError, CsiResult};
 /// The major and minor number of a block device.
 pub(super) type Number = (u32, u32);
 
+/// The flag that asks for a block device for this process alone.
+const EXCLUSIVE: i32 = OFlags::EXCL.bits().cast_signed();
 /// The number of bytes in a sector of sysfs.
 const SECTOR: u64 = 512;
 
@@ -30,13 +33,16 @@ pub(super) struct Mount {
 pub(super) fn at(path: &Path) -> CsiResult<Option<Mount>> {
     let list = Path::new("/proc/self/mountinfo");
     let text = fs::read(list).map_err(|error| CsiError::io("read", list, &error))?;
-    // The kernel names the path without symbolic links.
+    Ok(find(&text, &resolved(path)))
+}
+
+/// Returns a path as the kernel names it, without symbolic links.
+pub(super) fn resolved(path: &Path) -> PathBuf {
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    let path = match (parent, path.file_name()) {
+    match (parent, path.file_name()) {
         (Some(parent), Some(name)) => parent.join(name),
         _ => path.to_owned(),
-    };
-    Ok(find(&text, &path))
+    }
 }
 
 /// Returns the paths that the file system of a device is mounted at, the last mount first.
@@ -44,6 +50,22 @@ pub(super) fn of(device: Number) -> CsiResult<Vec<PathBuf>> {
     let list = Path::new("/proc/self/mountinfo");
     let text = fs::read(list).map_err(|error| CsiError::io("read", list, &error))?;
     Ok(points(&text, device))
+}
+
+/// Returns the paths that the node of a block device is bound to, the last mount first.
+pub(super) fn binds_of(device: &Path) -> CsiResult<Vec<PathBuf>> {
+    let node = metadata(device)?;
+    let mut paths = of(pair(node.dev()))?;
+    let is_node = |found: &Metadata| found.file_type().is_block_device() && found.rdev() == node.rdev();
+    paths.retain(|path| path != device && fs::symlink_metadata(path).is_ok_and(|found| is_node(&found)));
+    Ok(paths)
+}
+
+/// Returns whether a block device has an exclusive user: a file system that is mounted anywhere, also in
+/// another mount namespace or at no path any more, or another device that is made of it.
+pub(super) fn is_in_use(device: &Path) -> bool {
+    let opened = File::options().read(true).custom_flags(EXCLUSIVE).open(device);
+    opened.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
 }
 
 /// Finds the last mount of a path in the text of `mountinfo`.
@@ -126,8 +148,15 @@ pub(super) fn unmount(at: &Path, lazily: bool) -> CsiResult<()> {
 
 /// Returns the number of a block device.
 pub(super) fn number_of(device: &Path) -> CsiResult<Number> {
-    let metadata = fs::metadata(device).map_err(|error| CsiError::io("open", device, &error))?;
-    Ok((major(metadata.rdev()), minor(metadata.rdev())))
+    Ok(pair(metadata(device)?.rdev()))
+}
+
+fn metadata(path: &Path) -> CsiResult<Metadata> {
+    fs::metadata(path).map_err(|error| CsiError::io("open", path, &error))
+}
+
+fn pair(number: u64) -> Number {
+    (major(number), minor(number))
 }
 
 /// Returns the size of a block device.

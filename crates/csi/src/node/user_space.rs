@@ -22,7 +22,7 @@ use crate::record::replace_file;
 const APPEAR_MAX: Duration = Duration::from_secs(60);
 /// How long a process may take to end after a signal. With a target that does not answer it takes five
 /// seconds.
-const END_MAX: Duration = Duration::from_secs(60);
+const END_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// How long the host may take to notice a new size.
 const NOTICE_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -87,7 +87,7 @@ pub(super) fn end_process(settings: &NodeSettings, staged: &Staged) -> CsiResult
 pub(super) fn detach(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
     let files = Files::of(settings, staged);
     files.end()?;
-    for path in [&files.secret, &files.address, &files.log] {
+    for path in [&files.secret, &files.address, &files.log, &files.asked] {
         let _ = fs::remove_file(path);
     }
     let _ = fs::remove_dir(&files.mountpoint);
@@ -118,7 +118,7 @@ pub(super) fn rescan(
 /// When a process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// When no program uses the disk any more: it gets one signal.
+    /// When no program uses the disk any more: it gets one signal, however often it is asked.
     WhenUnused,
     /// Even while programs use the disk: it gets more signals.
     AtOnce,
@@ -136,6 +136,8 @@ struct Files {
     mountpoint: PathBuf,
     /// Which loop device was made of the disk.
     device: PathBuf,
+    /// Which process was asked to end: another signal would take the disk away from its users.
+    asked: PathBuf,
 }
 
 /// The name of the disk where FUSE is mounted. It is all that the kernel tells of the file behind a loop
@@ -151,6 +153,7 @@ impl Files {
             log: path("log"),
             mountpoint: path("disk"),
             device: path("device"),
+            asked: path("asked"),
         }
     }
 
@@ -217,22 +220,40 @@ impl Files {
         Ok(PathBuf::from(device))
     }
 
+    /// Returns whether a process was asked to end when its disk is unused, by this call or an earlier one.
+    fn was_asked(&self, process: Pid) -> bool {
+        let asked = fs::read_to_string(&self.asked).ok().and_then(|text| text.parse().ok());
+        asked == Some(process.as_raw_nonzero())
+    }
+
+    /// Records that a process is asked to end when its disk is unused.
+    fn note_asked(&self, process: Pid) -> CsiResult<()> {
+        let written = fs::write(&self.asked, process.as_raw_nonzero().to_string());
+        written.map_err(|error| CsiError::io("write", &self.asked, &error))
+    }
+
     /// Asks the process to end, and waits until it has.
     fn end_process(&self, end: End) -> CsiResult<()> {
         let began = Instant::now();
         let mut signals = 0;
         while let Some(process) = self.process() {
             let is_due = match end {
-                End::WhenUnused => signals == 0,
+                End::WhenUnused => !self.was_asked(process),
                 End::AtOnce => began.elapsed() >= SIGNAL_PAUSE * signals,
             };
             if is_due {
+                if end == End::WhenUnused {
+                    // A kill of the driver after the signal must not lead to another one.
+                    self.note_asked(process)?;
+                }
                 let _ = kill_process(process, Signal::TERM);
                 signals += 1;
             }
             if began.elapsed() > END_MAX {
-                let message = "the process of the disk does not end: a program may still use the disk";
-                return Err(CsiError::aborted(message));
+                let process = process.as_raw_nonzero();
+                return Err(CsiError::aborted(format!(
+                    "process {process}, which serves the disk, does not end: a program may still use the disk"
+                )));
             }
             sleep(LOOK_AGAIN);
         }
@@ -324,6 +345,8 @@ fn spawn(settings: &NodeSettings, staged: &Staged, files: &Files) -> CsiResult<C
             command.arg("--ublk");
         }
     }
+    // A process that ended may have had the number of this one.
+    let _ = fs::remove_file(&files.asked);
     // The address is that of this process, once it is there.
     let address = File::create(&files.address).map_err(failed)?;
     let log = File::create(&files.log).map_err(failed)?;
@@ -368,10 +391,12 @@ fn last_lines(log: &Path) -> String {
 mod tests {
     use super::*;
 
+    use std::io::Write;
+
     const NOBODY: u32 = 65534;
 
-    /// Runs a program with the arguments of the process of a volume, and returns whether it is taken for it.
-    fn is_found(folder: &Path, files: &Files, user: Option<u32>) -> bool {
+    /// Starts a program with the arguments of the process of a volume.
+    fn started(folder: &Path, files: &Files, user: Option<u32>) -> Child {
         let mut command = Command::new("sh");
         command.arg("attach").arg(format!("iscsi://x?password_file={}", files.secret.display()));
         command.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -380,33 +405,74 @@ mod tests {
         }
         let mut child = command.spawn().unwrap();
         // It runs its own program once it has said so.
-        child.stdout.take().unwrap().read_exact(&mut [0; 1]).unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+        child
+    }
+
+    /// Runs a program with the arguments of the process of a volume, and returns whether it is taken for it.
+    fn is_found(folder: &Path, files: &Files, user: Option<u32>) -> bool {
+        let mut child = started(folder, files, user);
         let found = files.process();
         drop(child.stdin.take());
         child.wait().unwrap();
         found.is_some_and(|found| found == Pid::from_child(&child))
     }
 
-    #[test]
-    fn the_process_of_another_user_is_not_that_of_a_volume() {
+    /// Makes a folder with a program `attach`.
+    fn folder(name: &str, program: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
-        let folder = std::env::temp_dir().join(format!("targe-csi-process-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("targe-csi-process-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(folder.join("attach"), "echo; read -r line").unwrap();
+        fs::write(folder.join("attach"), program).unwrap();
+        folder
+    }
+
+    fn files(folder: &Path) -> Files {
         let path = |ending: &str| folder.join(ending);
-        let files = Files {
+        Files {
             secret: path("secret"),
             address: path("address"),
             log: path("log"),
             mountpoint: path("disk"),
             device: path("device"),
-        };
+            asked: path("asked"),
+        }
+    }
+
+    #[test]
+    fn the_process_of_another_user_is_not_that_of_a_volume() {
+        let folder = folder("user", "echo; read -r line");
+        let files = files(&folder);
         assert!(is_found(&folder, &files, None));
         if rustix::process::geteuid().is_root() {
             assert!(!is_found(&folder, &files, Some(NOBODY)));
         }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_process_gets_one_signal_until_its_disk_is_unused() {
+        let folder = folder("signals", "trap 'echo signal' TERM; echo; while ! read -r line; do :; done");
+        let files = files(&folder);
+        let mut child = started(&folder, &files, None);
+        for _ in 0..2 {
+            assert_eq!(files.end_process(End::WhenUnused).unwrap_err().code, tonic::Code::Aborted);
+        }
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let mut said = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        child.wait().unwrap();
+        assert_eq!(said, "signal\n");
+        // The next process is not that one.
+        let mut child = started(&folder, &files, None);
+        fs::write(&files.asked, "1").unwrap();
+        assert!(files.end_process(End::WhenUnused).is_err());
+        drop(child.stdin.take());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(files.was_asked(Pid::from_child(&child)));
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -165,7 +165,8 @@ impl Node {
             value.ok_or_else(|| CsiError::invalid(format!("the publish context has no {key}")))
         };
         let secret = match (secrets.get(publish::SECRET_PASSWORD), published.get(context::SECRET)) {
-            (Some(secret), _) | (None, Some(secret)) => secret,
+            (Some(secret), _) => publish::password(secret)?,
+            (None, Some(secret)) => secret,
             (None, None) => {
                 return Err(CsiError::invalid(
                     "neither a secret nor the publish context has the CHAP secret",
@@ -567,6 +568,7 @@ impl Drop for Claim<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::volume_capability::access_mode::Mode;
 
     const ID: &str = "v-15f136e330e8165b416a4888c47275ef";
 
@@ -612,6 +614,34 @@ mod tests {
         let later = wanted("second", "me");
         assert_eq!(node.record(later.clone()).unwrap(), later);
         assert_eq!(node.staged(ID).unwrap(), Some(later));
+        fs::remove_dir_all(&node.settings.run_dir).unwrap();
+    }
+
+    #[test]
+    fn a_newline_at_the_end_of_a_secret_is_not_for_the_initiator() {
+        let mut node = node("newline");
+        let log = node.settings.run_dir.join("log");
+        // It fails, so that nothing waits for a disk.
+        let program =
+            format!("printf '%s|' \"$@\" >> {}; case \"$*\" in *--login*) exit 8; esac", log.display());
+        node.settings.iscsiadm = ["sh", "-c", &program, "iscsiadm"].map(str::to_owned).to_vec();
+        let published = [
+            (context::PORTALS, "san:3260"),
+            (context::TARGET, "iqn.2026-11.example:csi:a"),
+            (context::NAA, "315f136e330e8165"),
+            (context::USER, "me"),
+        ];
+        let published = published.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let capability = Capability { mode: Mode::SingleNodeWriter, mount: None };
+        let code = |password: &str| {
+            let secrets = BTreeMap::from([(publish::SECRET_PASSWORD.to_owned(), password.to_owned())]);
+            node.stage(ID, Path::new("/nowhere/staged"), &capability, &published, &secrets).unwrap_err().code
+        };
+        assert_eq!(code("correct\nhorse\n"), tonic::Code::InvalidArgument);
+        assert!(!log.exists());
+        assert_eq!(code("correct horse\n"), tonic::Code::Unavailable);
+        let words = fs::read_to_string(&log).unwrap();
+        assert!(words.contains("|node.session.auth.password|-v|correct horse|"), "{words}");
         fs::remove_dir_all(&node.settings.run_dir).unwrap();
     }
 

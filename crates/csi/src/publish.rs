@@ -203,15 +203,25 @@ fn given_secret(secrets: &BTreeMap<String, String>) -> CsiResult<Option<(String,
                     format!("the secret's {SECRET_USER} is not a name of letters, digits, -, _ and .");
                 return Err(CsiError::invalid(message));
             }
-            if !(SECRET_LEN_MIN..=SECRET_LEN_MAX).contains(&secret.len()) {
-                return Err(CsiError::invalid(format!(
-                    "the secret's {SECRET_PASSWORD} has not {SECRET_LEN_MIN} to {SECRET_LEN_MAX} bytes"
-                )));
-            }
-            Ok(Some((user.clone(), secret.clone())))
+            Ok(Some((user.clone(), password(secret)?.to_owned())))
         }
         _ => Err(CsiError::invalid(format!("a secret needs both {SECRET_USER} and {SECRET_PASSWORD}"))),
     }
+}
+
+/// Returns the password in a Secret. A Secret that is made of a file often has a newline at the end, which is
+/// not part of the password: the daemon does not count it either.
+pub(crate) fn password(text: &str) -> CsiResult<&str> {
+    let password = text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line));
+    if !(SECRET_LEN_MIN..=SECRET_LEN_MAX).contains(&password.len()) {
+        return Err(CsiError::invalid(format!(
+            "the secret's {SECRET_PASSWORD} has not {SECRET_LEN_MIN} to {SECRET_LEN_MAX} bytes"
+        )));
+    }
+    if password.chars().any(char::is_control) {
+        return Err(CsiError::invalid(format!("the secret's {SECRET_PASSWORD} has control characters")));
+    }
+    Ok(password)
 }
 
 /// Returns whether a node that has access in one way can have it in another: only the CHAP name may differ.

@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::statvfs;
+use rustix::fs::{OFlags, statvfs};
 use sha2::{Digest, Sha256};
 
 use crate::error::{CsiError, CsiResult};
@@ -23,6 +23,8 @@ use crate::record::{self, sync_folder};
 const MAKING: &str = "making";
 const REMOVING: &str = "removing";
 const IMAGE: &str = "img";
+/// The flags that open a folder, and no link to one.
+const FOLDER_ITSELF: i32 = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).bits().cast_signed();
 
 /// The folder, which one driver owns.
 #[derive(Debug)]
@@ -59,10 +61,13 @@ impl Pool {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                     return Err(failed("make", &path, &error));
                 }
-                Err(_) => {}
-                Ok(()) => give(&File::open(&path).map_err(|error| failed("open", &path, &error))?, owner)
-                    .map_err(|error| failed("give away", &path, &error))?,
+                _ => {}
             }
+            // A driver that was killed may have made the folder and not given it away. A link of the owner's
+            // must not make another folder theirs.
+            let folder = File::options().read(true).custom_flags(FOLDER_ITSELF).open(&path);
+            let folder = folder.map_err(|error| failed("open", &path, &error))?;
+            give(&folder, owner).map_err(|error| failed("give away", &path, &error))?;
         }
         let path = own.join("lock");
         let lock = lock::take(&path).map_err(|error| failed("lock", &path, &error))?.ok_or_else(|| {
@@ -270,15 +275,25 @@ impl Pool {
         self.folder.join(".csi/secrets").join(format!("{volume}.{key}.secret"))
     }
 
-    /// Writes a secret durably.
+    /// Writes a secret durably. A file that has it already stays.
     ///
     /// # Errors
     /// A file system that refuses it.
     pub fn write_secret(&self, path: &Path, secret: &str) -> CsiResult<()> {
-        record::replace_file(path, secret.as_bytes())?;
-        let given = File::open(path).and_then(|file| give(&file, self.owner));
-        given.map_err(|error| CsiError::io("give away", path, &error))?;
+        if self.has_secret(path, secret) {
+            sync_folder(path)?;
+        } else {
+            // The daemon can read the file as soon as it appears.
+            record::replace_file_with(path, secret.as_bytes(), |file| give(file, self.owner))?;
+        }
         kill_point()
+    }
+
+    /// Returns whether a file has a secret, and the daemon can read it.
+    fn has_secret(&self, path: &Path, secret: &str) -> bool {
+        let is_own = |found: fs::Metadata| found.mode() & 0o077 == 0 && !is_to_give(&found, self.owner);
+        fs::symlink_metadata(path).is_ok_and(is_own)
+            && fs::read(path).is_ok_and(|text| text == secret.as_bytes())
     }
 
     /// Removes the secrets that are not in a list.
@@ -329,11 +344,15 @@ fn share_storage(mut to: &File, mut from: &File) -> io::Result<()> {
 
 /// Gives a file to the owner of the folder, as whom the daemon runs, where this process is another user.
 fn give(file: &File, (user, group): (u32, u32)) -> io::Result<()> {
-    let metadata = file.metadata()?;
-    if metadata.uid() == user || !rustix::process::geteuid().is_root() {
-        return Ok(());
+    match is_to_give(&file.metadata()?, (user, group)) {
+        true => fchown(file, Some(user), Some(group)),
+        false => Ok(()),
     }
-    fchown(file, Some(user), Some(group))
+}
+
+/// Returns whether a file has another owner than it should, and this process can change that.
+fn is_to_give(file: &fs::Metadata, (user, _): (u32, u32)) -> bool {
+    file.uid() != user && rustix::process::geteuid().is_root()
 }
 
 /// Returns the ID that a file is named after, if the controller made it.
@@ -348,4 +367,79 @@ pub fn is_id(text: &str) -> bool {
     digits.is_some_and(|digits| {
         digits.len() == 32 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const NOBODY: u32 = 65534;
+
+    /// Makes a folder that the daemon's user owns. `None` if this process cannot give it away.
+    fn folder(name: &str) -> Option<PathBuf> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let folder = std::env::temp_dir().join(format!("targe-csi-pool-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
+        Some(folder)
+    }
+
+    fn owner(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().uid()
+    }
+
+    #[test]
+    fn a_folder_that_was_made_and_not_given_away_is_given_away_by_the_next_start() {
+        let Some(folder) = folder("folders") else { return };
+        let paths = [".csi", ".csi/volumes", ".csi/secrets"].map(|path| folder.join(path));
+        for path in &paths {
+            fs::create_dir(path).unwrap();
+        }
+        drop(Pool::open(&folder).unwrap());
+        for path in &paths {
+            assert_eq!(owner(path), NOBODY, "{}", path.display());
+        }
+        // The owner cannot get another folder by a link.
+        let other = folder.join("other");
+        fs::create_dir(&other).unwrap();
+        fs::remove_dir(&paths[2]).unwrap();
+        std::os::unix::fs::symlink(&other, &paths[2]).unwrap();
+        assert!(Pool::open(&folder).is_err());
+        assert_eq!(owner(&other), 0);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_daemon_can_read_a_secret_whenever_there_is_one() {
+        let Some(folder) = folder("secrets") else { return };
+        let pool = Pool::open(&folder).unwrap();
+        let path = pool.secret("v", "node");
+        pool.write_secret(&path, "first").unwrap();
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::SeqCst) {
+                    assert_eq!(owner(&path), NOBODY);
+                }
+            });
+            for number in 0..50 {
+                pool.write_secret(&path, &number.to_string()).unwrap();
+            }
+            ends.store(true, Ordering::SeqCst);
+        });
+        let file = || fs::metadata(&path).unwrap().ino();
+        let known = file();
+        pool.write_secret(&path, "49").unwrap();
+        assert_eq!(file(), known, "an equal file was replaced");
+        chown(&path, Some(0), None).unwrap();
+        pool.write_secret(&path, "49").unwrap();
+        assert_eq!((owner(&path), fs::read_to_string(&path).unwrap().as_str()), (NOBODY, "49"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

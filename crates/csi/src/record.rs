@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -133,7 +133,7 @@ struct Versioned<T> {
 /// # Errors
 /// A file that cannot be read or has mistakes: what belongs to it must not be taken for unused.
 pub fn read_all<T: Record>(folder: &Path) -> CsiResult<BTreeMap<String, T>> {
-    let failed = |error: &std::io::Error| CsiError::io("read", folder, error);
+    let failed = |error: &io::Error| CsiError::io("read", folder, error);
     let mut records = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(|error| failed(&error))? {
         let path = entry.map_err(|error| failed(&error))?.path();
@@ -156,7 +156,7 @@ pub fn read_all<T: Record>(folder: &Path) -> CsiResult<BTreeMap<String, T>> {
 /// # Errors
 /// The folder cannot be read.
 pub fn ids(folder: &Path) -> CsiResult<Vec<String>> {
-    let failed = |error: std::io::Error| CsiError::io("read", folder, &error);
+    let failed = |error: io::Error| CsiError::io("read", folder, &error);
     let mut ids = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
@@ -180,7 +180,7 @@ pub fn exists(folder: &Path, id: &str) -> bool {
 }
 
 fn read<T: Record>(path: &Path) -> CsiResult<T> {
-    let failed = |error: &std::io::Error| CsiError::io("read", path, error);
+    let failed = |error: &io::Error| CsiError::io("read", path, error);
     let bytes = fs::metadata(path).map_err(|error| failed(&error))?.len();
     if bytes > FILE_LEN_MAX {
         return Err(CsiError::internal(format!("{} is too long for a record", path.display())));
@@ -213,8 +213,20 @@ pub fn write<T: Record>(folder: &Path, record: &T) -> CsiResult<()> {
 /// # Errors
 /// A file system that refuses it; the former file stays then.
 pub fn replace_file(path: &Path, content: &[u8]) -> CsiResult<()> {
+    replace_file_with(path, content, |_| Ok(()))
+}
+
+/// Writes a file durably, in the place of the former one. `prepare` changes its attributes before it appears.
+///
+/// # Errors
+/// A file system that refuses it; the former file stays then.
+pub fn replace_file_with(
+    path: &Path,
+    content: &[u8],
+    prepare: impl FnOnce(&File) -> io::Result<()>,
+) -> CsiResult<()> {
     let new = path.with_extension("new");
-    let written = write_new(&new, content).and_then(|()| fs::rename(&new, path));
+    let written = write_new(&new, content, prepare).and_then(|()| fs::rename(&new, path));
     written.map_err(|error| {
         // Otherwise the next start removes it.
         let _ = fs::remove_file(&new);
@@ -223,10 +235,11 @@ pub fn replace_file(path: &Path, content: &[u8]) -> CsiResult<()> {
     sync_folder(path)
 }
 
-fn write_new(path: &Path, content: &[u8]) -> std::io::Result<()> {
+fn write_new(path: &Path, content: &[u8], prepare: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(content)?;
+    prepare(&file)?;
     file.sync_all()
 }
 
@@ -237,9 +250,7 @@ fn write_new(path: &Path, content: &[u8]) -> std::io::Result<()> {
 pub fn remove(folder: &Path, id: &str) -> CsiResult<()> {
     let path = path(folder, id);
     match fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(CsiError::io("remove", &path, &error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CsiError::io("remove", &path, &error)),
         _ => sync_folder(&path),
     }
 }

@@ -506,13 +506,13 @@ impl Connections {
 
     /// Sends what is pending, then closes the connection.
     fn close(&mut self, number: u32, now: Instant, why: DisconnectReason) {
+        let deadline = now.after(self.flush_max());
         let Some(conn) = self.table.get_mut(number) else { return };
         match conn.state {
             State::Open => {
                 conn.state = State::Flushing;
                 conn.why = why;
                 conn.wants_transmit = true;
-                let deadline = now.after(self.linger);
                 conn.deadline = Some(deadline);
                 self.deadlines.insert((deadline, number));
             }

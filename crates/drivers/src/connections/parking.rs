@@ -5,17 +5,30 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use base::state_machine::ConnId;
+use base::time::{Duration, Instant};
 
-use super::Connections;
+use super::{Connections, State};
 use crate::engine::StreamEngine;
 
+/// How long the peer of a connection that is closing may take to accept the last data while the reactor
+/// parks. The kernel accepts it at once, unless the peer has not read much that was sent before.
+const FLUSH_MAX: Duration = Duration::from_millis(20);
+
 impl Connections {
-    /// Starts no receive any more, and cancels those that are under way.
-    pub(crate) fn park(&mut self, engine: &mut dyn StreamEngine) {
+    /// Starts no receive any more, and cancels those that are under way. Connections that are closing soon
+    /// end, whether their peers read the last data or not.
+    pub(crate) fn park(&mut self, engine: &mut dyn StreamEngine, now: Instant) {
         self.parked = true;
+        let last = now.after(FLUSH_MAX);
         for number in self.table.numbers() {
-            if self.table.get_mut(number).is_some_and(|conn| conn.receiving) {
+            let Some(conn) = self.table.get_mut(number) else { continue };
+            if conn.receiving {
                 engine.cancel_receive(number);
+            }
+            if let Some(later) = conn.deadline.filter(|at| conn.state == State::Flushing && *at > last) {
+                conn.deadline = Some(last);
+                self.deadlines.remove(&(later, number));
+                self.deadlines.insert((last, number));
             }
         }
     }
@@ -23,6 +36,11 @@ impl Connections {
     /// Starts receives again.
     pub(crate) fn unpark(&mut self) {
         self.parked = false;
+    }
+
+    /// Returns how long a connection that is closing may take to send what is pending.
+    pub(super) fn flush_max(&self) -> Duration {
+        if self.parked { self.linger.min(FLUSH_MAX) } else { self.linger }
     }
 
     /// Returns whether no receive and no send is under way, and nothing waits to be sent. Asks the engine for

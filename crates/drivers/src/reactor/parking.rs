@@ -2,8 +2,9 @@
 //! go on with the connections, or this one.
 //!
 //! A reactor that parks accepts no connection and starts no receive. It cancels the receives that are under
-//! way, passes on what they still received, and sends what the state machine has to send. It is parked when
-//! no operation is under way. From then on it only handles messages: the state machine gets no event, no time
+//! way, passes on what they still received, and sends what the state machine has to send. A connection that
+//! is closing ends soon, whether its peer reads the last data or not. The reactor is parked when no
+//! operation is under way. From then on it only handles messages: the state machine gets no event, no time
 //! and no frame until the reactor is unparked. Frames that arrive meanwhile are lost.
 
 use std::io;
@@ -42,7 +43,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Makes the reactor begin parked. To be called before it runs.
     pub fn begin_parked(&mut self) {
         self.pause_accepts();
-        self.connections.park(&mut *self.engine);
+        self.connections.park(&mut *self.engine, self.clock.now());
         self.parking = Parking::Parked;
     }
 
@@ -54,7 +55,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             Parking::UnderWay(jobs) => jobs.push(job),
             Parking::Off => {
                 self.pause_accepts();
-                self.connections.park(&mut *self.engine);
+                self.connections.park(&mut *self.engine, now);
                 self.parking = Parking::UnderWay(vec![job]);
             }
         }

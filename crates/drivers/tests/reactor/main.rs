@@ -27,12 +27,12 @@ use rustix::event::{EventfdFlags, eventfd};
 use parking::{
     a_signal_that_comes_while_it_is_parked_is_told_when_it_goes_on,
     accepts_no_connection_until_it_is_told_to, accepts_no_connection_while_it_is_parked,
-    awaits_the_end_of_sends_before_it_is_parked, goes_on_after_an_attempt_that_failed,
-    goes_on_when_parking_is_ended_before_it_is_complete, hands_connections_over_without_losing_a_byte,
-    keeps_what_it_is_given_while_it_is_parked, loses_no_byte_when_it_parks,
-    passes_on_what_arrives_as_it_begins_to_park, passes_the_sockets_in_the_order_of_the_connections,
-    sends_nothing_and_calls_nothing_while_it_is_parked, stops_in_order_while_it_is_parked,
-    takes_over_more_connections_than_a_limit_allows_and_counts_them,
+    awaits_the_end_of_sends_before_it_is_parked, does_not_wait_long_for_connections_that_are_closing,
+    goes_on_after_an_attempt_that_failed, goes_on_when_parking_is_ended_before_it_is_complete,
+    hands_connections_over_without_losing_a_byte, keeps_what_it_is_given_while_it_is_parked,
+    loses_no_byte_when_it_parks, passes_on_what_arrives_as_it_begins_to_park,
+    passes_the_sockets_in_the_order_of_the_connections, sends_nothing_and_calls_nothing_while_it_is_parked,
+    stops_in_order_while_it_is_parked, takes_over_more_connections_than_a_limit_allows_and_counts_them,
 };
 use parrot::{ABORT, BABBLE, CLOSE, ECHO, Parrot, babble_byte, frame};
 use rig::{HANG, PORTAL, Rig, pattern, receive, send};
@@ -103,6 +103,7 @@ with_both_engines! {
     keeps_what_it_is_given_while_it_is_parked,
     passes_on_what_arrives_as_it_begins_to_park,
     awaits_the_end_of_sends_before_it_is_parked,
+    does_not_wait_long_for_connections_that_are_closing,
 }
 
 fn echoes_in_order_whatever_the_sizes(engine: EngineChoice) {

@@ -477,3 +477,26 @@ pub(crate) fn awaits_the_end_of_sends_before_it_is_parked(engine: EngineChoice) 
     assert_eq!(receive(&mut stream, total).len(), total);
     assert_eq!(parked.recv_timeout(HANG).unwrap(), total);
 }
+
+pub(crate) fn does_not_wait_long_for_connections_that_are_closing(engine: EngineChoice) {
+    // The socket buffers hold less than this.
+    const LEN: usize = 64 << 20;
+    for is_parking in [false, true] {
+        let config = Config { engine, linger: 2 * HANG, ..Config::default() };
+        let Some(rig) = Rig::start_with(config) else { return };
+        // Its peer reads nothing.
+        let _stream = rig.connect();
+        rig.await_that("the connection", |parrot| parrot.conns.len() == 1);
+        rig.ask(|parrot| parrot.babble(ConnId(0), LEN));
+        let close = |parrot: &mut Parrot| parrot.close(ConnId(0));
+        if !is_parking {
+            rig.ask(close);
+        }
+        let (answer, parked) = mpsc::channel();
+        rig.handle.park(move |parrot, _| answer.send(parrot.conns.len()).unwrap()).unwrap();
+        if is_parking {
+            rig.ask(close);
+        }
+        assert_eq!(parked.recv_timeout(HANG), Ok(0));
+    }
+}

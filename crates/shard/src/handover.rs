@@ -193,6 +193,12 @@ impl Shard {
         self.transports.iscsi.unmovable_connections() + self.transports.hyperscsi.half_open_handshakes()
     }
 
+    /// Closes the iSCSI connections that have not logged in, and those of discovery sessions.
+    pub fn end_unmovable(&mut self, now: Instant) {
+        self.transports.iscsi.end_unmovable_connections(now);
+        self.process_pending(now);
+    }
+
     /// Makes durable what a tape drive holds, if only that keeps it from being handed over. Call this for
     /// each tape drive as often as [`Self::busy`] after [`Self::freeze`].
     pub fn prepare_handover(&mut self, now: Instant, drive: UnitId) {

@@ -10,7 +10,8 @@
 //!    initiator has used its window up, its session becomes idle. From ErrorRecoveryLevel 1 on, pings ask for
 //!    the acknowledgement of statuses.
 //! 3. The owner waits until [`Engine::busy`] returns `None`, and goes on serving meanwhile.
-//! 4. The driver stops receiving, and sends whatever it holds. If [`Engine::busy`] still returns `None`, the
+//! 4. The owner closes the connections that cannot move ([`Engine::end_unmovable_connections`]). The driver
+//!    stops receiving, and sends whatever it holds. If [`Engine::busy`] still returns `None`, the
 //!    owner calls [`Engine::export`] for each session.
 //! 5. The other engine learns of each connection with [`Engine::taken_over`], and then resumes each session
 //!    with [`Engine::resume`]. Nothing may be transmitted or received before the first engine is out of use.
@@ -38,7 +39,7 @@ pub use state::SessionState;
 
 use alloc::vec::Vec;
 
-use base::state_machine::ConnId;
+use base::state_machine::{Action, ConnId};
 use base::time::{Duration, Instant};
 use transport::target::SessionId;
 
@@ -86,11 +87,29 @@ impl Engine {
     /// Returns how many connections would be lost with the engine: those that have not logged in, and those
     /// of discovery sessions.
     pub fn unmovable_connections(&self) -> usize {
-        let is_unmovable = |conn: &&Connection| match conn.session {
+        self.unmovable().count()
+    }
+
+    /// Closes these connections. While the driver parks, it ends a connection that is closing soon, so a peer
+    /// that does not read what it asked for in a discovery cannot keep the driver from parking.
+    pub fn end_unmovable_connections(&mut self, now: Instant) {
+        self.now = now;
+        let unmovable: Vec<ConnId> = self.unmovable().collect();
+        for conn in unmovable {
+            if let Some(connection) = self.conn_mut(conn) {
+                connection.closing = true;
+            }
+            self.actions.push_back(Action::Close(conn));
+        }
+    }
+
+    fn unmovable(&self) -> impl Iterator<Item = ConnId> {
+        let is_unmovable = |conn: &Connection| match conn.session {
             Some(session) => self.sessions.get(session).is_some_and(Session::is_discovery),
             None => matches!(conn.state, states::Connection::TransportUp | states::Connection::InLogin),
         };
-        self.conns.iter().flatten().map(|conn| &**conn).filter(is_unmovable).count()
+        let conns = (0..).map(ConnId).zip(&self.conns);
+        conns.filter(move |(_, conn)| conn.as_deref().is_some_and(is_unmovable)).map(|(conn, _)| conn)
     }
 
     /// Returns what keeps the engine from being exported: a session that is not idle, with the reason. A

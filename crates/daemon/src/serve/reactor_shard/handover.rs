@@ -157,6 +157,11 @@ impl ReactorShard {
         self.shard.unmovable() + self.nbd.flushing()
     }
 
+    /// Closes the connections that have not logged in, and those of discovery sessions.
+    pub(in crate::serve) fn end_unmovable(&mut self, now: Instant) {
+        self.shard.end_unmovable(now);
+    }
+
     /// Flushes what hosts have written to exports, so that less is left to flush while the sessions are
     /// frozen.
     pub(in crate::serve) fn flush_exports(&self) {

@@ -524,6 +524,31 @@ fn connections_that_cannot_move_are_those_without_a_normal_session() {
 }
 
 #[test]
+fn connections_that_cannot_move_can_be_ended() {
+    let mut world = World::new();
+    let silent = world.connect();
+    let halfway = world.connect();
+    let request = LoginRequest { transit: false, ..world.login_request(halfway, (0, 0, 0)) };
+    let names = ["InitiatorName=", world.initiator, "\0TargetName=", TARGET, "\0"].concat();
+    world.send(halfway, &request, names.as_bytes());
+    world.expect_any(halfway);
+    let discovery = world.discover();
+    world.login(&[]);
+    world.engine.freeze(world.now);
+    world.drain();
+    world.engine.end_unmovable_connections(world.now);
+    let actions: Vec<Action> = core::iter::from_fn(|| world.engine.poll_action()).collect();
+    assert_eq!(actions, [silent, halfway, discovery].map(Action::Close));
+    for ended in [silent, halfway, discovery] {
+        world.hang_up(ended, DisconnectReason::Closed);
+    }
+    assert_eq!((world.engine.unmovable_connections(), world.engine.busy()), (0, None));
+    let conn = move_session(&mut world, 50).0[0];
+    world.expect::<NopIn>(conn);
+    run_command(&mut world, conn);
+}
+
+#[test]
 fn a_login_to_a_frozen_engine_succeeds_and_its_session_waits() {
     for thaws in [true, false] {
         let mut world = World::new();

@@ -78,7 +78,7 @@ impl Unaccepting {
 
     /// Waits until every connection belongs to a session that can move, no handshake is under way, and NBD
     /// servers have flushed what hosts wrote before, for [`LOGINS_MAX`] at most: a peer that does not finish
-    /// its login delays an upgrade, and cannot prevent it.
+    /// its login delays an upgrade, and cannot prevent it, see [`Frozen::park`].
     ///
     /// # Errors
     /// A reactor does not answer.
@@ -174,7 +174,10 @@ impl Frozen {
         }
     }
 
-    /// Parks every reactor, and returns what they hold.
+    /// Closes the connections that cannot move, parks every reactor, and returns what they hold. Reactors
+    /// accept no connections since [`LOGINS_MAX`] before the sessions were frozen, so only logins and
+    /// discoveries that take longer end, and they would end with this process anyway. A reactor cannot park
+    /// while the peer of an open connection does not read what is sent to it.
     ///
     /// # Errors
     /// What is under way, or was at the deadline.
@@ -182,6 +185,8 @@ impl Frozen {
         let deadline = self.deadline();
         let answers = self.unaccepting.reactors.iter().map(|handle| {
             let (answer, exported) = channel();
+            // The end of a reactor is an event of its own.
+            let _ = handle.post(|member: &mut ReactorShard, now| member.end_unmovable(now));
             let park = move |member: &mut ReactorShard, now| drop(answer.send(member.export(now)));
             let _ = handle.park(park);
             exported

@@ -191,18 +191,20 @@ impl Node {
         let device = self.settings.attach(&staged, secret)?;
         let Some(mount) = &capability.mount else { return Ok(()) };
         self.make_file_system(&device, mount.file_system.as_deref(), &mut staged)?;
-        if let Some(found) = mounts::at(staging_path)? {
-            if found.device == Some(mounts::number_of(&device)?) {
-                return Ok(());
-            }
-            // The mount belongs to a device that has gone.
-            mounts::unmount(staging_path, true)?;
-        }
-        fs::create_dir_all(staging_path).map_err(|error| CsiError::io("make", staging_path, &error))?;
         let kind = file_system::probe(&device)?.unwrap_or_default();
-        let options: Vec<String> = file_system::options(&kind, staged.read_only).map(str::to_owned).collect();
-        let options = [mount.options.clone(), options].concat();
-        mounts::mount(&device, staging_path, &kind, &options)?;
+        let found = mounts::at(staging_path)?;
+        let number = mounts::number_of(&device)?;
+        if found.as_ref().is_none_or(|found| found.device != Some(number)) {
+            if found.is_some() {
+                // The mount belongs to a device that has gone.
+                mounts::unmount(staging_path, true)?;
+            }
+            fs::create_dir_all(staging_path).map_err(|error| CsiError::io("make", staging_path, &error))?;
+            let options = file_system::options(&kind, staged.read_only).map(str::to_owned).collect();
+            let options = [mount.options.clone(), options].concat();
+            mounts::mount(&device, staging_path, &kind, &options)?;
+        }
+        // A call that ended here before has mounted it only.
         if !staged.read_only {
             file_system::grow(&device, staging_path, &kind)?;
         }

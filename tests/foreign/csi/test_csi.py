@@ -291,6 +291,34 @@ def test_a_node_leaves_no_disk_behind_when_the_target_has_gone(request, tmp_path
     ends_well(request, driver)
 
 
+def test_a_file_system_that_was_mounted_and_not_enlarged_is_enlarged_by_the_next_call(request, tmp_path):
+    need_loop()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    driver = driver_of(request, tmp_path / "driver", environment={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
+    calls = driver.calls
+    staged, size = str(tmp_path / "staged"), 320 * MIB
+    volume = calls.create("small", size)
+    context = calls.publish(volume, NODE)
+    calls.stage(volume, staged, context, kind="xfs")
+    total, _ = calls.usage(volume, staged)
+    calls.unstage(volume, staged)
+    # As a clone that is larger than its source.
+    calls.expand(volume, 2 * size)
+    failing = programs / "xfs_growfs"
+    failing.write_text("#!/bin/sh\necho planted >&2\nexit 1\n")
+    failing.chmod(0o755)
+    same("not enlarged", code_of(calls.stage, volume, staged, context, kind="xfs"), "INTERNAL")
+    failing.unlink()
+    for _ in range(2):
+        calls.stage(volume, staged, context, kind="xfs")
+        expect(calls.usage(volume, staged)[0] > 1.8 * total, "the file system did not grow")
+    calls.unstage(volume, staged)
+    calls.unpublish(volume, NODE)
+    calls.delete(volume)
+    ends_well(request, driver)
+
+
 def test_a_volume_that_is_still_published_is_not_detached(request, tmp_path):
     need_loop()
     driver = driver_of(request, tmp_path)

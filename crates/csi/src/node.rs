@@ -13,6 +13,7 @@ mod user_space;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File};
 use std::num::NonZeroU32;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, Weak};
@@ -20,6 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::capability::Capability;
 use crate::error::{CsiError, CsiResult};
@@ -337,22 +339,45 @@ impl Node {
                 mounts::unmount(path, true)?;
                 continue;
             }
-            return match found.read_only == (read_only || staged.read_only) || staged.block {
-                true => Ok(()),
-                false => Err(CsiError::exists(format!("{} is published in another way", path.display()))),
-            };
+            if found.read_only == (read_only || staged.read_only) || staged.block {
+                return Ok(());
+            }
+            if !found.read_only && self.unfinished_bind(path).exists() {
+                return self.finish_bind(path);
+            }
+            return Err(CsiError::exists(format!("{} is published in another way", path.display())));
         }
         let failed = |error: std::io::Error| CsiError::io("make", path, &error);
         if staged.block {
             File::options().create(true).append(true).open(path).map_err(failed)?;
-            mounts::bind(&device, path, false)
+            mounts::bind(&device, path)
         } else {
             if !is_at(&staged, number, &staged.staging_path)? {
                 return Err(CsiError::precondition(format!("volume {id} is not mounted; stage it again")));
             }
             fs::create_dir_all(path).map_err(failed)?;
-            mounts::bind(&staged.staging_path, path, read_only)
+            if !read_only {
+                return mounts::bind(&staged.staging_path, path);
+            }
+            let note = self.unfinished_bind(path);
+            fs::write(&note, "").map_err(|error| CsiError::io("write", &note, &error))?;
+            mounts::bind(&staged.staging_path, path)?;
+            self.finish_bind(path)
         }
+    }
+
+    /// Makes a bind mount read-only that was begun for it.
+    fn finish_bind(&self, path: &Path) -> CsiResult<()> {
+        mounts::make_read_only(path)?;
+        let _ = fs::remove_file(self.unfinished_bind(path));
+        Ok(())
+    }
+
+    /// Returns the file that says of a path that its bind mount is to be read-only, and may not be yet.
+    fn unfinished_bind(&self, path: &Path) -> PathBuf {
+        let digest = Sha256::digest(path.as_os_str().as_bytes());
+        let key: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        self.settings.run_dir.join(format!("{key}.bind"))
     }
 
     /// Removes a volume from a path, and the path.
@@ -361,6 +386,7 @@ impl Node {
         while mounts::at(path)?.is_some() {
             mounts::unmount(path, false)?;
         }
+        let _ = fs::remove_file(self.unfinished_bind(path));
         let removed = match fs::symlink_metadata(path) {
             Ok(metadata) if metadata.is_dir() => fs::remove_dir(path),
             Ok(metadata) if metadata.len() == 0 => fs::remove_file(path),

@@ -5,6 +5,7 @@ csi-sanity, which judges the whole interface, is run by hand: test_sanity.py.
 
 import os
 import random
+import shutil
 import subprocess
 import threading
 import time
@@ -314,6 +315,43 @@ def test_a_file_system_that_was_mounted_and_not_enlarged_is_enlarged_by_the_next
         calls.stage(volume, staged, context, kind="xfs")
         expect(calls.usage(volume, staged)[0] > 1.8 * total, "the file system did not grow")
     calls.unstage(volume, staged)
+    calls.unpublish(volume, NODE)
+    calls.delete(volume)
+    ends_well(request, driver)
+
+
+def test_a_read_only_publication_that_was_killed_between_its_steps_goes_on(request, tmp_path):
+    need_loop()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    driver = driver_of(request, tmp_path / "driver", environment={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
+    calls = driver.calls
+    staged, targets = str(tmp_path / "staged"), [str(tmp_path / f"target-{number}") for number in range(3)]
+    volume = calls.create("data", 48 * MIB)
+    calls.stage(volume, staged, calls.publish(volume, NODE))
+    killing = programs / "mount"
+    for target in targets[:2]:
+        killing.write_text(f'#!/bin/sh\ncase "$*" in *remount*) kill -9 $PPID; exit 1;; esac\nexec {shutil.which("mount")} "$@"\n')
+        killing.chmod(0o755)
+        same("killed", code_of(calls.node_publish, volume, staged, target, read_only=True), "UNAVAILABLE")
+        killing.unlink()
+        driver.kill()
+        driver.start()
+        calls = driver.calls
+    for target in targets[:2]:
+        for _ in range(2):
+            calls.node_publish(volume, staged, target, read_only=True)
+            with pytest.raises(OSError, match="Read-only file system"):
+                open(f"{target}/new", "w")
+        same("published in another way", code_of(calls.node_publish, volume, staged, target), "ALREADY_EXISTS")
+    # The mount of another caller stays as it is.
+    calls.node_publish(volume, staged, targets[2])
+    same("published in another way", code_of(calls.node_publish, volume, staged, targets[2], read_only=True), "ALREADY_EXISTS")
+    open(f"{targets[2]}/new", "w").close()
+    for target in targets:
+        calls.node_unpublish(volume, target)
+    calls.unstage(volume, staged)
+    same("notes of unfinished calls", [name for name in os.listdir(driver.run_dir) if name not in ("lock", "staged")], [])
     calls.unpublish(volume, NODE)
     calls.delete(volume)
     ends_well(request, driver)

@@ -125,16 +125,13 @@ pub(super) fn mount(device: &Path, at: &Path, kind: &str, options: &[String]) ->
 }
 
 /// Makes a path appear at another one, too.
-pub(super) fn bind(from: &Path, at: &Path, read_only: bool) -> CsiResult<()> {
-    let (from, path) = (text(from)?, text(at)?);
-    run_well(&["mount", "--bind", from, path])?;
-    if read_only {
-        // The kernel takes the flag in a second step only.
-        run_well(&["mount", "-o", "remount,bind,ro", path]).inspect_err(|_| {
-            let _ = unmount(at, false);
-        })?;
-    }
-    Ok(())
+pub(super) fn bind(from: &Path, at: &Path) -> CsiResult<()> {
+    run_well(&["mount", "--bind", text(from)?, text(at)?]).map(drop)
+}
+
+/// Makes a bind mount read-only. The kernel takes the flag in a step of its own only.
+pub(super) fn make_read_only(at: &Path) -> CsiResult<()> {
+    run_well(&["mount", "-o", "remount,bind,ro", text(at)?]).map(drop)
 }
 
 /// Unmounts what is on top of a path. `lazily` only takes it away from the path.

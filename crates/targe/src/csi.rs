@@ -143,7 +143,7 @@ pub(crate) fn run(args: CsiArgs) -> Result<(), Failure> {
     }
     let open = |pool: PathBuf| {
         let settings = Settings { target_prefix, portals: portal, max_volumes };
-        Volumes::open(&pool, Box::new(Daemon { socket }), settings)
+        Volumes::open(&pool, Box::new(Daemon::new(socket)), settings)
     };
     let driver = Driver {
         name: driver_name,

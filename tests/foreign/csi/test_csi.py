@@ -6,10 +6,12 @@ csi-sanity, which judges the whole interface, is run by hand: test_sanity.py.
 import os
 import random
 import shutil
+import socket
 import subprocess
 import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -146,6 +148,33 @@ def test_only_nodes_with_access_reach_a_volume(request, tmp_path):
     calls.publish(volume, NODE)
     calls.unpublish(volume, NODE)
     calls.delete(volume)
+    ends_well(request, driver)
+
+
+def test_calls_at_the_same_time_leave_room_for_other_clients_of_the_daemon(request, tmp_path):
+    driver = driver_of(request, tmp_path, node=False)
+    volumes = [driver.calls.create(f"{number}", 4 * MIB) for number in range(24)]
+    # An operator who looks now and then.
+    operator = socket.socket(socket.AF_UNIX)
+    operator.settimeout(WAIT_S)
+    operator.connect(driver.daemon.socket)
+    answers = operator.makefile("rb")
+
+    def look():
+        operator.sendall(b'{"method": "status"}\n')
+        expect(answers.readline().startswith(b'{"result"'), "the operator gets no answer")
+
+    with operator, answers, ThreadPoolExecutor(len(volumes)) as threads:
+        look()
+        for call in (driver.calls.publish, driver.calls.unpublish):
+            ended = [threads.submit(call, volume, NODE) for volume in volumes]
+            while not all(one.done() for one in ended):
+                look()
+                time.sleep(0.1)
+            refused = [str(one.exception()) for one in ended if one.exception()]
+            same(f"what {call.__name__} is refused with", refused, [])
+    for volume in volumes:
+        driver.calls.delete(volume)
     ends_well(request, driver)
 
 

@@ -2,6 +2,7 @@
 //! `targe target` and `targe lun`.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use csi::target_admin::{Access, AdminError, TargetAdmin, VolumeTarget};
@@ -20,12 +21,20 @@ const SNAPSHOT_MAX: Duration = Duration::from_secs(250);
 /// A running daemon.
 pub(super) struct Daemon {
     /// Its admin socket.
-    pub(super) socket: Option<PathBuf>,
+    socket: Option<PathBuf>,
+    /// Held by the call that edits the configuration. Calls that wait for their turn have no connection: the
+    /// daemon has few, and disconnects idle clients when there are more.
+    editing: Mutex<()>,
 }
 
 impl Daemon {
+    pub(super) const fn new(socket: Option<PathBuf>) -> Self {
+        Self { socket, editing: Mutex::new(()) }
+    }
+
     /// Makes edits in one step. They are chosen by whether the file has the target.
     fn edit(&self, name: &str, action: &str, edits: impl Fn(bool) -> Vec<Edit>) -> Result<(), AdminError> {
+        let _editing = self.editing.lock().unwrap_or_else(PoisonError::into_inner);
         self.status()?;
         let how = ChangeArgs { dry_run: false, socket: self.socket.clone(), json: true };
         let mut target = Target::open(&how, LockedFile::open).map_err(refused)?;

@@ -236,8 +236,9 @@ fn check_others(volume: &Volume, wanted: &Publication) -> CsiResult<()> {
         return Err(CsiError::exhausted(format!("volume {} is published to {NODES_MAX} nodes", volume.id)));
     }
     for (node, other) in &volume.publications {
-        let two_writers =
-            mode(wanted) == Mode::MultiNodeSingleWriter && !wanted.read_only && !other.read_only;
+        // The mode of a node that writes applies to the others, too.
+        let is_single_writer = [wanted, other].map(mode).contains(&Mode::MultiNodeSingleWriter);
+        let two_writers = is_single_writer && !wanted.read_only && !other.read_only;
         if is_single_node(mode(wanted)) || is_single_node(mode(other)) || two_writers {
             let message = format!("volume {} is published to {node} already", volume.id);
             return Err(CsiError::precondition(message));

@@ -451,6 +451,10 @@ fn nodes_share_a_volume_only_as_its_mode_allows() {
         (Mode::MultiNodeMultiWriter, Mode::SingleNodeWriter, false),
         (Mode::SingleNodeSingleWriter, Mode::MultiNodeReaderOnly, false),
         (Mode::MultiNodeSingleWriter, Mode::MultiNodeSingleWriter, false),
+        (Mode::MultiNodeSingleWriter, Mode::MultiNodeMultiWriter, false),
+        (Mode::MultiNodeMultiWriter, Mode::MultiNodeSingleWriter, false),
+        (Mode::MultiNodeSingleWriter, Mode::MultiNodeReaderOnly, true),
+        (Mode::MultiNodeReaderOnly, Mode::MultiNodeSingleWriter, true),
         (Mode::MultiNodeMultiWriter, Mode::MultiNodeMultiWriter, true),
         (Mode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly, true),
     ] {

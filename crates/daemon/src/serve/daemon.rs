@@ -30,7 +30,7 @@ use super::media::FileRollback;
 use super::media_watch::MediaWatch;
 use super::name_servers::NameServers;
 use super::placement::{self, Owners};
-use super::reactor_shard::{NewUnit, ReactorShard, Reload};
+use super::reactor_shard::{NewUnit, ReactorShard, Reload, WrittenFile};
 use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
@@ -398,6 +398,7 @@ impl Daemon {
         }
         self.store_bindings();
         let Self { runtime, reactors, admin, http, events, .. } = self;
+        let written = reactors::written_files(&reactors);
         for running in &reactors {
             // A reactor ends when no operation of its media is under way.
             let _ = running.handle.post(|member: &mut ReactorShard, now| member.unload_cartridges(now));
@@ -413,8 +414,10 @@ impl Daemon {
         if panics::count() > 0 {
             failed.push(format!("{} threads panicked; this is a bug in targe", panics::count()));
         }
-        for unit in &runtime.config.units {
-            if let Err(error) = media::sync(unit) {
+        for WrittenFile { id, path, file } in written {
+            if let Some(unit) = runtime.unit(id)
+                && let Err(error) = media::sync(unit, &path, file)
+            {
                 crate::error!("{error}");
                 failed.push(error.to_string());
             }

@@ -1,7 +1,7 @@
 //! Opens media, on the thread that reads configurations, before any reactor depends on them.
 
 use std::error::Error;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use backends::cartridge_folder::CartridgeFolder;
@@ -285,9 +285,14 @@ pub(super) fn open_disc_again(unit: &Unit, path: &Path, served: &DiskInfo) -> Re
     opened.map(SameDisc::OpenedAgain).map_err(|error| fail(describe_error(&error)))
 }
 
-/// Extends the file of a served unit to its configured size. Allocates the storage of a fully provisioned
-/// file.
-pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback) -> Result<(), MediaError> {
+/// Extends the file of a served unit, which has this identity, to its configured size. Allocates the storage
+/// of a fully provisioned file.
+pub(super) fn grow(
+    unit: &Unit,
+    served: FileIdentity,
+    state: &StateDir,
+    provisional: &mut FileRollback,
+) -> Result<(), MediaError> {
     let Medium::File { path, size: Some(size), .. } = &unit.medium else { return Ok(()) };
     if unit.read_only {
         return Ok(());
@@ -298,6 +303,11 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
         MediaError { unit: unit.label.clone(), why }
     };
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    // The path was compared before, but it can lead to another file since.
+    if FileIdentity::of_file(&file).map_err(failed)? != served {
+        let why = format!("{} is not the file or device that is served", path.display());
+        return Err(MediaError { unit: unit.label.clone(), why });
+    }
     if file.metadata().map_err(failed)?.len() >= size {
         return Ok(());
     }
@@ -311,24 +321,13 @@ pub(super) fn grow(unit: &Unit, state: &StateDir, provisional: &mut FileRollback
     file.sync_all().map_err(failed)
 }
 
-/// Makes all data of a unit's file or device durable.
-pub(super) fn sync(unit: &Unit) -> Result<(), MediaError> {
-    let Some(path) = path_to_sync(unit) else { return Ok(()) };
-    let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
-    synced.map_err(|error| {
+/// Makes all data of the file or device of a unit durable. The file is the one that is served, since its path
+/// can lead to another one.
+pub(super) fn sync(unit: &Unit, path: &Path, file: std::io::Result<File>) -> Result<(), MediaError> {
+    file.and_then(|file| file.sync_all()).map_err(|error| {
         let why = format!("cannot make {} durable: {}", path.display(), os_error(&error));
         MediaError { unit: unit.label.clone(), why }
     })
-}
-
-/// Returns the path of the file or device that holds what hosts wrote to a unit, if they can write to it.
-fn path_to_sync(unit: &Unit) -> Option<&Path> {
-    // The unit of a cartridge makes it durable when it is removed.
-    let is_changer = matches!(unit.medium, Medium::Changer { .. });
-    let is_device = matches!(unit.medium, Medium::Sg { .. });
-    let is_rom = matches!(&unit.medium, Medium::Disc { path, .. } if !disc_image::is_writable(path));
-    let is_synced = !unit.read_only && !is_device && !holds_hosts_writes(unit) && !is_changer && !is_rom;
-    unit.medium.path().map(PathBuf::as_path).filter(|_| is_synced)
 }
 
 /// Returns whether the unit is a tape drive that hosts can write, which holds what they wrote until it is
@@ -549,33 +548,23 @@ mod tests {
     }
 
     #[test]
-    fn a_disc_is_made_durable_if_hosts_can_write_it() {
+    fn a_file_that_has_taken_the_place_of_the_served_one_is_not_extended() {
         let scratch = Scratch::new();
-        disc_image::create(&scratch.path().join("blank.iso"), "bd-re", Some(1 << 20)).unwrap();
-        std::fs::write(scratch.path().join("rom.iso"), [0; 4096]).unwrap();
-        for (keys, is_synced) in [
-            ("path = \"blank.iso\"", true),
-            ("path = \"blank.iso\", ro = true", false),
-            ("path = \"rom.iso\"", false),
-            ("path = \"missing.iso\"", false),
-        ] {
-            let unit = unit(scratch.path(), &format!("type = \"disc\", {keys}"));
-            assert_eq!(path_to_sync(&unit).is_some(), is_synced, "{keys}");
-            sync(&unit).unwrap();
-        }
-    }
-
-    /// A program that runs cannot be opened for writing, not even by root.
-    #[test]
-    fn the_image_of_a_rom_is_not_opened_for_writing() {
-        let scratch = Scratch::new();
-        let program = std::env::current_exe().unwrap();
-        let of_type = |kind: &str| {
-            let keys = format!("type = \"{kind}\", path = \"{}\"", program.display());
-            unit(scratch.path(), &keys)
+        let (path, state) = (scratch.path().join("disk.img"), StateDir::open(scratch.path()).unwrap());
+        let unit = unit(scratch.path(), "type = \"file\", path = \"disk.img\", size = \"2M\"");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let (served, _) = FileIdentity::of_path(&path).unwrap();
+        std::fs::rename(&path, scratch.path().join("renamed.img")).unwrap();
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let grow = |served| {
+            let mut provisional = FileRollback::default();
+            let grown = grow(&unit, served, &state, &mut provisional);
+            provisional.commit();
+            grown.map(|()| path.metadata().unwrap().len())
         };
-        sync(&of_type("disc")).unwrap();
-        let why = sync(&of_type("file")).unwrap_err().to_string();
-        assert!(why.contains("cannot make"), "{why}");
+        let why = grow(served).unwrap_err().to_string();
+        assert!(why.ends_with("disk.img is not the file or device that is served"), "{why}");
+        assert_eq!(path.metadata().unwrap().len(), 4096);
+        assert_eq!(grow(FileIdentity::of_path(&path).unwrap().0).unwrap(), 2 << 20);
     }
 }

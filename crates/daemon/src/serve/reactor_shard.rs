@@ -11,6 +11,7 @@ mod nbd;
 mod reload;
 mod streams;
 mod traces;
+mod written;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,6 +53,7 @@ use handover::Arrival;
 use libraries::ServedLibrary;
 
 pub(super) use self::reload::Reload;
+pub(super) use self::written::WrittenFile;
 
 /// A shard with the daemon's data around it, on the reactor's thread.
 pub(super) struct ReactorShard {

@@ -24,7 +24,7 @@ use target::units::UnitId;
 use super::ServeError;
 use super::daemon_event::DaemonEvent;
 use super::media_watch::MediaWatch;
-use super::reactor_shard::{NewUnit, ReactorContext, ReactorShard};
+use super::reactor_shard::{NewUnit, ReactorContext, ReactorShard, WrittenFile};
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::StateWriter;
 use crate::config::{Config, Naa, ReactorChoice};
@@ -143,6 +143,19 @@ pub(super) fn forget_pending_discs(reactors: &[ReactorThread]) -> Vec<UnitId> {
         posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).unwrap_or_default()
     };
     reactors.iter().flat_map(forget).collect()
+}
+
+/// Returns the files and devices that hosts can write, of every reactor that answers.
+pub(super) fn written_files(reactors: &[ReactorThread]) -> Vec<WrittenFile> {
+    let asked = reactors.iter().filter_map(|running| {
+        let (sender, receiver) = channel();
+        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
+            let _ = sender.send(member.written_files());
+        });
+        posted.ok().map(|()| receiver)
+    });
+    let asked: Vec<Receiver<Vec<WrittenFile>>> = asked.collect();
+    asked.into_iter().filter_map(|files| files.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).flatten().collect()
 }
 
 /// Returns whether a reactor has a session.

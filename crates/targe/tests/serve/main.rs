@@ -127,6 +127,20 @@ fn one_state_directory_is_that_of_one_daemon() {
 }
 
 #[test]
+fn what_is_made_durable_at_the_end_is_the_file_that_was_served() {
+    for stands_there in [false, true] {
+        let fixture = Fixture::new();
+        let daemon = fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img,size=1M"]);
+        fs::rename(fixture.path("a.img"), fixture.path("renamed.img")).unwrap();
+        if stands_there {
+            // It cannot be opened for writing.
+            fs::create_dir(fixture.path("a.img")).unwrap();
+        }
+        assert_eq!(daemon.stop().0, 0, "{}", fixture.log());
+    }
+}
+
+#[test]
 fn check_tells_every_mistake_on_stdout() {
     let fixture = Fixture::new();
     fixture.write("good.toml", &ram_targets(&["a", "b"]));

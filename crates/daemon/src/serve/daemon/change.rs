@@ -372,8 +372,9 @@ impl Daemon {
         let compared = self.compare_media(&old, &runtime);
         let wrong = |id: &UnitId| compared.get(id).and_then(|disk| disk.wrong.as_deref());
         for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
-            if wrong(&id).is_none() {
-                media::grow(unit, &self.state, &mut provisional).map_err(|error| error.to_string())?;
+            if let Some(served) = self.media_watch.find(id).filter(|_| wrong(&id).is_none()) {
+                let grown = media::grow(unit, served.identity, &self.state, &mut provisional);
+                grown.map_err(|error| error.to_string())?;
             }
         }
         self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
@@ -397,9 +398,9 @@ impl Daemon {
         for warning in self.inherited.left_without_portal(&old.portals, &runtime.config.portals) {
             crate::warning!("{warning}");
         }
-        let uncached: Vec<Unit> = kept_units(&old, &runtime)
+        let uncached: BTreeMap<UnitId, Unit> = kept_units(&old, &runtime)
             .filter(|(_, was, unit)| was.write_cache && !unit.write_cache)
-            .map(|(_, _, unit)| unit.clone())
+            .map(|(id, _, unit)| (id, unit.clone()))
             .collect();
         for (portal, (id, address)) in runtime.config.portals.iter().zip(&runtime.portals) {
             if opened.iter().any(|(_, new)| new == id) {

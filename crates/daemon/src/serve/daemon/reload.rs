@@ -14,8 +14,8 @@ use crate::disc_image;
 use crate::serve::discs::NewDisc;
 use crate::serve::disk::{ComparedDisk, DiskInfo};
 use crate::serve::media::{self, SameDisc};
-use crate::serve::reactor_shard::ReactorShard;
-use crate::serve::reactors::{all_reactors, forget_pending_discs};
+use crate::serve::reactor_shard::{ReactorShard, WrittenFile};
+use crate::serve::reactors::{forget_pending_discs, written_files};
 use crate::serve::runtime_config::RuntimeConfig;
 
 impl Daemon {
@@ -158,14 +158,15 @@ impl Daemon {
     }
 
     /// Makes durable the writes that disks acknowledged before their write cache was disabled.
-    pub(super) fn flush_caches(&self, units: &[Unit]) {
-        // Once every reactor has processed this message, no reactor acknowledges a write before it is
-        // durable.
-        if units.is_empty() || !all_reactors(&self.reactors, |_| true) {
+    pub(super) fn flush_caches(&self, units: &BTreeMap<UnitId, Unit>) {
+        if units.is_empty() {
             return;
         }
-        for unit in units {
-            if let Err(error) = media::sync(unit) {
+        // A reactor that has processed this question acknowledges no write before it is durable.
+        for WrittenFile { id, path, file } in written_files(&self.reactors) {
+            if let Some(unit) = units.get(&id)
+                && let Err(error) = media::sync(unit, &path, file)
+            {
                 crate::error!("{error}");
             }
         }

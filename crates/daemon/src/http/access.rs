@@ -120,6 +120,12 @@ impl Access {
         if has_token { self.guesses.delay(address, now) } else { None }
     }
 
+    /// Returns whether the requests of a caller keep its connection. Where tokens are configured, a request
+    /// without one loads only what anybody can load.
+    pub const fn keeps_connection(&self, caller: &Caller) -> bool {
+        caller.token.is_some() || self.tokens.is_none()
+    }
+
     /// Checks a request of a client at an address.
     ///
     /// # Errors

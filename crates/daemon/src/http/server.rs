@@ -3,7 +3,8 @@
 //! One thread runs a single-threaded runtime, so that no request takes a processor from the reactors but one.
 //! What has to wait for a reactor waits on another thread. A client that connects is served even if others
 //! hold all connections without asking anything: the one that has asked nothing for longest is closed. A
-//! request that is rejected is none.
+//! request that is rejected is none, and where tokens are configured, one without a token does not keep its
+//! connection.
 
 use std::convert::Infallible;
 use std::io;
@@ -242,11 +243,15 @@ impl Work {
                     tokio::time::sleep(delay).await;
                 }
                 let purpose = purpose(request.uri().path());
-                let checked = rules().check(&request, purpose, peer, Instant::now());
+                let checked = {
+                    let mut rules = rules();
+                    let checked = rules.check(&request, purpose, peer, Instant::now());
+                    checked.map(|caller| (rules.keeps_connection(&caller), caller))
+                };
                 let response = match checked {
-                    Ok(caller) => {
+                    Ok((keeps_connection, caller)) => {
                         // A connection that was closed since its request arrived ends where it waits next.
-                        let Some(asking) = connections.ask(number) else {
+                        let Some(asking) = connections.ask(number, keeps_connection) else {
                             return std::future::pending().await;
                         };
                         request.extensions_mut().insert(caller);
@@ -327,7 +332,7 @@ struct Connections(Mutex<ConnectionList>);
 #[derive(Debug, Default)]
 struct ConnectionList {
     next: u64,
-    /// How many requests were accepted.
+    /// How many requests that keep their connections were accepted.
     requests: u64,
     /// The generation of the TLS settings.
     generation: u64,
@@ -341,7 +346,7 @@ struct Connection {
     generation: u64,
     /// Whether a request of it is being answered.
     is_asking: bool,
-    /// The number of its last request that was accepted; 0 if there was none.
+    /// The number of its last request that was accepted and keeps it; 0 if there was none.
     last_request: u64,
     task: AbortHandle,
 }
@@ -357,8 +362,9 @@ impl Connections {
         list.next
     }
 
-    /// Closes the connection that has asked nothing for longest, if there are too many: one that never asked,
-    /// or the one that receives its response for longest. Returns whether there is room for another one.
+    /// Closes the connection that has asked nothing for longest, if there are too many: one that never asked
+    /// anything that keeps it, or the one that receives its response for longest. Returns whether there is
+    /// room for another one.
     fn make_room(&self) -> bool {
         let mut list = self.list();
         if list.open.len() < CONNECTIONS_MAX {
@@ -401,13 +407,17 @@ impl Connections {
     }
 
     /// Records that a connection has sent a request that is accepted, and is being answered until the result
-    /// is dropped. Returns `None` for a connection that is closed.
-    fn ask(self: &Arc<Self>, number: u64) -> Option<Asking> {
+    /// is dropped. Returns `None` for a connection that is closed. A request that does not keep its
+    /// connection is not recorded as its last one.
+    fn ask(self: &Arc<Self>, number: u64, keeps_connection: bool) -> Option<Asking> {
         let mut list = self.list();
-        list.requests += 1;
+        list.requests += u64::from(keeps_connection);
         let request = list.requests;
         let connection = list.find(number)?;
-        (connection.is_asking, connection.last_request) = (true, request);
+        connection.is_asking = true;
+        if keeps_connection {
+            connection.last_request = request;
+        }
         drop(list);
         Some(Asking { number, connections: Arc::clone(self) })
     }
@@ -461,15 +471,17 @@ mod tests {
         let numbers: Vec<u64> = (0..CONNECTIONS_MAX).map(|_| add()).collect();
         // The first two have asked, the second one before the first, and the last one is being answered. All
         // others have never asked.
-        drop(connections.ask(numbers[1]));
-        drop(connections.ask(numbers[0]));
-        let asking = connections.ask(numbers[CONNECTIONS_MAX - 1]);
+        drop(connections.ask(numbers[1], true));
+        drop(connections.ask(numbers[0], true));
+        // What anybody may ask does not keep a connection.
+        drop(connections.ask(numbers[2], false));
+        let asking = connections.ask(numbers[CONNECTIONS_MAX - 1], true);
         let never = &numbers[2..CONNECTIONS_MAX - 1];
         for gone in never.iter().chain([&numbers[1], &numbers[0]]) {
             assert!(connections.make_room());
             assert!(connections.list().find(*gone).is_none(), "{gone}");
             let newcomer = add();
-            std::mem::forget(connections.ask(newcomer));
+            std::mem::forget(connections.ask(newcomer, true));
         }
         assert!(!connections.make_room(), "all are being answered");
         drop(asking);

@@ -249,6 +249,31 @@ fn a_client_with_the_token_is_served_although_others_hold_every_connection_with_
 }
 
 #[test]
+fn a_client_with_the_token_keeps_its_connection_although_others_load_the_page() {
+    let server = server(Some(TOKEN), &[]);
+    let ask = |mut client: &TcpStream, path: &str, end: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        let mut text = String::new();
+        while !text.ends_with(end) {
+            let mut bytes = [0; 1024];
+            let len = client.read(&mut bytes).unwrap();
+            assert!(len > 0, "{path}: the connection was closed after {text:?}");
+            text.push_str(std::str::from_utf8(&bytes[..len]).unwrap());
+        }
+    };
+    let client = connect(server.address());
+    ask(&client, "/", "here\n");
+    let load = || {
+        let stranger = connect(server.address());
+        ask(&stranger, "/part", "part\n");
+        stranger
+    };
+    let _strangers: Vec<TcpStream> = (0..CONNECTIONS_MAX + 2).map(|_| load()).collect();
+    ask(&client, "/", "here\n");
+}
+
+#[test]
 fn the_thread_ends_with_the_server_although_clients_are_connected() {
     let server = server(None, &[]);
     let mut socket = connect(server.address());

@@ -82,7 +82,7 @@ fn with_interlock_only_request_sense_clears() {
     let mut rig = Rig::with(config(), Box::new(Growing(Rc::clone(&medium))));
     // UA_INTLCK_CTRL 10b.
     rig.set_control_bits(4, 0x20);
-    medium.borrow_mut().resize(2 * BLOCKS * 512);
+    medium.borrow_mut().resize(2 * BLOCKS * 512).unwrap();
     rig.unit.capacity_changed(NOW);
     for _ in 0..3 {
         rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
@@ -132,14 +132,14 @@ fn everyone_hears_that_the_capacity_changed_and_finds_it_changed() {
     let mut rig = Rig::with(config(), Box::new(Growing(Rc::clone(&medium))));
     rig.unit.capacity_changed(NOW);
     rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
-    medium.borrow_mut().resize(2 * BLOCKS * 512);
+    medium.borrow_mut().resize(2 * BLOCKS * 512).unwrap();
     rig.unit.capacity_changed(NOW);
     for id in [A, B] {
         rig.run(id, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
         rig.run(id, &TEST_UNIT_READY, 0, &[]).good();
     }
     rig.write(2 * BLOCKS - 1, &[1; 512]);
-    medium.borrow_mut().resize(BLOCKS * 512);
+    medium.borrow_mut().resize(BLOCKS * 512).unwrap();
     rig.unit.reconfigure(NOW, UnitConfig { task_set_max: 5, ..config() });
     rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
     rig.run(A, &cdb_16(op::READ_16, 0, BLOCKS, 1), 512, &[]).illegal(Asc::LBA_OUT_OF_RANGE);
@@ -234,7 +234,7 @@ fn a_withheld_medium_is_not_ready_until_it_is_given_back_which_everyone_hears() 
 fn a_medium_cut_short_under_the_unit_fails_and_does_no_harm() {
     let medium = Rc::new(core::cell::RefCell::new(Ram::new(BLOCKS * 512)));
     let mut rig = Rig::with(config(), Box::new(Growing(Rc::clone(&medium))));
-    medium.borrow_mut().resize(1024);
+    medium.borrow_mut().resize(1024).unwrap();
     rig.run(A, &cdb_16(op::READ_16, 0, 2, 1), 512, &[]).illegal(Asc::LBA_OUT_OF_RANGE);
     rig.read(1, 1);
 }

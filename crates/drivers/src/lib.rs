@@ -20,6 +20,7 @@ pub mod inherited;
 pub mod listener;
 pub mod loop_device;
 pub mod message_queue;
+pub mod peer_credentials;
 pub mod perf_counter;
 pub mod reactor;
 pub mod sg;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZero;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -28,8 +29,8 @@ pub enum Peer {
 pub struct PeerProcess {
     /// Its user.
     pub uid: u32,
-    /// Its process ID.
-    pub pid: i32,
+    /// Its process ID, unless it is in another PID namespace, as in another container.
+    pub pid: Option<NonZero<i32>>,
     /// The user who logged in and started it, by way of `sudo` for example, if the kernel knows that.
     pub login_uid: Option<u32>,
     /// The name of its program.
@@ -38,9 +39,9 @@ pub struct PeerProcess {
 
 impl Peer {
     /// Describes a process that has connected.
-    pub fn process(uid: u32, pid: i32) -> Self {
+    pub fn process(uid: u32, pid: Option<NonZero<i32>>) -> Self {
         let told = |name: &str| {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok()?;
+            let text = std::fs::read_to_string(format!("/proc/{}/{name}", pid?)).ok()?;
             Some(text.trim().to_owned()).filter(|text| !text.is_empty())
         };
         // The kernel reports -1 for a process that no login started.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use drivers::peer_credentials::{self, PeerCredentials};
 use drivers::waker::Waker;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
@@ -323,7 +324,14 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
     let timeouts = stream
         .set_read_timeout(Some(CLIENT_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(CLIENT_TIMEOUT)));
-    let Some(peer) = owner(&stream).filter(|_| timeouts.is_ok()) else { return };
+    if timeouts.is_err() {
+        return;
+    }
+    let Some(peer) = owner(&stream) else {
+        let message = "the admin socket is for the user of the daemon and for root".to_owned();
+        send(&stream, &Response::<Value>::Error(Failure { kind: Kind::Refused, message }));
+        return;
+    };
     let Ok(other) = stream.try_clone() else { return };
     if !clients.register(number, other) {
         let message = format!("{CLIENTS_MAX} clients already wait for their responses");
@@ -343,10 +351,8 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
 /// Returns the peer if it runs as our user or as root. The permissions of the socket enforce the same; this
 /// check also covers a descriptor that was passed to another process.
 fn owner(stream: &UnixStream) -> Option<Peer> {
-    let ours = rustix::process::geteuid();
-    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    (peer.uid == ours || peer.uid.is_root())
-        .then(|| Peer::process(peer.uid.as_raw(), peer.pid.as_raw_nonzero().get()))
+    let PeerCredentials { uid, pid } = peer_credentials::of(stream).ok()?;
+    (uid == rustix::process::geteuid().as_raw() || uid == 0).then(|| Peer::process(uid, pid))
 }
 
 /// Handles the requests of one client until it disconnects, sends nothing for too long, or sends a line that

@@ -4,6 +4,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::num::NonZero;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -119,7 +120,7 @@ impl AuditLog {
             address: token.map(|(_, address)| address),
             uid: process.map(|process| process.uid),
             login_uid: process.and_then(|process| process.login_uid),
-            pid: process.map(|process| process.pid),
+            pid: process.and_then(|process| process.pid).map(NonZero::get),
             program: process.and_then(|process| process.program.as_deref()),
             action: text(entry.action),
             result: entry.result,
@@ -152,7 +153,12 @@ mod tests {
     fn every_entry_is_one_line_with_its_author() {
         let scratch = Scratch::new();
         let log = AuditLog::new(scratch.path().join("audit.log"));
-        let process = PeerProcess { uid: 7, pid: 8, login_uid: Some(9), program: Some("targe".to_owned()) };
+        let process = PeerProcess {
+            uid: 7,
+            pid: NonZero::new(8),
+            login_uid: Some(9),
+            program: Some("targe".to_owned()),
+        };
         let peer = Peer::Process(process);
         let changes: Vec<String> = (0..CHANGES_MAX + 2).map(|n| format!("+ LUN\n{n}")).collect();
         log.record(&AuditEntry {

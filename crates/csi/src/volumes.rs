@@ -13,6 +13,8 @@ use crate::pool::{Pool, is_id};
 use crate::record::{self, Group, Record, Snapshot, Source, Volume};
 use crate::target_admin::TargetAdmin;
 
+/// The bytes of a MiB.
+const MIB: u64 = 1 << 20;
 /// The size of a volume whose size is not given.
 const SIZE_DEFAULT: u64 = 1 << 30;
 /// The limits of the size of a LUN.
@@ -157,7 +159,9 @@ impl Volumes {
         let free = self.pool.free_bytes()?;
         if bytes > free {
             return Err(CsiError::exhausted(format!(
-                "the pool has {free} free bytes, and the volume {bytes}"
+                "the volume needs {} MiB, and the pool has {} MiB free",
+                bytes.div_ceil(MIB),
+                free / MIB
             )));
         }
         let volume = Volume {
@@ -280,7 +284,7 @@ impl Volumes {
         if bytes > volume.bytes {
             let free = self.pool.free_bytes()?;
             if bytes.saturating_sub(volume.bytes) > free {
-                return Err(CsiError::exhausted(format!("the pool has {free} free bytes")));
+                return Err(CsiError::exhausted(format!("the pool has {} MiB free", free / MIB)));
             }
         }
         volume.bytes = bytes;

@@ -67,8 +67,16 @@ pub(super) fn run_well(words: &[&str]) -> CsiResult<String> {
     if done.code == 0 {
         return Ok(done.said);
     }
-    let shown: String = done.said.trim().replace('\n', "; ").chars().take(SHOWN_MAX).collect();
+    let shown = end_of(&done.said.trim().replace('\n', "; "));
     Err(CsiError::internal(format!("{} failed ({}): {shown}", words.first().unwrap_or(&""), done.code)))
+}
+
+/// Returns the end of a text, where programs say why they failed.
+fn end_of(text: &str) -> String {
+    match text.char_indices().rev().nth(SHOWN_MAX) {
+        Some((at, _)) => format!("…{}", text.get(at..).unwrap_or_default()),
+        None => text.to_owned(),
+    }
 }
 
 /// Returns a path as an argument.

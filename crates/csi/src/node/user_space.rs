@@ -26,6 +26,10 @@ const END_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// How long the host may take to notice a new size.
 const NOTICE_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long requests wait for a target that is away, in seconds. After that they fail, and a file system does
+/// not recover from it: longer than an orchestrator takes to start the target's container again, which waits
+/// for five minutes between attempts.
+const LOSS_MAX_S: u32 = 900;
 /// The pause between two signals. The process takes signals that follow each other faster for one.
 const SIGNAL_PAUSE: Duration = Duration::from_secs(1);
 /// What is read to have the LUN answer.
@@ -161,7 +165,9 @@ impl Files {
     fn url(&self, settings: &NodeSettings, staged: &Staged) -> String {
         let Staged { user, portal, target, .. } = staged;
         let (initiator, secret) = (&settings.initiator, self.secret.display());
-        format!("iscsi://{user}@{portal}/{target}/0?initiator={initiator}&password_file={secret}")
+        format!(
+            "iscsi://{user}@{portal}/{target}/0?initiator={initiator}&timeout={LOSS_MAX_S}&password_file={secret}"
+        )
     }
 
     /// Removes what a process printed that has ended.

@@ -243,17 +243,6 @@ def test_a_file_that_is_not_what_runs_is_refused(tmp_path):
         server.kill()
 
 
-def test_data_in_memory_is_not_lost(tmp_path):
-    server = Replaced(str(tmp_path), Export((Lun("ram", size=MIB),)))
-    server.start()
-    try:
-        answer, why = server.upgrade()
-        expect(answer is None and "in the memory of this process" in why, why)
-        expect(server.stop() == 0, "the daemon does not end in order")
-    finally:
-        server.kill()
-
-
 def test_a_disk_that_was_replaced_is_not_another_one_in_the_next_process(tmp_path):
     """A host keeps LUN 1 open while a reload puts another file in its place: it finds none there, also after an upgrade and a restart."""
     one, disk = Lun("file", size=MIB), Lun("file", size=MIB)

@@ -36,7 +36,7 @@ mod connecting;
 mod connections;
 mod engine;
 mod epoll;
-mod memory;
+pub mod memory;
 mod slab;
 mod spin_policy;
 mod tcp_acked;

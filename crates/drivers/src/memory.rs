@@ -7,7 +7,7 @@
 
 /// Returns every page without a live allocation to the system. This takes about a millisecond for each eight
 /// mebibytes.
-pub(crate) fn give_back() {
+pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: `malloc_trim` may be called at any time, from any thread; it moves no allocation.
     unsafe {

@@ -208,18 +208,25 @@ impl Ram {
     fn deallocate(&mut self, at: u64, len: u64) -> Result<(), Failure> {
         let zeros = self.zeros.clone();
         let medium_len = self.len;
+        let is_whole = |piece: &Piece| {
+            piece.start == 0
+                && (piece.end == CHUNK || piece.chunk * to_u64(CHUNK) + to_u64(piece.end) == medium_len)
+        };
+        // Only the first and the last chunk can keep data. Nothing fails from then on.
+        let end = at.saturating_add(len);
+        let last = at.max(end.saturating_sub(1) / to_u64(CHUNK) * to_u64(CHUNK));
+        for part in [pieces(at, len).next(), pieces(last, end.saturating_sub(last)).next()] {
+            if let Some(piece) = part.filter(|piece| !is_whole(piece)) {
+                self.load_chunk(piece.chunk)?;
+            }
+        }
         for piece in pieces(at, len) {
-            let whole = piece.start == 0
-                && (piece.end == CHUNK || piece.chunk * to_u64(CHUNK) + to_u64(piece.end) == medium_len);
-            if whole {
+            if is_whole(&piece) {
                 let chunk = self.slot(piece.chunk).map(mem::take).unwrap_or_default();
                 self.chunks -= u64::from(!matches!(chunk, Chunk::Hole));
                 self.stored -= u64::from(matches!(chunk, Chunk::Stored));
-            } else {
-                self.load_chunk(piece.chunk)?;
-                if let Some(Chunk::Memory(chunk)) = self.slot(piece.chunk) {
-                    chunk.overwrite(piece.start, zeros.get(..piece.len()).unwrap_or_default());
-                }
+            } else if let Some(Chunk::Memory(chunk)) = self.slot(piece.chunk) {
+                chunk.overwrite(piece.start, zeros.get(..piece.len()).unwrap_or_default());
             }
         }
         self.discard(at, len);

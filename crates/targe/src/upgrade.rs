@@ -10,8 +10,9 @@ use daemon::admin::upgrade_api::{UpgradeRequest, Upgraded, WAIT_MAX_S};
 use crate::change::call;
 use crate::{Failure, daemon_socket, print};
 
-/// How much longer than it waits for the sessions an upgrade may take: the other process opens everything.
-const MORE: Duration = Duration::from_secs(180);
+/// How much longer than it waits for the sessions an upgrade may take: the other process opens everything,
+/// and the memory of LUNs is copied.
+const MORE: Duration = Duration::from_secs(780);
 
 /// The usual wait in seconds.
 const WAIT_S: u32 = 10;

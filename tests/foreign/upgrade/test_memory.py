@@ -1,5 +1,6 @@
 """Live upgrades of a daemon whose disks are in its memory: the memory moves, while hosts write to it and when nobody touches it."""
 
+import os
 import random
 import threading
 import time
@@ -17,6 +18,8 @@ pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(900)]
 HOST = "iqn.2026-11.org.targe:host"
 BLOCK, CHUNK_BLOCKS, TRANSFER_BLOCKS = 512, 128, 512
 SIZE, LARGE = 24 * MIB, 512 * MIB
+# The memory of the daemon beside that of its disks, and what is copied at a time.
+MORE = 192 * MIB
 UPGRADES, IN_A_ROW = 6, 3
 # UNMAP of one range, with a list of this many bytes.
 UNMAP, UNMAP_LIST = 0x42, 24
@@ -102,16 +105,26 @@ def test_a_large_disk_pauses_no_longer(server, seed):
             written[block] = chance.randbytes(BLOCK)
             write(hosts[1], block, written[block])
 
-    writer = threading.Thread(target=scatter, daemon=True)
-    writer.start()
+    most = [0]
+
+    def measure():
+        while not ends.is_set():
+            most[0] = max(most[0], memory_of(server.pid))
+            time.sleep(0.005)
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (scatter, measure)]
+    for thread in threads:
+        thread.start()
     pauses = []
     for _ in range(IN_A_ROW):
         pauses.append(upgraded(server))
         server.expect_replaced_ended()
         time.sleep(0.5)
     ends.set()
-    writer.join()
-    print(histogram(pauses), f"\n   {len(written)} blocks were written meanwhile", flush=True)
+    for thread in threads:
+        thread.join()
+    print(histogram(pauses), f"\n   {len(written)} blocks were written meanwhile, and the daemon had {most[0] // MIB} MiB", flush=True)
+    expect(most[0] < LARGE + MORE, f"the daemon had {most[0]} bytes of memory")
     expect(max(pauses) < 500, f"pauses of {pauses} ms")
     for at in range(0, LARGE // BLOCK, TRANSFER_BLOCKS):
         blocks = range(at, at + TRANSFER_BLOCKS)
@@ -130,6 +143,23 @@ def test_memory_with_a_key_stays(tmp_path):
         expect(server.stop() == 0, "the daemon does not end in order")
     finally:
         server.kill()
+
+
+def memory_of(pid):
+    """What a process has in its own memory and in anonymous files."""
+    total, files = 0, {}
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            total += sum(1024 * int(line.split()[1]) for line in status if line.startswith("RssAnon:"))
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{name}"
+            if os.readlink(path).startswith("/memfd:targe-lun"):
+                facts = os.stat(path)
+                files[facts.st_ino] = 512 * facts.st_blocks
+    except OSError:
+        # It has ended, or has closed the file.
+        pass
+    return total + sum(files.values())
 
 
 def pattern(at):

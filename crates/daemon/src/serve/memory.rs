@@ -166,7 +166,12 @@ impl Store for Memory {
     }
 
     fn submit(&mut self, op: Op) {
-        self.0.borrow_mut().ram.submit(op);
+        let OpenMemory { ram, file } = &mut *self.0.borrow_mut();
+        ram.submit(op);
+        // The last chunk has returned to memory.
+        if file.is_some() && !ram.has_storage() {
+            *file = None;
+        }
     }
 
     fn poll(&mut self) -> Option<Completion> {

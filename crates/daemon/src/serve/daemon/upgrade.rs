@@ -55,6 +55,9 @@ const WAIT: Duration = Duration::from_secs(10);
 /// How long the sessions are served between two attempts.
 const REST: Duration = Duration::from_millis(500);
 
+/// How long memory may be copied while no initiator can log in.
+const LAST_COPY_MAX: Duration = Duration::from_millis(200);
+
 /// How many processes may be given the sessions and be late with them, one after the other.
 const LATE_MAX: u32 = 3;
 
@@ -159,11 +162,10 @@ impl Daemon {
         raise_file_limit_for_upgrade(&self.runtime.config);
         let wait = request.wait_s.map_or(WAIT, |seconds| Duration::from_secs(seconds.into()));
         let mut memory = MemoryCopy::begin(&self.reactors)?;
-        // Later only what changes meanwhile is left to be copied.
-        memory.catch_up(&mut || self.attend()).map_err(|obstacle| obstacle.sentence)?;
         let (mut until, mut attempts, mut late) = (None, 0, 0);
         loop {
             let (mut process, hello) = self.start_successor(binary.clone(), revision.as_deref())?;
+            memory.catch_up(None, &mut || self.attend()).map_err(|obstacle| obstacle.sentence)?;
             let until = *until.get_or_insert_with(|| Instant::now() + wait);
             let (frozen, exported) = self.freeze_until(until, &mut attempts, &hello, &mut memory)?;
             if let Err(refusal) = process.give(&exported.document, &exported.sockets, frozen.deadline()) {
@@ -326,6 +328,9 @@ impl Daemon {
         memory: &mut MemoryCopy,
     ) -> Result<(Frozen, Exported), String> {
         loop {
+            // Later, while initiators cannot log in, little is left to be copied.
+            let caught_up = memory.catch_up(Some(deadline), &mut || self.attend());
+            caught_up.map_err(|obstacle| obstacle.sentence)?;
             self.attend()?;
             *attempts += 1;
             let Obstacle { sentence: why, can_end } = match self.freeze(hello, memory) {
@@ -359,7 +364,7 @@ impl Daemon {
         if self.store_bindings_at.is_some() {
             return Err("the record of which disks hosts have used cannot be stored".into());
         }
-        memory.catch_up(&mut || self.attend())?;
+        memory.catch_up(Some(Instant::now() + LAST_COPY_MAX), &mut || self.attend())?;
         let mut frozen = Frozen::begin(unaccepting);
         frozen.wait_until_idle()?;
         let exported = frozen.park()?;

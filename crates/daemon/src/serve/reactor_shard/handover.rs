@@ -21,7 +21,7 @@ use crate::serve::tape::Tape;
 
 /// The most bytes of memory that a reactor leaves to be copied while the sessions are frozen: what takes a
 /// small part of the time that they may be.
-const MEMORY_REST_MAX: u64 = 64 << 20;
+const MEMORY_REST_MAX: u64 = 32 << 20;
 
 /// The sessions and units of a reactor, as they move to another process.
 #[derive(Debug)]

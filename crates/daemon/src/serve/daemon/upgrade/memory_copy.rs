@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::mpsc::channel;
+use std::time::Instant;
 
 use drivers::message_queue::Handle;
 
@@ -19,16 +20,22 @@ const CAUGHT_UP_LEN: u64 = 4 << 20;
 /// How often the memory is gone through. Each time there is less to copy, unless hosts write faster.
 const PASSES_MAX: u32 = 8;
 
+/// How many bytes that were copied the C library may keep before they are given back to the system: without
+/// that, the memory would be needed twice.
+const KEPT_MAX: u64 = 64 << 20;
+
 /// The reactors while the memory of their LUNs moves. Dropping this makes it stay.
 pub(super) struct MemoryCopy {
     /// Those that have such LUNs.
     reactors: Vec<Handle<ReactorShard>>,
+    /// How many bytes were copied since the memory was last given back.
+    kept: u64,
 }
 
 impl MemoryCopy {
     /// Begins to move the memory of LUNs.
     pub(super) fn begin(reactors: &[ReactorThread]) -> Result<Self, String> {
-        let mut begun = Self { reactors: Vec::new() };
+        let mut begun = Self { reactors: Vec::new(), kept: 0 };
         for running in reactors {
             // From then on dropping ends what has begun.
             begun.reactors.push(running.handle.clone());
@@ -40,26 +47,41 @@ impl MemoryCopy {
         Ok(begun)
     }
 
-    /// Copies what has changed since the last time, until little is left. Calls `attend` meanwhile.
+    /// Copies what has changed since the last time, until little is left, or until this moment. Calls
+    /// `attend` meanwhile.
     ///
     /// # Errors
     /// The memory cannot be copied, or `attend` failed.
     pub(super) fn catch_up(
         &mut self,
+        until: Option<Instant>,
         attend: &mut dyn FnMut() -> Result<(), String>,
     ) -> Result<(), Obstacle> {
-        for handle in &self.reactors {
-            for _ in 0..PASSES_MAX {
+        for _ in 0..PASSES_MAX {
+            let mut is_behind = false;
+            for handle in &self.reactors {
                 if ask(handle, |member| member.memory_to_move())? <= CAUGHT_UP_LEN {
-                    break;
+                    continue;
                 }
+                is_behind = true;
                 let mut copied = None;
                 while let Some((id, taken)) = ask(handle, move |member| member.move_memory(copied, STEP_LEN))?
                 {
+                    if until.is_some_and(|until| until <= Instant::now()) {
+                        return Ok(());
+                    }
                     taken.copy().map_err(|error| failed(&error))?;
-                    copied = Some((id, taken));
                     attend()?;
+                    self.kept += STEP_LEN;
+                    if self.kept >= KEPT_MAX {
+                        self.kept = 0;
+                        drivers::memory::give_back();
+                    }
+                    copied = Some((id, taken));
                 }
+            }
+            if !is_behind {
+                break;
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 
 mod attach;
 mod file_system;
+mod in_use;
 mod iscsi;
 mod mounts;
 mod program;
@@ -18,7 +19,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -35,9 +36,6 @@ pub use self::attach::AttachMethod;
 const KEEP_PAUSE: Duration = Duration::from_secs(3);
 /// The most pauses between two attempts to start a process: a node that was fenced is refused for ever.
 const KEEP_PAUSES_MAX: u32 = 64;
-/// How long the kernel may take to release a device after the last unmount.
-const RELEASE_MAX: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The settings of a node, which the operator chooses.
 #[derive(Clone, Debug)]
@@ -228,6 +226,11 @@ impl Node {
                 let message = format!("volume {} is staged at {path} in another way", known.id);
                 return Err(CsiError::exists(message));
             }
+            Some(known) if self.settings.is_ending(&known) => {
+                // Its device can go at any moment.
+                self.settings.detach(&known)?;
+                Staged { method: known.method, formatting: known.formatting, ..wanted }
+            }
             // The portal and the way to attach may have changed since; the device has not.
             Some(known) if self.settings.device(&known).is_ok() => return Ok(known),
             Some(known) => {
@@ -300,12 +303,12 @@ impl Node {
         // Without the process of a ublk device, unmounting would wait for ever.
         let _ = self.settings.restore(&staged);
         let device = self.settings.device_left(&staged);
-        check_unpublished(&staged, device.as_deref())?;
+        in_use::check_unpublished(&staged, device.as_deref())?;
         while mounts::at(staging_path)?.is_some() {
             mounts::unmount(staging_path, false)?;
         }
         if let Some(device) = device {
-            check_unused(&staged, &device)?;
+            in_use::check_unused(&staged, &device)?;
         }
         self.settings.detach(&staged)?;
         record::remove(&self.records_dir(), id)
@@ -362,7 +365,12 @@ impl Node {
             let note = self.unfinished_bind(path);
             fs::write(&note, "").map_err(|error| CsiError::io("write", &note, &error))?;
             mounts::bind(&staged.staging_path, path)?;
-            self.finish_bind(path)
+            self.finish_bind(path).inspect_err(|_| {
+                // Nobody may use it for writing, and nobody else removes it if the call is not repeated.
+                if mounts::unmount(path, true).is_ok() {
+                    let _ = fs::remove_file(note);
+                }
+            })
         }
     }
 
@@ -514,49 +522,6 @@ fn is_at(staged: &Staged, device: mounts::Number, path: &Path) -> CsiResult<bool
         },
         false => Ok(mounts::at(path)?.is_some_and(|found| found.device == Some(device))),
     }
-}
-
-/// Refuses a volume that is published at a path of this host. Its staging mount stays, so that the volume can
-/// be used as before.
-fn check_unpublished(staged: &Staged, device: Option<&Path>) -> CsiResult<()> {
-    let mut paths = Vec::new();
-    if staged.block {
-        paths.extend(device.map(mounts::binds_of).transpose()?.unwrap_or_default());
-    } else {
-        let mut numbers = BTreeSet::new();
-        numbers.extend(device.map(mounts::number_of).transpose()?);
-        // A device that has gone has no name any more, but keeps its number as long as it is mounted.
-        numbers.extend(mounts::at(&staged.staging_path)?.and_then(|mount| mount.device));
-        for number in numbers {
-            paths.extend(mounts::of(number)?);
-        }
-    }
-    let staging_path = mounts::resolved(&staged.staging_path);
-    let staging_path = staging_path.strip_prefix("/").unwrap_or(&staging_path);
-    // A container can have the host's root as a folder, where each mount is seen again.
-    match paths.iter().find(|path| !path.ends_with(staging_path)) {
-        Some(path) => Err(CsiError::precondition(format!(
-            "volume {} is still published at {}; unpublish it there first",
-            staged.id,
-            path.display()
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// Refuses a volume whose device still has an exclusive user, at no path that this process can see.
-fn check_unused(staged: &Staged, device: &Path) -> CsiResult<()> {
-    let began = Instant::now();
-    while mounts::is_in_use(device) {
-        if began.elapsed() > RELEASE_MAX {
-            return Err(CsiError::precondition(format!(
-                "a program still uses volume {}, such as one that has a file open; end it first",
-                staged.id
-            )));
-        }
-        thread::sleep(LOOK_AGAIN);
-    }
-    Ok(())
 }
 
 /// A process that does not start.

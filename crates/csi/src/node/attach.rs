@@ -50,6 +50,14 @@ impl NodeSettings {
         }
     }
 
+    /// Returns whether the process of a volume was asked to end, and has not ended.
+    pub(super) fn is_ending(&self, staged: &Staged) -> bool {
+        match staged.method {
+            AttachMethod::Iscsi => false,
+            AttachMethod::Ublk | AttachMethod::Loop => user_space::is_ending(self, staged),
+        }
+    }
+
     /// Returns the block device of a volume, even one that only fails because its process has ended.
     pub(super) fn device_left(&self, staged: &Staged) -> Option<PathBuf> {
         match staged.method {

@@ -1,5 +1,6 @@
 //! Mounts of this host, and numbers and sizes of its block devices.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
@@ -37,7 +38,7 @@ pub(super) fn at(path: &Path) -> CsiResult<Option<Mount>> {
 }
 
 /// Returns a path as the kernel names it, without symbolic links.
-pub(super) fn resolved(path: &Path) -> PathBuf {
+fn resolved(path: &Path) -> PathBuf {
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
     match (parent, path.file_name()) {
         (Some(parent), Some(name)) => parent.join(name),
@@ -50,6 +51,14 @@ pub(super) fn of(device: Number) -> CsiResult<Vec<PathBuf>> {
     let list = Path::new("/proc/self/mountinfo");
     let text = fs::read(list).map_err(|error| CsiError::io("read", list, &error))?;
     Ok(points(&text, device))
+}
+
+/// Returns the paths that the file system of a device is mounted at, the last mount first, but for those that
+/// lead to the same folder as `path`.
+pub(super) fn of_elsewhere(device: Number, path: &Path) -> CsiResult<Vec<PathBuf>> {
+    let list = Path::new("/proc/self/mountinfo");
+    let text = fs::read(list).map_err(|error| CsiError::io("read", list, &error))?;
+    Ok(points_elsewhere(&text, device, &resolved(path)))
 }
 
 /// Returns the paths that the node of a block device is bound to, the last mount first.
@@ -70,28 +79,69 @@ pub(super) fn is_in_use(device: &Path) -> bool {
 
 /// Finds the last mount of a path in the text of `mountinfo`.
 fn find(text: &[u8], path: &Path) -> Option<Mount> {
-    let mut mounts = lines(text).filter(|(point, _)| point == path);
-    mounts.next_back().map(|(_, mount)| mount)
+    let mut mounts = lines(text).filter(|line| line.point == path);
+    mounts.next_back().map(|line| line.mount)
 }
 
 /// Finds the mounts of a device in the text of `mountinfo`, the last first.
 fn points(text: &[u8], device: Number) -> Vec<PathBuf> {
-    let mounts = lines(text).filter(|(_, mount)| mount.device == Some(device));
-    mounts.map(|(point, _)| point).rev().collect()
+    let mounts = lines(text).filter(|line| line.mount.device == Some(device));
+    mounts.map(|line| line.point).rev().collect()
+}
+
+/// Finds the mounts of a device in the text of `mountinfo` at other folders than that of `path`, the last
+/// first. A folder has several paths if its file system is mounted or bound at several places, such as the
+/// root of a host in a container: each mount in it is seen at all of them.
+fn points_elsewhere(text: &[u8], device: Number, path: &Path) -> Vec<PathBuf> {
+    let lines: Vec<Line> = lines(text).collect();
+    let known: BTreeMap<u64, &Line> = lines.iter().map(|line| (line.id, line)).collect();
+    let folders: Vec<_> =
+        lines.iter().filter(|line| line.point == path).map(|line| line.folder(&known)).collect();
+    let is_elsewhere = |line: &&Line| {
+        let folder = line.folder(&known);
+        line.mount.device == Some(device)
+            && line.point != path
+            && (folder.is_none() || !folders.contains(&folder))
+    };
+    lines.iter().filter(is_elsewhere).map(|line| line.point.clone()).rev().collect()
+}
+
+/// A line of `mountinfo`.
+struct Line {
+    id: u64,
+    parent: u64,
+    /// The folder of its file system that is mounted.
+    root: PathBuf,
+    point: PathBuf,
+    mount: Mount,
+}
+
+impl Line {
+    /// Returns the folder that it is mounted at: the device of its file system, and the path there.
+    fn folder(&self, known: &BTreeMap<u64, &Self>) -> Option<(Number, PathBuf)> {
+        let mut under = known.get(&self.parent)?;
+        // Mounts lie on top of each other. Every step leads to another line.
+        for _ in 0..known.len() {
+            if under.point != self.point {
+                break;
+            }
+            under = known.get(&under.parent)?;
+        }
+        Some((under.mount.device?, under.root.join(self.point.strip_prefix(&under.point).ok()?)))
+    }
 }
 
 /// Parses the text of `mountinfo`.
-fn lines(text: &[u8]) -> impl DoubleEndedIterator<Item = (PathBuf, Mount)> {
+fn lines(text: &[u8]) -> impl DoubleEndedIterator<Item = Line> {
     text.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ');
-        let device = fields.nth(2)?;
-        let point = fields.nth(1)?;
-        let options = fields.next()?;
-        let mount = Mount {
-            device: number(&String::from_utf8_lossy(device)),
-            read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
-        };
-        Some((PathBuf::from(OsString::from_vec(unescaped(point))), mount))
+        let integer = |field: Option<&[u8]>| String::from_utf8_lossy(field?).parse().ok();
+        let path = |field: Option<&[u8]>| Some(PathBuf::from(OsString::from_vec(unescaped(field?))));
+        let (id, parent) = (integer(fields.next())?, integer(fields.next())?);
+        let device = number(&String::from_utf8_lossy(fields.next()?));
+        let (root, point) = (path(fields.next())?, path(fields.next())?);
+        let read_only = fields.next()?.split(|byte| *byte == b',').any(|option| option == b"ro");
+        Some(Line { id, parent, root, point, mount: Mount { device, read_only } })
     })
 }
 
@@ -168,6 +218,27 @@ pub(super) fn device_bytes(device: &Path) -> CsiResult<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_that_is_seen_at_several_paths_is_one() {
+        // The root of the host is at /host, and its folder /data/kubelet also at /var/lib/kubelet.
+        let text = b"1 0 8:1 / / rw - overlay none rw\n\
+                     2 1 8:2 / /host rw - ext4 a rw\n\
+                     3 1 8:2 /data/kubelet /var/lib/kubelet rw - ext4 a rw\n\
+                     4 3 7:0 / /var/lib/kubelet/plugins/v/globalmount rw - xfs b rw\n\
+                     5 2 7:0 / /host/data/kubelet/plugins/v/globalmount rw - xfs b rw\n\
+                     6 5 7:0 / /host/data/kubelet/plugins/v/globalmount rw - xfs b rw\n";
+        let staging = Path::new("/var/lib/kubelet/plugins/v/globalmount");
+        let none: [&Path; 0] = [];
+        assert_eq!(points_elsewhere(text, (7, 0), staging), none);
+        assert_eq!(points_elsewhere(text, (7, 1), staging), none);
+        let published = b"7 3 7:0 / /var/lib/kubelet/pods/p/mount rw - xfs b rw\n";
+        let text = [&text[..], published].concat();
+        let elsewhere = Path::new("/var/lib/kubelet/pods/p/mount");
+        assert_eq!(points_elsewhere(&text, (7, 0), staging), [elsewhere]);
+        // What is mounted where its parent cannot be seen is elsewhere.
+        assert_eq!(points_elsewhere(b"9 8 7:0 / /a rw - xfs b rw\n", (7, 0), staging), [Path::new("/a")]);
+    }
 
     #[test]
     fn the_last_mount_of_a_path_counts() {

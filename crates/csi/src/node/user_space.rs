@@ -81,6 +81,12 @@ pub(super) fn loop_device(settings: &NodeSettings, staged: &Staged) -> Option<Pa
     Files::of(settings, staged).loop_device()
 }
 
+/// Returns whether the process of a volume was asked to end, and has not ended.
+pub(super) fn is_ending(settings: &NodeSettings, staged: &Staged) -> bool {
+    let files = Files::of(settings, staged);
+    files.process().is_some_and(|process| files.was_asked(process) || files.is_asked(process))
+}
+
 /// Ends the process of a volume, whatever the target does, and even while programs use the disk: it only
 /// fails from now on.
 pub(super) fn end_process(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
@@ -228,14 +234,20 @@ impl Files {
 
     /// Returns whether a process was asked to end when its disk is unused, by this call or an earlier one.
     fn was_asked(&self, process: Pid) -> bool {
-        let asked = fs::read_to_string(&self.asked).ok().and_then(|text| text.parse().ok());
-        asked == Some(process.as_raw_nonzero())
+        self.has_note(&process.as_raw_nonzero().to_string())
     }
 
-    /// Records that a process is asked to end when its disk is unused.
-    fn note_asked(&self, process: Pid) -> CsiResult<()> {
-        let written = fs::write(&self.asked, process.as_raw_nonzero().to_string());
-        written.map_err(|error| CsiError::io("write", &self.asked, &error))
+    /// Returns whether a process was to be asked, and may not have been.
+    fn is_asked(&self, process: Pid) -> bool {
+        self.has_note(&beginning(process))
+    }
+
+    fn has_note(&self, note: &str) -> bool {
+        fs::read_to_string(&self.asked).is_ok_and(|text| text == note)
+    }
+
+    fn note(&self, note: &str) -> CsiResult<()> {
+        fs::write(&self.asked, note).map_err(|error| CsiError::io("write", &self.asked, &error))
     }
 
     /// Asks the process to end, and waits until it has.
@@ -248,11 +260,15 @@ impl Files {
                 End::AtOnce => began.elapsed() >= SIGNAL_PAUSE * signals,
             };
             if is_due {
+                // Another signal takes the disk away from its users. A driver that is killed between these
+                // steps has one sent again, when nothing has mounted the disk.
                 if end == End::WhenUnused {
-                    // A kill of the driver after the signal must not lead to another one.
-                    self.note_asked(process)?;
+                    self.note(&beginning(process))?;
                 }
                 let _ = kill_process(process, Signal::TERM);
+                if end == End::WhenUnused {
+                    self.note(&process.as_raw_nonzero().to_string())?;
+                }
                 signals += 1;
             }
             if began.elapsed() > END_MAX {
@@ -269,6 +285,10 @@ impl Files {
     /// Ends the process, and with it the disk.
     fn end(&self) -> CsiResult<()> {
         if let Some(device) = self.loop_device() {
+            // From then on the device ends with its last user.
+            if let Some(process) = self.process().filter(|process| !self.was_asked(*process)) {
+                self.note(&beginning(process))?;
+            }
             run_well(&["losetup", "--detach", text(&device)?])?;
         }
         self.end_process(End::WhenUnused)?;
@@ -287,6 +307,11 @@ impl Files {
         let _ = fs::remove_file(&self.device);
         Ok(())
     }
+}
+
+/// Returns the note about a process that is to be asked to end.
+fn beginning(process: Pid) -> String {
+    format!("{} is asked", process.as_raw_nonzero())
 }
 
 /// Starts the process of a volume unless it runs, and waits for the disk.

@@ -204,12 +204,7 @@ fn what_a_relay_holds_moves_and_ends_are_passed_on_afterwards() {
     std::thread::spawn(move || relay.run(near.into(), None));
     let mut theirs = delivered.recv_timeout(PATIENCE).unwrap().unwrap().socket;
     theirs.set_read_timeout(Some(PATIENCE)).unwrap();
-    ours.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let (bytes, mut written) = (vec![7; 1 << 20], 0);
-    while let Ok(len) = ours.write(&bytes) {
-        written += len;
-    }
-    // Everything on the way is full.
+    let written = fill(&mut ours);
     let (_, moving) = paused(&first);
     assert!(!moving.state.incoming.is_empty() && !moving.state.received.is_empty());
     drop(moving);

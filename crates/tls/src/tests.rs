@@ -206,7 +206,8 @@ fn what_a_relay_holds_moves_and_ends_are_passed_on_afterwards() {
     theirs.set_read_timeout(Some(PATIENCE)).unwrap();
     let written = fill(&mut ours);
     let (_, moving) = paused(&first);
-    assert!(!moving.state.incoming.is_empty() && !moving.state.received.is_empty());
+    // A part of a record is held, too, unless the last bytes that were received end with one.
+    assert!(!moving.state.incoming.is_empty(), "{} received", moving.state.received.len());
     drop(moving);
     let second = move_to_another(&files, &first);
     drop(ours);
